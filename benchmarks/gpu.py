@@ -132,9 +132,9 @@ def smoke(args: argparse.Namespace) -> int:
 
 def options(args: argparse.Namespace) -> int:
     """Configurations with an option against the same without it."""
-    from prism.bench.results import geometric_mean, twins
+    from prism.bench.results import geometric_mean, option_speedups
 
-    for option, ratios in twins(json.loads(args.results.read_text())["cases"]).items():
+    for option, ratios in option_speedups(json.loads(args.results.read_text())["cases"]).items():
         say(f"{option}: without it {geometric_mean(ratios.values()):.3f} times as long, {len(ratios)} cases")
         for name, ratio in sorted(ratios.items(), key=lambda r: r[1]):
             say(f"  {name:42s} {ratio:.3f}")

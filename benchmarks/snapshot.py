@@ -143,7 +143,7 @@ def record(task: Task, worker: Worker) -> Files:
     from prism.api.partitioned import search_regions
     from prism.api.region_search import SearchBudget
     from prism.events import Recorder
-    from prism.generate.dispatch import winners
+    from prism.generate.dispatch import dispatch_table
     from prism.generate.partition import partition
 
     program, machine = task.read(), Machine(task.target)
@@ -159,7 +159,7 @@ def record(task: Task, worker: Worker) -> Files:
         sgraphs.append(title + _searched(r.result))
         own = [p.sgraph for p in r.result.proved]
         part = r.canonical.program
-        for w in winners(own, part.ranges, device) if part.ranges else ():
+        for w in dispatch_table(own, part.ranges, device) if part.ranges else ():
             sgraphs.append(f"winner {w.place}: {w.text} (loses {_number(w.loss)})\n")
         ranking.append(title + _ranked(own, part, machine))
         formula = str(part)

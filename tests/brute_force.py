@@ -16,7 +16,7 @@ import numpy as np
 
 from prism.generate.enumerate import Task
 from prism.generate.families import Target, _kernel, _split, bound_names
-from prism.generate.isomorphism import likeness
+from prism.generate.isomorphism import isomorphism_key
 from prism.generate.options import Choice, options
 from prism.generate.pruning import PRUNERS, Array, reach
 from prism.generate.roles import Kind, batch_axes, reduced_axes, roles, scanned_axes, single_axes
@@ -115,7 +115,7 @@ class BruteForce:
         # Outputs over other axes take kernels of their own.
         most = self.max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in task.formulas}) - 1
         plain = [(stage, group) for (stage, _), group in stages.items()]
-        for made in (plain, *_joined(form, stages, stored, task.classes.axes, task.classes.roots)):
+        for made in (plain, *_fused(form, stages, stored, task.classes.axes, task.classes.roots)):
             if len(made) <= most:
                 found += self._combined(form, made, stored, buffers)
         return found
@@ -170,7 +170,7 @@ class BruteForce:
             self.built += 1
             whole = SGraph("p", self.task.inputs, (*buffers, *extra), outputs, kernels)
             # Kernels that differ by names alone are measured once.
-            like = likeness(kernels, whole)
+            like = isomorphism_key(kernels, whole)
             if like not in self.reached:
                 answer = reach(kernels, whole, self.task.device, (self.task.hints,))
                 self.reached[like] = None if isinstance(answer, str) else _best(answer.points[0])
@@ -231,7 +231,7 @@ class BruteForce:
                     continue
 
 
-def _joined(
+def _fused(
     form: Form,
     stages: Mapping[Stage, list[Target]],
     stored: Mapping[int, tuple[str, tuple[Axis, ...]]],

@@ -114,4 +114,4 @@ def concat(parts: Sequence[Tensor], axes: Sequence[Axis], dimension: int) -> Exp
         here = Position(Index.axis(axes[dimension]))
         return Map("where", (Map("lt", (here, Const(float(starts[place])))), before, after))
 
-    return build.pieces(len(parts), element, choose)
+    return build.balanced_select(len(parts), element, choose)

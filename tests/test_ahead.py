@@ -23,7 +23,7 @@ from prism.backends.triton.ahead import loads_ahead
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.paired import pairs
 from prism.cost.constraints import footprint, tile_sizes
-from prism.cost.pipelining import L2_TRIP, SECTOR_BYTES, TRIPS_AHEAD, streamed
+from prism.cost.pipelining import L2_TRIP, SECTOR_BYTES, TRIPS_AHEAD, pipelined_loads
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.sgraph import spec
@@ -209,7 +209,7 @@ def test_no_trip_waits_for_what_it_has_just_loaded(code_of: CodeOf, warps: int) 
 def test_the_estimate_knows_that_two_trips_overlap() -> None:
     g = scaled_groups(16, 4096, 32, 128)
     (kernel,) = g.kernels
-    loads = streamed(footprint(kernel, g))
+    loads = pipelined_loads(footprint(kernel, g))
     sizes = tile_sizes(kernel, {"T_m": 16, "T_n": 64})
     by_tensor = {len(s.dims): s for s in loads.loads}
     assert by_tensor[1].ahead

@@ -37,9 +37,9 @@ from prism.bench.results import (
     geometric_mean,
     markdown,
     measured_row,
+    option_speedups,
     quartiles,
     summary,
-    twins,
 )
 from prism.bench.suite import CASES, INT4_LINEAR, Case, case, reduced
 from prism.cli import main
@@ -560,7 +560,7 @@ def test_options_are_compared_with_what_is_alike_but_for_them() -> None:
         },
         {"name": "c", "evidence": INTERPRETED, "trials": [trial("T=1", 6.0), trial("T=1 descriptors.k", 3.0)]},
     ]
-    assert twins(rows) == {"persistent": {"a": 1.25}, "descriptors": {"a": 0.5, "b": 2.0}}
+    assert option_speedups(rows) == {"persistent": {"a": 1.25}, "descriptors": {"a": 0.5, "b": 2.0}}
 
 
 def test_a_row_that_tells_less_replaces_none() -> None:

@@ -150,8 +150,8 @@ def test_where_cores_are_taken_what_is_near_on_one_thread_stays_on_all() -> None
     def lengths(crowded: bool) -> list[int]:
         clock = Clock()
         one, everything, far = clock.contender(5e-3), clock.contender(4e-3, lambda n: 50.0), clock.contender(20e-3)
-        twins = ["eager", "eager", "compiled"]
-        samples = contest([one, everything, far], ["baseline"] * 3, 20, 60.0, twins, crowded)
+        code = ["eager", "eager", "compiled"]
+        samples = contest([one, everything, far], ["baseline"] * 3, 20, 60.0, code, crowded)
         return [len(s) for s in samples]
 
     assert lengths(False) == [HEATS + 20, HEATS, HEATS]
@@ -161,8 +161,8 @@ def test_where_cores_are_taken_what_is_near_on_one_thread_stays_on_all() -> None
 def test_what_is_slow_on_every_number_of_threads_is_not_sampled() -> None:
     clock = Clock()
     made = [clock.contender(s) for s in (1e-3, 0.1, 0.11, 1.5e-3, 0.12)]
-    twins = ["quick", "slow", "slow", "mixed", "mixed"]
-    samples = contest(made, ["baseline"] * 5, 20, 60.0, twins)
+    code = ["quick", "slow", "slow", "mixed", "mixed"]
+    samples = contest(made, ["baseline"] * 5, 20, 60.0, code)
     assert [len(s) for s in samples] == [HEATS + 20, 1, 1, HEATS + 20, HEATS]
     assert samples[1] == [pytest.approx(0.1)]
     alone = contest([clock.contender(s) for s in (1e-3, 0.1)], ["baseline"] * 2, 20, 60.0, ["quick", "slow"])

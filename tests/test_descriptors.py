@@ -28,7 +28,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from prism.backends import tile
 from prism.backends.passes.pipeline import tile_module
 from prism.backends.protocol import load_module
-from prism.backends.tensor_descriptors import BoxLoad, BoxView, boxes, program_boxes, read_twice
+from prism.backends.tensor_descriptors import (
+    DescriptorLoad,
+    TensorMap,
+    descriptor_loads,
+    launch_descriptors,
+    read_twice,
+)
 from prism.backends.tile import (
     Affine,
     Dim,
@@ -71,7 +77,7 @@ TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
 def described(g: SGraph, symbols: Mapping[str, int]) -> Config:
     """Descriptors wherever they are possible."""
     names = [x.name for x in g.launches]
-    able = frozenset(boxes(tile_module(g)))
+    able = frozenset(launch_descriptors(tile_module(g)))
     return Config(dict(symbols), dict.fromkeys(names, 4), dict.fromkeys(names, 2)).having(descriptors=able)
 
 
@@ -100,7 +106,7 @@ QUALIFY = {
 
 @pytest.mark.parametrize("build", SAMPLES, ids=lambda b: b.__name__)
 def test_products_in_loops_qualify_and_nothing_else(build: Callable[[DType], Sample]) -> None:
-    found = boxes(tile_module(build(BF16).sgraph))
+    found = launch_descriptors(tile_module(build(BF16).sgraph))
     assert {v.tensor.name for held in found.values() for v in held.views.values()} == QUALIFY.get(build.__name__, set())
     assert len(found) <= 1
     for held in found.values():
@@ -108,7 +114,7 @@ def test_products_in_loops_qualify_and_nothing_else(build: Callable[[DType], Sam
 
 
 def test_a_view_is_the_tensor_as_the_tile_cuts_it() -> None:
-    ((_, held),) = boxes(tile_module(samples.causal_symbolic(BF16).sgraph)).items()
+    ((_, held),) = launch_descriptors(tile_module(samples.causal_symbolic(BF16).sgraph)).items()
     ((name, k),) = [x for key, x in held.loads.items() if key[1] == "k"]
     seq = held.views["k_box"].shape[1]
     assert (name, k.looped, k.dims) == ("k_box", True, (None, "j", "a"))
@@ -137,7 +143,7 @@ def test_a_view_is_the_tensor_as_the_tile_cuts_it() -> None:
 )
 def test_what_hardware_takes(values: Mapping[str, int], fits: bool) -> None:
     k, m, f = (sympy.Symbol(n, integer=True, positive=True) for n in "KMF")
-    view = BoxView(Tensor("x", (m, k), BF16), f, (m, k), (k, 1), ("T_m", "T_k"))
+    view = TensorMap(Tensor("x", (m, k), BF16), f, (m, k), (k, 1), ("T_m", "T_k"))
     assert view.fits({"M": 40, "K": 72, "F": 8, "T_m": 64, "T_k": 32, **values}) is fits
 
 
@@ -226,7 +232,7 @@ def by_pointers(drawn: Drawn, memory: np.ndarray, env: Mapping[str, int]) -> np.
     return np.where(seen, memory[np.where(seen, address, 0)], 0)
 
 
-def by_box(box: BoxLoad, memory: np.ndarray, env: Mapping[str, int]) -> np.ndarray:
+def by_box(box: DescriptorLoad, memory: np.ndarray, env: Mapping[str, int]) -> np.ndarray:
     """What the hardware is told to do."""
     view = box.view
     shape, strides, start = ([valued(e, env) for e in es] for es in (view.shape, view.strides, box.start))
@@ -294,7 +300,7 @@ def test_boxes_read_what_pointers_read() -> None:
         tiles_ = [(env, by_pointers(drawn, memory, env)) for env in rng.sample(list(places(t_b)), 24)]
         if any(t is None for _, t in tiles_):
             continue
-        box = program_boxes(drawn.program).get("x")
+        box = descriptor_loads(drawn.program).get("x")
         if box is None:
             refused += 1
             continue
@@ -320,16 +326,16 @@ PID_A = scalar("pid_a") * 4
 
 
 def test_the_plain_load_qualifies() -> None:
-    (box,) = program_boxes(one_load(PLAIN, ADDRESS, BOUNDS, lane_a=PID_A).program).values()
-    assert box.view == BoxView(PLAIN, 0, (2, 11, 13), (143, 13, 1), (1, 4, "T_b"))
+    (box,) = descriptor_loads(one_load(PLAIN, ADDRESS, BOUNDS, lane_a=PID_A).program).values()
+    assert box.view == TensorMap(PLAIN, 0, (2, 11, 13), (143, 13, 1), (1, 4, "T_b"))
     # A bound below the tensor's own is the view's.
     lower = (dataclasses.replace(BOUNDS[0], high=9), BOUNDS[1])
-    (box,) = program_boxes(one_load(PLAIN, ADDRESS, lower, lane_a=PID_A).program).values()
+    (box,) = descriptor_loads(one_load(PLAIN, ADDRESS, lower, lane_a=PID_A).program).values()
     assert box.view.shape == (2, 9, 13)
     # An axis that is one tile needs no mask.
     whole = dataclasses.replace(PLAIN, shape=(2, 4, 13))
     address = Affine((("pid_h", 52), *ADDRESS.terms[1:]))
-    (box,) = program_boxes(one_load(whole, address, BOUNDS[1:], lane_a=0, axis_a=Axis("a", 4)).program).values()
+    (box,) = descriptor_loads(one_load(whole, address, BOUNDS[1:], lane_a=0, axis_a=Axis("a", 4)).program).values()
     assert box.view.shape == (2, 4, 13)
 
 
@@ -365,7 +371,7 @@ def test_the_plain_load_qualifies() -> None:
 def test_everything_else_stays_with_pointers(
     address: Affine, bounds: Sequence[InBounds], kind: Mapping[str, Any]
 ) -> None:
-    assert not program_boxes(one_load(PLAIN, address, bounds, lane_a=PID_A, **kind).program)
+    assert not descriptor_loads(one_load(PLAIN, address, bounds, lane_a=PID_A, **kind).program)
 
 
 def test_only_what_feeds_a_product_in_a_loop_qualifies() -> None:
@@ -376,16 +382,18 @@ def test_only_what_feeds_a_product_in_a_loop_qualifies() -> None:
     assert isinstance(inner, For)
     without = dataclasses.replace(inner, body=inner.body[:-1])
     alone = dataclasses.replace(outer, body=(*outer.body[:-1], without))
-    assert not program_boxes(dataclasses.replace(drawn.program, body=(*drawn.program.body[:-1], alone)))
+    assert not descriptor_loads(dataclasses.replace(drawn.program, body=(*drawn.program.body[:-1], alone)))
     (apart,) = tile_module(samples.heads_projection(BF16).sgraph).programs
     assert any(isinstance(s, Dot) for s in apart.body)
-    assert not program_boxes(apart)
+    assert not descriptor_loads(apart)
 
 
 def test_a_launch_has_descriptors_where_one_is_in_a_loop() -> None:
     # What is loaded before the loop alone is loaded once.
     module = tile_module(samples.attention(BF16).sgraph)
-    assert {n: set(x.views) for n, x in boxes(module).items()} == {"attention_kernel": {"q_box", "k_box", "v_box"}}
+    assert {n: set(x.views) for n, x in launch_descriptors(module).items()} == {
+        "attention_kernel": {"q_box", "k_box", "v_box"}
+    }
     (program,) = module.programs
 
     def blind(s: Stmt) -> Stmt:
@@ -394,11 +402,13 @@ def test_a_launch_has_descriptors_where_one_is_in_a_loop() -> None:
         return dataclasses.replace(s, masks=("absent",)) if isinstance(s, Load) and s.tensor != "q" else s
 
     changed = dataclasses.replace(program, body=tuple(map(blind, program.body)))
-    assert list(program_boxes(changed)) == ["q"]
+    assert list(descriptor_loads(changed)) == ["q"]
     launch = dataclasses.replace(module.launches[0], programs=(changed,))
-    assert not boxes(dataclasses.replace(module, launches=(launch,)))
+    assert not launch_descriptors(dataclasses.replace(module, launches=(launch,)))
     # A second stage that may be folded is called by another kernel, which passes no descriptors on.
-    assert not boxes(dataclasses.replace(module, folds=(tile.TileFold("another", "attention_kernel", ()),)))
+    assert not launch_descriptors(
+        dataclasses.replace(module, folds=(tile.TileFold("another", "attention_kernel", ()),))
+    )
 
 
 def test_a_view_has_five_dimensions_at_most() -> None:
@@ -409,10 +419,10 @@ def test_a_view_has_five_dimensions_at_most() -> None:
 
     names, extents = ["pid_part", "offs_a", "pid_h", "offs_b", "r", "offs_c"], [2, 11, 2, 13, 3, 16]
     tensor, address = strides(names[1:], extents[1:])
-    (box,) = program_boxes(one_load(tensor, address, BOUNDS, lane_a=PID_A, dims=("a", "b", "c")).program).values()
+    (box,) = descriptor_loads(one_load(tensor, address, BOUNDS, lane_a=PID_A, dims=("a", "b", "c")).program).values()
     assert box.view.shape == (11, 2, 13, 3, 16)
     tensor, address = strides(names, extents)
-    assert not program_boxes(one_load(tensor, address, BOUNDS, lane_a=PID_A, dims=("a", "b", "c")).program)
+    assert not descriptor_loads(one_load(tensor, address, BOUNDS, lane_a=PID_A, dims=("a", "b", "c")).program)
 
 
 # In the interpreter, at ragged extents.
@@ -623,7 +633,7 @@ def test_a_part_of_a_tensor_is_described_from_where_it_begins(
 ) -> None:
     sample = second_half(dtype)
     g = sample.sgraph
-    view = boxes(tile_module(g))["matmul_kernel"].views["w_box"]
+    view = launch_descriptors(tile_module(g))["matmul_kernel"].views["w_box"]
     assert (view.offset, view.shape, view.strides) == (24, (72, 24), (48, 1))
     source = emit_module(g, formula="f", configs={})
     assert "_box(w.flatten()[24:], (72, 24), (48, 1), (T_k, T_n))" in source.text
@@ -640,14 +650,14 @@ def test_coordinates_need_no_wide_integers() -> None:
     module = tile_module(samples.matmul(BF16, 65536, 65536, 64).sgraph)
     loads = {s.tensor: s for p in module.programs for s in tile.statements(p.body) if isinstance(s, Load)}
     assert loads["x"].offset.wide
-    assert boxes(module)["matmul_kernel"].views["x_box"].shape == (65536, 65536)
+    assert launch_descriptors(module)["matmul_kernel"].views["x_box"].shape == (65536, 65536)
 
 
 def test_a_descriptor_has_a_name_of_its_own() -> None:
     g = samples.matmul(BF16).sgraph
     (kernel,) = g.kernels
     clash = dataclasses.replace(g, kernels=(dataclasses.replace(kernel, name="x_box"),))
-    assert list(boxes(tile_module(clash))["x_box"].views) == ["x_box_2", "w_box"]
+    assert list(launch_descriptors(tile_module(clash))["x_box"].views) == ["x_box_2", "w_box"]
 
 
 # What compilers make of it.
@@ -734,7 +744,7 @@ def norm(n: int = 4096) -> SGraph:
 def test_a_tile_in_two_layouts_is_loaded_by_descriptors_wherever_they_fit() -> None:
     g = norm()
     (name,) = (x.name for x in g.launches)
-    ((_, held),) = boxes(tile_module(g)).items()
+    ((_, held),) = launch_descriptors(tile_module(g)).items()
     assert {b.view.tensor.name for _, b in held.loads.values() if b.twice} == {"x"}
     space, model = Space(g, H200, {}), Model(g, H200, {})
     points = list(space.configs())
@@ -781,7 +791,9 @@ def test_where_nothing_reads_it_twice_or_no_descriptor_fits_there_is_no_rule() -
         space = Space(g, device(target), {})
         assert not any(c.launches("descriptors") for c in space.best(Model(g, device(target), {}), 8))
     for build in (samples.attention, samples.shared_axis_attention, samples.gated_mlp):
-        assert not any(b.twice for h in boxes(tile_module(build(BF16).sgraph)).values() for _, b in h.loads.values())
+        assert not any(
+            b.twice for h in launch_descriptors(tile_module(build(BF16).sgraph)).values() for _, b in h.loads.values()
+        )
 
 
 # Of a mask both the largest score and the weights are made.

@@ -19,7 +19,7 @@ from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.programs import prove_programs
 from prism.egraph.prove.refutation import refute
 from prism.egraph.prove.smaller_inputs import shrink, written
-from prism.egraph.refinement import pieces
+from prism.egraph.refinement import common_refinement
 from prism.egraph.worker import Worker
 from prism.frontend.torch.reader import trace
 from prism.program.evaluate import evaluate_expr
@@ -73,7 +73,7 @@ def test_a_normal_form_has_the_values_of_what_it_stands_for(name: str) -> None:
     pair = formulas({**TRUE, **FALSE}[name](SMALL))
     exprs = [f.expr for f in pair]
     rng = np.random.default_rng(7)
-    for e in [*exprs, *(x for side in pieces([exprs[0]], [exprs[1]]) for x in side)]:
+    for e in [*exprs, *(x for side in common_refinement([exprs[0]], [exprs[1]]) for x in side)]:
         try:
             form = normal_form(e)
         except Unfit:

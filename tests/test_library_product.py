@@ -36,7 +36,7 @@ from prism.generate.enumerate import Bounds, Task, generate
 from prism.generate.forms import forms
 from prism.generate.materialise import Planner
 from prism.generate.options import Weights, options
-from prism.generate.plan_estimate import Outlook
+from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import reach
 from prism.generate.within import Within
 from prism.instantiate.gate.check import KernelRunner, check_module
@@ -804,12 +804,12 @@ def test_the_outlook_of_a_product_counts_each_element_once() -> None:
     weights = Weights(task.classes, {})
     form = forms(task.classes, options(task.classes, frozenset(), Counter()), weights, 4).found[0]
 
-    def outlook(library: bool) -> list[float]:
+    def estimate(library: bool) -> list[float]:
         device = dataclasses.replace(DEVICE, library=library)
         planner = Planner(task.formulas, task.inputs, Within(form.choices), weights, device)
         plans = list(planner.plans(2, 4, Counter()))
-        return [Outlook(weights, planner.within, task.formulas, task.inputs, device).seconds(p) for p in plans]
+        return [PlanEstimate(weights, planner.within, task.formulas, task.inputs, device).seconds(p) for p in plans]
 
-    with_it, without = outlook(True), outlook(False)
+    with_it, without = estimate(True), estimate(False)
     assert all(a <= b for a, b in zip(with_it, without, strict=True))
     assert any(a < b for a, b in zip(with_it, without, strict=True))

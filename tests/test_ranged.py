@@ -20,7 +20,7 @@ from prism.cost.device import device
 from prism.cost.shapes import lattice
 from prism.errors import CompilerError, NoImprovementError, UsageError
 from prism.generate.cells import CELLS, SPAN, Cell, cells
-from prism.generate.dispatch import winners
+from prism.generate.dispatch import dispatch_table
 from prism.program.extents import symbol
 from prism.program.nodes import DType, Program, SymbolRange, Tensor
 from prism.report.folder import write_folder
@@ -80,7 +80,7 @@ def test_cells_of_two_symbols_are_disjoint_and_cover_the_box() -> None:
     program = traced(rows=True)
     with prism.search(program, target="sm_90") as search:
         search.run()
-        found = winners([p.sgraph for p in search.proved], program.ranges, device("sm_90"))
+        found = dispatch_table([p.sgraph for p in search.proved], program.ranges, device("sm_90"))
     parts = cells(found, program.ranges)
     assert 1 < len(parts) <= max(CELLS, len(found))
     for point in lattice(program.ranges, 300):

@@ -147,7 +147,7 @@ def test_what_a_program_reads_again_has_no_hint() -> None:
 
 def test_outputs_are_streamed_and_buffers_are_not() -> None:
     module = share_module(lower(samples.split_k_matmul().sgraph))
-    stores = {s.tensor: s.streamed for p in module.programs for s in statements(p.body) if isinstance(s, Store)}
+    stores = {s.tensor: s.write_only for p in module.programs for s in statements(p.body) if isinstance(s, Store)}
     outputs = {t.name for t in module.outputs}
     assert stores == {name: name in outputs for name in stores}
     assert set(stores.values()) == {True, False}
@@ -164,8 +164,8 @@ def test_the_specification_refuses_hints_that_cannot_be() -> None:
     with pytest.raises(IllegalIRError, match="no grid indices"):
         check(hinted_with(p, x, replace(x, readers=("start_k",))))
     store = next(s for s in statements(p.body) if isinstance(s, Store))
-    with pytest.raises(IllegalIRError, match="streamed"):
-        check(hinted_with(p, store, replace(store, tensor="x", streamed=True)))
+    with pytest.raises(IllegalIRError, match="write_only"):
+        check(hinted_with(p, store, replace(store, tensor="x", write_only=True)))
 
 
 def hinted_with(p: TileProgram, old: object, new: object) -> TileProgram:
@@ -191,7 +191,7 @@ def test_hints_are_printed_where_they_are_known_when_compiled() -> None:
 def test_hinted_changes_nothing_else() -> None:
     (p,) = lower(samples.matmul().sgraph).programs
     plain = [
-        replace(s, readers=None) if isinstance(s, Load) else replace(s, streamed=False) if isinstance(s, Store) else s
+        replace(s, readers=None) if isinstance(s, Load) else replace(s, write_only=False) if isinstance(s, Store) else s
         for s in statements(hinted(p, {"x": 1, "w": 1}).body)
         if not hasattr(s, "body")
     ]

@@ -18,7 +18,7 @@ from prism.backends.triton.emit import emit_module
 from prism.cost.constraints import footprint, tile_sizes
 from prism.cost.device import device
 from prism.cost.model import Model
-from prism.cost.pipelining import L2_TRIP, streamed
+from prism.cost.pipelining import L2_TRIP, pipelined_loads
 from prism.process.worker import Pool
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
@@ -254,7 +254,7 @@ def waiting(g: SGraph, overlapping: int, **symbols: int) -> float:
     (kernel,) = g.kernels
     f = footprint(kernel, g)
     sizes = tile_sizes(kernel, symbols)
-    return float(streamed(f).waiting(sizes, 4, overlapping, {}))
+    return float(pipelined_loads(f).waiting(sizes, 4, overlapping, {}))
 
 
 def test_what_is_no_asynchronous_copy_waits_unless_it_is_in_a_cache() -> None:
@@ -279,7 +279,7 @@ def test_what_is_no_asynchronous_copy_waits_unless_it_is_in_a_cache() -> None:
 def test_a_few_bytes_that_are_waited_for_do_not_stop_the_stream() -> None:
     g = matvec(16_384, 8192)
     (kernel,) = g.kernels
-    loads = streamed(footprint(kernel, g))
+    loads = pipelined_loads(footprint(kernel, g))
     for columns, many in ((128, 4), (1, 1)):
         sizes = tile_sizes(kernel, {"T_n": 16, "T_k": columns})
         assert float(loads.hidden(sizes, 4, 4)) == many

@@ -10,7 +10,7 @@ from verdict_pairs import Pair, Record, Term, const, judge, pair, run, wrong
 
 from prism.egraph.prove.matching import Matched
 from prism.egraph.prove.normal_form import Unfit, normal_form
-from prism.egraph.refinement import pieces
+from prism.egraph.refinement import common_refinement
 from prism.egraph.worker import Worker
 from prism.program.constants import readings
 from prism.program.verdict import Status, Verdict
@@ -22,7 +22,9 @@ def by_forms(both: Matched) -> Verdict:
     """Proved where both have one normal form, whatever a refuter would find."""
     read = readings([f.expr for f in both.reference], [f.expr for f in both.candidate])
     try:
-        same = all(normal_form(a) == normal_form(b) for a, b in zip(*pieces(read.left, read.right), strict=True))
+        same = all(
+            normal_form(a) == normal_form(b) for a, b in zip(*common_refinement(read.left, read.right), strict=True)
+        )
     except Unfit:
         same = False
     return ALIKE if same and not read.unclear else Verdict(Status.UNKNOWN)

@@ -20,7 +20,7 @@ from identity_mutants import mutant
 from prism.egraph.budget import Budget
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.refutation import Attempt, refute
-from prism.egraph.refinement import pieces
+from prism.egraph.refinement import common_refinement
 from prism.egraph.worker import Worker
 from prism.errors import PrismError
 from prism.program.constants import readings
@@ -37,7 +37,9 @@ def by_forms(a: Formula, b: Formula) -> bool:
     if read.unclear:
         return False
     try:
-        return all(normal_form(x) == normal_form(y) for x, y in zip(*pieces(read.left, read.right), strict=True))
+        return all(
+            normal_form(x) == normal_form(y) for x, y in zip(*common_refinement(read.left, read.right), strict=True)
+        )
     except (Unfit, PrismError):
         return False
 

@@ -221,8 +221,8 @@ def _cells(program: Program, varying: Mapping[str, Any], options: Options) -> tu
     with search(program, target=meant(options.target), budget=options.budget, rules=options.rules) as found:
         with options.time.part(SEARCHED).limited():
             found.run()
-        winners = found.winners(held)
-    return cells(winners, varying)
+        table = found.winners(held)
+    return cells(table, varying)
 
 
 def _assembled(

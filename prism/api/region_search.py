@@ -26,7 +26,7 @@ from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError, refusing_depth
 from prism.events import Funnel, Recorder
-from prism.generate.dispatch import Winner, winners
+from prism.generate.dispatch import Winner, dispatch_table
 from prism.generate.enumerate import Bounds, Generated, Task, generate
 from prism.generate.pruning import PRUNERS
 from prism.process.child import Closing
@@ -302,7 +302,7 @@ class Search(Iterator[ProvedSGraph], Closing):
             ranges: the lengths of interest by symbolic dimension; the program's own by default.
         """
         found = [p.sgraph for p in self.proved]
-        return winners(found, ranges if ranges is not None else self._program.ranges, self._target)
+        return dispatch_table(found, ranges if ranges is not None else self._program.ranges, self._target)
 
     def close(self) -> None:
         """End the search; its own workers are killed, what was proved stays."""

@@ -31,7 +31,7 @@ class _Place:
 
 def shared_places(module: TileModule) -> list[tuple[Tensor, ...]]:
     """The module's buffers, in groups whose members never live at the same time."""
-    needed = [_needed(module, x) for x in module.order]
+    needed = [_live(module, x) for x in module.order]
     lives = {b.name: [n for n, names in enumerate(needed) if b.name in names] for b in module.buffers}
     places: list[_Place] = []
     for b in sorted(module.buffers, key=lambda b: lives[b.name][:1]):
@@ -48,7 +48,7 @@ def shared_places(module: TileModule) -> list[tuple[Tensor, ...]]:
     return [tuple(p.held) for p in places]
 
 
-def _needed(module: TileModule, x: TileLaunch | TileRepeat) -> set[str]:
+def _live(module: TileModule, x: TileLaunch | TileRepeat) -> set[str]:
     """The tensors that a launch needs, or all steps do."""
     if isinstance(x, TileLaunch):
         return {t.name for t in x.tensors}

@@ -9,7 +9,7 @@ lower_clean.py      dead statements
 
 What a backend may do to tile programs besides, tile program in, tile program out, each by itself:
 
-joined_sums.py      sums that only meet in a sum as one
+fused_sums.py      sums that only meet in a sum as one
 exponents.py        exponentials to the base 2, log2 e in the scale of their argument
 guards.py           masks only where they do not hold for whole tiles, as a branch in the loop
 sharing.py          the order of programs in the grid, hints for caches

@@ -18,20 +18,20 @@ def clean(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
 
 def _live(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     everything = list(statements(body))
-    needed: set[str] = set()
+    live: set[str] = set()
     grown = True
     while grown:
-        before = len(needed)
+        before = len(live)
         for s in reversed(everything):
             if isinstance(s, For):
-                needed |= integer_symbols(s)
-            elif isinstance(s, Store) or defined(s) in needed:
-                needed.update(operands(s))
-                needed |= integer_symbols(s)
-        grown = len(needed) > before
+                live |= integer_symbols(s)
+            elif isinstance(s, Store) or defined(s) in live:
+                live.update(operands(s))
+                live |= integer_symbols(s)
+        grown = len(live) > before
 
     def kept(s: Stmt) -> Sequence[Stmt]:
-        useful = s.body if isinstance(s, For) else isinstance(s, Store) or defined(s) in needed
+        useful = s.body if isinstance(s, For) else isinstance(s, Store) or defined(s) in live
         return (s,) if useful else ()
 
     return rewrite(body, kept)

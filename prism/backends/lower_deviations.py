@@ -103,8 +103,8 @@ class Deviations:
     def start(self, axis: Axis, dims: tile.Dims, lanes: bool) -> Running:
         """The accumulators before a loop over the axis; `dims` has the axis' where lanes merge on their own."""
         base, mean, squares = (self._full(f"running_{name}", dims) for name in ("base", "mean", "squares"))
-        uneven = lanes and self.layout.is_ragged(axis)
-        counts = self._full("running_count", (self.layout.dim_of(axis).name,)) if uneven else None
+        ragged = lanes and self.layout.is_ragged(axis)
+        counts = self._full("running_count", (self.layout.dim_of(axis).name,)) if ragged else None
         return Running(base, mean, squares, dims, lanes, counts)
 
     def merge(self, running: Running, given: Moments, axis: Axis, span: Span) -> None:

@@ -62,10 +62,10 @@ class Types:
 
     def dot(self, lhs: str, rhs: str) -> DotType:
         """The type of the product of two values."""
-        joined = join((self.nominal[lhs], self.nominal[rhs]))
-        if joined is DType.BFLOAT16:
+        common = join((self.nominal[lhs], self.nominal[rhs]))
+        if common is DType.BFLOAT16:
             return DotType(DType.BFLOAT16)
-        if joined is DType.FLOAT16:
+        if common is DType.FLOAT16:
             if max(self.largest[lhs], self.largest[rhs]) <= _LARGEST[DType.FLOAT16]:
                 return DotType(DType.FLOAT16)
             return DotType(DType.FLOAT32, Precision.TF32)

@@ -90,7 +90,7 @@ def native(program: Program, tensors: Sequence[torch.Tensor], found: Path | None
 
     given = {t.name: x for t, x in zip(program.inputs, tensors, strict=True)}
     binding = bind(program.inputs, {n: x.shape for n, x in given.items()})
-    needed = _needed(program)
+    needed = _live(program)
     earlier: dict[str, int | None] = json.loads(found.read_text()) if found is not None and found.exists() else {}
     with torch.no_grad(), one_thread():
         # In float32, where half precision would overflow and so tell nothing apart.
@@ -129,7 +129,7 @@ def native(program: Program, tensors: Sequence[torch.Tensor], found: Path | None
         return as_written(recorded, tensors)
 
 
-def _needed(program: Program) -> list[Definition]:
+def _live(program: Program) -> list[Definition]:
     """The definitions that outputs need, in order."""
     names = set(program.outputs)
     for d in reversed(program.definitions):

@@ -74,7 +74,7 @@ _TYPES = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.INT8, DT
 
 
 @dataclass(frozen=True, slots=True)
-class BoxView:
+class TensorMap:
     """What a descriptor describes, slowest dimension first, in elements.
 
     Attributes:
@@ -112,7 +112,7 @@ class BoxView:
 
 
 @dataclass(frozen=True, slots=True)
-class BoxLoad:
+class DescriptorLoad:
     """One load by a descriptor.
 
     Attributes:
@@ -123,7 +123,7 @@ class BoxLoad:
         twice: whether something else than products is made of it, too.
     """
 
-    view: BoxView
+    view: TensorMap
     start: tuple[Extent, ...]
     dims: tuple[str | None, ...]
     looped: bool
@@ -131,7 +131,7 @@ class BoxLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchBoxes:
+class LaunchDescriptors:
     """The descriptors of a launch.
 
     Attributes:
@@ -139,10 +139,10 @@ class LaunchBoxes:
         loads: by program and the load's value, the parameter and the load.
     """
 
-    views: Mapping[str, BoxView]
-    loads: Mapping[tuple[str, str], tuple[str, BoxLoad]]
+    views: Mapping[str, TensorMap]
+    loads: Mapping[tuple[str, str], tuple[str, DescriptorLoad]]
 
-    def of(self, program: TileProgram) -> dict[str, tuple[str, BoxLoad]]:
+    def of(self, program: TileProgram) -> dict[str, tuple[str, DescriptorLoad]]:
         """By the load's value: what one program loads."""
         return {dst: found for (name, dst), found in self.loads.items() if name == program.name}
 
@@ -152,7 +152,7 @@ class LaunchBoxes:
         return [name for name in self.views if name in used]
 
 
-def boxes(module: TileModule) -> dict[str, LaunchBoxes]:
+def launch_descriptors(module: TileModule) -> dict[str, LaunchDescriptors]:
     """The launches that descriptors may serve, by name.
 
     Second stages that may be folded are not among them: a split's kernel calls them.
@@ -161,13 +161,13 @@ def boxes(module: TileModule) -> dict[str, LaunchBoxes]:
         module: as it is printed.
     """
     combines = {fold.combine for fold in module.folds}
-    found = {x.name: _launch_boxes(x, module) for x in module.launches if x.name not in combines}
+    found = {x.name: _of_launch(x, module) for x in module.launches if x.name not in combines}
     return {name: held for name, held in found.items() if held is not None}
 
 
 def fitting(
     module: TileModule,
-    held: Mapping[str, LaunchBoxes],
+    held: Mapping[str, LaunchDescriptors],
     symbols: Mapping[str, int],
     hints: Mapping[str, int],
     twice: bool = False,
@@ -176,27 +176,27 @@ def fitting(
 
     Args:
         module: as it is printed.
-        held: its descriptors, as `boxes` gives them.
+        held: its descriptors, as `launch_descriptors` gives them.
         symbols: the configuration's.
         hints: the values of the extents' symbols.
         twice: of those alone that load a tile which is read in two layouts, where that one's descriptor fits.
     """
     launches = {x.name: x for x in module.launches}
     found: set[str] = set()
-    for name, own_boxes in held.items():
+    for name, own_loads in held.items():
         values = {identifier(n): v for n, v in {**hints, **symbols}.items()}
         for c in launches[name].constants:
             own = symbols.get(c.symbol) if c.symbol is not None else next_power_of_two(_value(c.extent or 1, values))
             if own is not None:
                 values[c.name] = max(own, c.least)
-        looked_at = [b for _, b in own_boxes.loads.values() if b.looped and (b.twice or not twice)]
+        looked_at = [b for _, b in own_loads.loads.values() if b.looped and (b.twice or not twice)]
         if any(b.view.fits(values) for b in looked_at):
             found.add(name)
     return frozenset(found)
 
 
-def _launch_boxes(launch: TileLaunch, module: TileModule) -> LaunchBoxes | None:
-    made = {(p.name, dst): b for p in launch.programs for dst, b in program_boxes(p).items()}
+def _of_launch(launch: TileLaunch, module: TileModule) -> LaunchDescriptors | None:
+    made = {(p.name, dst): b for p in launch.programs for dst, b in descriptor_loads(p).items()}
     if not any(b.looped for b in made.values()):
         return None
     # The host's function that makes them has names of all launches.
@@ -205,14 +205,14 @@ def _launch_boxes(launch: TileLaunch, module: TileModule) -> LaunchBoxes | None:
     for p in module.programs:
         taken |= names_beside(p).taken
     free = Names(taken)
-    names: dict[BoxView, str] = {}
+    names: dict[TensorMap, str] = {}
     for b in made.values():
         if b.view not in names:
             names[b.view] = free.fresh(f"{b.view.tensor.name}_box")
-    return LaunchBoxes({n: v for v, n in names.items()}, {key: (names[b.view], b) for key, b in made.items()})
+    return LaunchDescriptors({n: v for v, n in names.items()}, {key: (names[b.view], b) for key, b in made.items()})
 
 
-def program_boxes(program: TileProgram) -> dict[str, BoxLoad]:
+def descriptor_loads(program: TileProgram) -> dict[str, DescriptorLoad]:
     """The loads of a program that a descriptor may do, by their values.
 
     Args:
@@ -221,7 +221,7 @@ def program_boxes(program: TileProgram) -> dict[str, BoxLoad]:
     known = _Known(program)
     fed = _feeding(program)
     twice = read_twice(program)
-    found: dict[str, BoxLoad] = {}
+    found: dict[str, DescriptorLoad] = {}
     for s, looped in _loads(program.body, False):
         if s.dst in fed:
             box = known.box(s, looped)
@@ -295,7 +295,7 @@ class _Known:
         self.grid = {g.index: g.count for g in program.grid}
         self.tensors = {t.name: t for t in program.tensors}
 
-    def box(self, s: Load, looped: bool) -> BoxLoad | None:
+    def box(self, s: Load, looped: bool) -> DescriptorLoad | None:
         """The load by a descriptor; None where that would not be the same."""
         tensor = self.tensors[s.tensor]
         if tensor.dtype not in _TYPES or s.dtype is DType.BOOL or not at_most(0, s.offset.offset):
@@ -357,7 +357,9 @@ class _Known:
                 return add(normal(part), -1)
         return None
 
-    def _view(self, tensor: Tensor, offset: Extent, terms: Sequence[_Lane | _Single], looped: bool) -> BoxLoad | None:
+    def _view(
+        self, tensor: Tensor, offset: Extent, terms: Sequence[_Lane | _Single], looped: bool
+    ) -> DescriptorLoad | None:
         """The dimensions of the view, from those of the address in the order of memory."""
         last = terms[-1]
         if not isinstance(last, _Lane) or last.stride != 1 or not self._multiple(last.start, last.size):
@@ -394,8 +396,8 @@ class _Known:
                 return None
         if len(shape) > MAX_RANK:
             return None
-        view = BoxView(tensor, offset, tuple(shape), tuple(strides), tuple(block))
-        return BoxLoad(view, tuple(start), tuple(dims), looped)
+        view = TensorMap(tensor, offset, tuple(shape), tuple(strides), tuple(block))
+        return DescriptorLoad(view, tuple(start), tuple(dims), looped)
 
     def _together(
         self, singles: Sequence[_Single], above: Extent | None, tensor: Tensor, offset: Extent

@@ -30,7 +30,7 @@
               | Within(dst, index, low, high, src, body, value)
                                                             src while low <= index < high, else the value body makes
               | Update(acc, kind, src)                      acc := acc <kind> src
-              | Store(tensor, offset, masks, src, streamed?)
+              | Store(tensor, offset, masks, src, write_only?)
 
 Integers (offsets, starts, counts, bounds) are sympy expressions over lengths, constants, grid indices and loop
 indices. A value's dimensions are a tuple of dim names; an operand may lack dimensions of the result, and is broadcast
@@ -350,7 +350,7 @@ class Update:
 class Store:
     """tensor at `offset` elements from its start = src, where the masks hold; `dims` are those of the address.
 
-    `streamed` is for caches: no program of the module reads the tensor.
+    `write_only` is for caches: no program of the module reads the tensor.
     """
 
     tensor: Annotated[str, Holds.TENSOR]
@@ -358,7 +358,7 @@ class Store:
     masks: tuple[Used, ...]
     dims: Dims
     src: Annotated[Operand, Holds.USES]
-    streamed: bool = False
+    write_only: bool = False
 
 
 Stmt: TypeAlias = (

@@ -350,10 +350,12 @@ class _Checker:
                 given = self.within(src, found.dims, acc)
                 if given.dtype is not found.dtype or not isinstance(kind, ReduceKind):
                     self.fail(f"accumulator {acc} takes {src}, which is {given.dtype.value}")
-            case Store(tensor, offset, masks, dims, src, streamed):
+            case Store(tensor, offset, masks, dims, src, write_only):
                 by = f"store to {tensor}"
-                if streamed and any(isinstance(x, Load) and x.tensor == tensor for x in statements(self.program.body)):
-                    self.fail(f"{by} is streamed, and the program loads it")
+                if write_only and any(
+                    isinstance(x, Load) and x.tensor == tensor for x in statements(self.program.body)
+                ):
+                    self.fail(f"{by} is write_only, and the program loads it")
                 self.ordered(dims, by)
                 self.affine(offset, dims, by)
                 self.masks(masks, dims, by)

@@ -172,7 +172,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def twins(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+def option_speedups(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """By option and case, how many times as long the best configuration with it takes without it, all else alike."""
     found: dict[str, dict[str, float]] = {}
     for row in (r for r in rows if r["evidence"] == MEASURED):

@@ -34,7 +34,7 @@ from prism.sgraph.config import Config, Resources
 from prism.sgraph.load_balance import ordered
 from prism.sgraph.nodes import Gather, Grid, Kernel, Load, SGraph, Store, Whole
 
-PACKED_SHARE, STREAMED_SHARE = 0.9, 0.6
+PACKED_SHARE, UNPACKED_SHARE = 0.9, 0.6
 """What products reach of the vector units' peak whose factors are packed into panels, and of few rows, whose second
 factor streams through as it is stored: shares (measured, with 512-bit vectors)."""
 PACKING = 10.0
@@ -56,7 +56,7 @@ MOST_AGAIN = 4.0
 PANEL_ROWS = {16: 8, 8: 6}
 """Rows of a product that are computed together, by the lanes of a vector; of others 4. The second factor's panels have
 two vectors of columns (`csrc/product.hpp`)."""
-STREAMED_ROWS, FULL_ROWS = 32, 8
+UNPACKED_ROWS, FULL_ROWS = 32, 8
 """Rows up to which the second factor streams through, and from which loads no longer bound that (guess)."""
 PAIRED_ROWS = 9
 """Rows from which bfloat16 operands are packed in pairs, where an instruction multiplies pairs (measured)."""
@@ -110,7 +110,7 @@ class CpuKernelModel:
         spread = np.where(live > d.core.l1_bytes, 1.0 * pointwise / d.core.l2_bandwidth_bytes_s, 0.0)
         overhead = programs * (1 + trips) * self.statements * STATEMENT_S
         moved: Any = 0.0
-        streamed: Any = 0.0
+        uncached: Any = 0.0
         distinct: dict[str, Any] = {}
         for a, run in zip(self.cost.accesses, self._runs(sizes, env), strict=True):
             # Of a short run, the rest of its line comes along; where runs are short, the prefetcher starts anew.
@@ -119,10 +119,10 @@ class CpuKernelModel:
             moved = moved + traffic
             if a.tensor in self.kept.cached:
                 continue
-            streamed = streamed + traffic
+            uncached = uncached + traffic
             once = np.minimum(np.minimum(a.own.evaluate(env) * 1.0, self.kept.whole[a.tensor]) * wasted, traffic)
             distinct[a.tensor] = np.maximum(distinct.get(a.tensor, 0.0), once)
-        return programs, work + spread + overhead, moved, streamed, sum(distinct.values())
+        return programs, work + spread + overhead, moved, uncached, sum(distinct.values())
 
     def skew(self, env: Mapping[str, Any]) -> Any:
         """How many times what the average program does the longest one does, by its loop trips and its tile's size."""
@@ -186,9 +186,9 @@ class CpuKernelModel:
             full, wide = _padded(rows, panel_rows), _padded(columns, panel_columns)
             packing = PACKING * np.where(paired, full + wide, wide) * depth
             packed = full * wide * depth / (PACKED_SHARE * np.where(paired, 2.0, 1.0)) + packing
-            reached = STREAMED_SHARE * np.minimum(1.0, rows / FULL_ROWS)
-            streamed = rows * _padded(columns, lanes) * depth / reached
-            total = total + calls * np.where(np.logical_or(paired, rows > STREAMED_ROWS), packed, streamed)
+            reached = UNPACKED_SHARE * np.minimum(1.0, rows / FULL_ROWS)
+            unpacked = rows * _padded(columns, lanes) * depth / reached
+            total = total + calls * np.where(np.logical_or(paired, rows > UNPACKED_ROWS), packed, unpacked)
         return total
 
 
@@ -203,18 +203,18 @@ def cpu_times(kernels: Sequence[CpuKernelModel], binding: Mapping[str, Any]) -> 
     programs: Any = 0.0
     work: Any = 0.0
     moved: Any = 0.0
-    streamed: Any = 0.0
+    uncached: Any = 0.0
     distinct: Any = 0.0
     for k in kernels:
         p, w, m, s, o = k.parts(env)
-        programs, work, moved, streamed, distinct = programs + p, work + w, moved + m, streamed + s, distinct + o
+        programs, work, moved, uncached, distinct = programs + p, work + w, moved + m, uncached + s, distinct + o
     active = np.minimum(programs, d.processors)
     skew = sum(k.cost.programs.evaluate(env) / programs * k.skew(env) for k in kernels)
     compute = work / programs * dealt(programs, d.processors, skew, all(ordered(k.kernel) for k in kernels))
     # One core alone draws no more than its own share of the memory's bandwidth.
     filled = active / d.processors
     # What is asked for again comes from memory again, unless the programs that run at the same time share it.
-    again = np.minimum(np.maximum(distinct, streamed / np.maximum(active, 1.0)), MOST_AGAIN * distinct)
+    again = np.minimum(np.maximum(distinct, uncached / np.maximum(active, 1.0)), MOST_AGAIN * distinct)
     traffic = memory(d, again, moved, STREAM_SHARE * filled, np.maximum)
     return Times(traffic, compute, 0.0 * traffic, 0.7, 0.0, np.ones_like(np.asarray(programs), dtype=bool), distinct)
 

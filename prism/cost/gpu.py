@@ -26,7 +26,7 @@ from prism.cost.counts import Access, Dot, KernelCost, kernel_cost
 from prism.cost.device import Device
 from prism.cost.list_scheduling import dealt
 from prism.cost.persistent import PERSISTENT
-from prism.cost.pipelining import streamed
+from prism.cost.pipelining import pipelined_loads
 from prism.cost.roofline import memory
 from prism.cost.shared_memory import DESCRIPTORS, described, shared_memory
 from prism.errors import BackendError
@@ -192,7 +192,7 @@ class KernelModel:
         self.hints = dict(hints)
         self.cost: KernelCost = kernel_cost(kernel, sgraph)
         self.footprint: Footprint = footprint(kernel, sgraph)
-        self.streamed = streamed(self.footprint)
+        self.pipelined = pipelined_loads(self.footprint)
         self.shared_memory = shared_memory(self.footprint)
         self.dtype = _dot_dtype(kernel, sgraph)
         self.tensors = sgraph.tensors
@@ -245,7 +245,7 @@ class KernelModel:
             for dims in self.footprint.dots:
                 held = np.maximum(held, np.sqrt(operand_registers(*dims, sizes, warps * 32)))
             live = live + held * warps * 32
-        shared: Any = staged_bytes(self.footprint, sizes) * stages + self.streamed.buffer_bytes(sizes, stages)
+        shared: Any = staged_bytes(self.footprint, sizes) * stages + self.pipelined.buffer_bytes(sizes, stages)
         shared = shared + self._held_bytes(sizes)
         registers = live / (warps * 32) + BASE_REGISTERS
         # Every value over the limit is stored once and loaded once, four bytes each.
@@ -276,8 +276,8 @@ class KernelModel:
         trips = self.cost.loop_trips.evaluate(env) * 1.0
         longest = self.cost.longest_trips.evaluate(env) * 1.0
         overlapping = stages if self.footprint.staged else stages - 1
-        hidden = self.streamed.hidden(sizes, warps, overlapping)
-        waiting = self.streamed.waiting(sizes, warps, overlapping, env)
+        hidden = self.pipelined.hidden(sizes, warps, overlapping)
+        waiting = self.pipelined.waiting(sizes, warps, overlapping, env)
         shared_seconds, barrier_seconds = self.shared_memory.seconds(
             d, sizes, warps, programs * trips / d.processors, by_descriptors
         )

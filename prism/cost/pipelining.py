@@ -83,7 +83,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
+class PipelinedLoads:
     """What is loaded in a kernel's innermost loops."""
 
     loads: tuple[Loaded, ...]
@@ -123,7 +123,7 @@ class Streamed:
         return found
 
 
-def streamed(f: Footprint) -> Streamed:
+def pipelined_loads(f: Footprint) -> PipelinedLoads:
     """What a kernel's innermost loops load.
 
     Args:
@@ -146,7 +146,7 @@ def streamed(f: Footprint) -> Streamed:
             along = _step(s, (loop.axis,), width)
             unmentioned = tuple(a for a in grid if all(a not in i.axes() for i in s.index))
             found.append(Loaded(f.axes[s.dst], width, paired, inside, along, product, unmentioned))
-    return Streamed(tuple(found))
+    return PipelinedLoads(tuple(found))
 
 
 def _step(load: Load, among: Sequence[Axis], width: int, only: Sequence[int] = ()) -> _Step | None:

@@ -30,7 +30,7 @@ ROUNDS = 4
 _Place: TypeAlias = tuple[str, int]  # tensor, dimension
 
 
-def pieces(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+def common_refinement(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
     """The expressions of both, cut alike; those of one position are equal when all of their pieces are.
 
     Args:

@@ -137,10 +137,10 @@ def reduce(head: str, a: Num, dimension: int, extent: int) -> Num:
     shape[dimension] = extent
     v, e = np.broadcast_to(a.v, shape), np.broadcast_to(a.e, shape)
     op = {"Sum": "add", "Max": "maximum", "Min": "minimum", "Prod": "mul"}[head]
-    pieces = [Num(np.take(v, [n], dimension), np.take(e, [n], dimension)) for n in range(extent)]
-    total = pieces[0]
-    for piece in pieces[1:]:
-        total = pointwise(op, [total, piece])
+    terms = [Num(np.take(v, [n], dimension), np.take(e, [n], dimension)) for n in range(extent)]
+    total = terms[0]
+    for term in terms[1:]:
+        total = pointwise(op, [total, term])
     return total
 
 

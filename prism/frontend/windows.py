@@ -316,7 +316,7 @@ Place = tuple[Expr | None, Index]
 
 
 def padded(
-    x: Operand, axes: Sequence[Axis], margins: Sequence[Margin], pieces: Callable[[Axis, Margin], list[Place]]
+    x: Operand, axes: Sequence[Axis], margins: Sequence[Margin], choices: Callable[[Axis, Margin], list[Place]]
 ) -> Expr:
     """The element of a padded tensor, where padding repeats elements: a choice among pieces, dimension by dimension.
 
@@ -324,13 +324,13 @@ def padded(
         x: the tensor.
         axes: of the result.
         margins: one for each dimension.
-        pieces: (condition, index into the dimension) of each piece; the last stands where none before it does.
+        choices: (condition, index into the dimension) of each piece; the last stands where none before it does.
     """
 
     def of(d: int, index: list[Index]) -> Expr:
         if d == len(axes):
             return x.at(index)
-        *conditional, (_, last) = pieces(axes[d], margins[d])
+        *conditional, (_, last) = choices(axes[d], margins[d])
         value = of(d + 1, [*index, last])
         for condition, at in reversed(conditional):
             assert condition is not None
@@ -369,7 +369,7 @@ def wrapped(axis: Axis, margin: Margin) -> list[Place]:
 
 
 def _around(axis: Axis, margin: Margin, low: Index, inner: Index, high: Index) -> list[Place]:
-    def pieces() -> Iterator[Place]:
+    def places() -> Iterator[Place]:
         place = build.position(axis)
         if not at_most(margin.before, 0):
             yield op("lt", place, build.position(Index.const(margin.before))), low
@@ -379,4 +379,4 @@ def _around(axis: Axis, margin: Margin, low: Index, inner: Index, high: Index) -
         yield op("lt", place, build.position(Index.const(add(margin.extent, margin.before)))), inner
         yield None, high
 
-    return list(pieces())
+    return list(places())

@@ -43,8 +43,8 @@ def written(
                 return None
     if tuple(reading.found[id(e)] for e in exprs) != tuple(classes.roots):
         return None
-    needed = _needed(reading.made, classes.roots)
-    return {cls: _offered(choice, options.get(cls, ())) for cls, choice in needed.items()}
+    reachable = _reachable(reading.made, classes.roots)
+    return {cls: _offered(choice, options.get(cls, ())) for cls, choice in reachable.items()}
 
 
 @dataclass(slots=True)
@@ -176,13 +176,13 @@ def _offered(choice: Choice, options: Sequence[Choice]) -> Choice:
     return choice
 
 
-def _needed(made: Mapping[int, Choice], roots: Sequence[int]) -> dict[int, Choice]:
+def _reachable(made: Mapping[int, Choice], roots: Sequence[int]) -> dict[int, Choice]:
     """The choices that the roots need, operands before results."""
-    needed: set[int] = set()
+    reached: set[int] = set()
     stack = list(roots)
     while stack:
         cls = stack.pop()
-        if cls not in needed:
-            needed.add(cls)
+        if cls not in reached:
+            reached.add(cls)
             stack += made[cls].children
-    return {cls: choice for cls, choice in made.items() if cls in needed}
+    return {cls: choice for cls, choice in made.items() if cls in reached}

@@ -1,4 +1,4 @@
-"""Cells: pieces of a box of shapes, each small enough for one choice of kernels, and the shape at which it is made.
+"""Cells: parts of a box of shapes, each small enough for one choice of kernels, and the shape at which it is made.
 
 An sGraph that wins over a wide range (prism/generate/dispatch.py) still wants other tiles at its ends: the lengths of a
 cell differ by a factor of SPAN at most, as long as cells are few. Cells are disjoint and cover the box.
@@ -27,7 +27,7 @@ SAMPLES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A piece of the box.
+    """A part of the box.
 
     Attributes:
         predicate: where it is, over the symbols of the extents; of a box's shapes exactly one cell's holds at each.
@@ -61,14 +61,14 @@ def _along(name: str, winners: Sequence[Winner], r: SymbolRange) -> tuple[Cell, 
         if runs and runs[-1][0] == who:
             low = runs.pop()[1]
         runs.append((who, low, following - 1))
-    pieces = [(low, high) for _, low, high in runs]
-    while len(pieces) < CELLS:
-        widest = max(pieces, key=lambda p: p[1] / p[0])
+    parts = [(low, high) for _, low, high in runs]
+    while len(parts) < CELLS:
+        widest = max(parts, key=lambda p: p[1] / p[0])
         if widest[1] <= SPAN * widest[0]:
             break
         half = middle(*widest)
-        place = pieces.index(widest)
-        pieces[place : place + 1] = [(widest[0], half), (half + 1, widest[1])]
+        place = parts.index(widest)
+        parts[place : place + 1] = [(widest[0], half), (half + 1, widest[1])]
     s = symbol(name)
     return tuple(
         Cell(
@@ -76,12 +76,12 @@ def _along(name: str, winners: Sequence[Winner], r: SymbolRange) -> tuple[Cell, 
             f"{low} <= {name} <= {high}" if low < high else f"{name} == {low}",
             {name: middle(low, high)},
         )
-        for low, high in pieces
+        for low, high in parts
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Part:
     """A part of one winner's region: the bounds besides its own predicate, and the samples that are in it.
 
     Attributes:
@@ -104,15 +104,15 @@ class _Piece:
         low, high = self.ends(name)
         return high / low
 
-    def halves(self, name: str) -> tuple[_Piece, _Piece]:
+    def halves(self, name: str) -> tuple[_Part, _Part]:
         """The two sides of the middle."""
         half = middle(*self.ends(name))
         low, high = self.bounds.get(name, (None, None))
         below = tuple(p for p in self.samples if p[name] <= half)
         above = tuple(p for p in self.samples if p[name] > half)
         return (
-            _Piece(self.winner, {**self.bounds, name: (low, half)}, below),
-            _Piece(self.winner, {**self.bounds, name: (half + 1, high)}, above),
+            _Part(self.winner, {**self.bounds, name: (low, half)}, below),
+            _Part(self.winner, {**self.bounds, name: (half + 1, high)}, above),
         )
 
     def cell(self, names: Sequence[str]) -> Cell:
@@ -136,15 +136,15 @@ class _Piece:
 
 def _across(names: Sequence[str], winners: Sequence[Winner], ranges: Mapping[str, SymbolRange]) -> tuple[Cell, ...]:
     shapes = lattice(ranges, SAMPLES)
-    pieces = [_Piece(w, {}, tuple(p for p in shapes if w.holds(p))) for w in winners] or [_Piece(None, {}, shapes)]
+    parts = [_Part(w, {}, tuple(p for p in shapes if w.holds(p))) for w in winners] or [_Part(None, {}, shapes)]
     # A region that no sample is in is too small to be tuned for; what is last takes it.
-    pieces = [p for p in pieces if p.samples]
-    while len(pieces) < CELLS:
-        span, place, name = max((p.span(n), -k, n) for k, p in enumerate(pieces) for n in names)
+    parts = [p for p in parts if p.samples]
+    while len(parts) < CELLS:
+        span, place, name = max((p.span(n), -k, n) for k, p in enumerate(parts) for n in names)
         if span <= SPAN:
             break
-        pieces[-place : 1 - place] = pieces[-place].halves(name)
-    return tuple(p.cell(names) for p in pieces)
+        parts[-place : 1 - place] = parts[-place].halves(name)
+    return tuple(p.cell(names) for p in parts)
 
 
 def _apart(a: Point, b: Point) -> float:

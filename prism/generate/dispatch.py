@@ -44,7 +44,7 @@ from prism.program.extents import symbol
 from prism.program.nodes import SymbolRange
 from prism.sgraph.nodes import SGraph
 
-__all__ = ["TOLERANCE", "Winner", "points", "winners"]
+__all__ = ["TOLERANCE", "Winner", "dispatch_table", "points"]
 
 TOLERANCE = 0.02
 """A gain below this share does not make a winner."""
@@ -102,7 +102,7 @@ def _holds(predicate: sympy.Basic, point: Point) -> bool:
     return bool(compiled(predicate)(point))
 
 
-def winners(
+def dispatch_table(
     sgraphs: Sequence[SGraph],
     ranges: Mapping[str, SymbolRange],
     device: Device,
@@ -127,17 +127,17 @@ def winners(
             raise UsageError(f"the range [{r.low}, {r.high}]", where=name, fix="give 1 <= low <= high")
     if not sgraphs:
         return ()
-    return _Contest(tuple(sgraphs), ranges, TimeModel(device), tolerance).winners()
+    return _Dispatch(tuple(sgraphs), ranges, TimeModel(device), tolerance).table()
 
 
 @dataclass(frozen=True, slots=True)
-class _Contest:
+class _Dispatch:
     sgraphs: tuple[SGraph, ...]
     ranges: Mapping[str, SymbolRange]
     model: TimeModel
     tolerance: float
 
-    def winners(self) -> tuple[Winner, ...]:
+    def table(self) -> tuple[Winner, ...]:
         alike = self.model.alike(self.sgraphs)
         runners = tuple(n for n, first in enumerate(alike) if n == first)
         mentioned = self.model.extents(self.sgraphs)
@@ -287,8 +287,8 @@ def _text(conditions: Sequence[sympy.Basic], one_of_several: bool) -> str:
             found.append(f"{c.lhs} = {least}" if (least, sign) == (c.rhs, "<=") else f"{least} {sign} {c}")
         elif c not in lows.values() or c.lhs not in highs:
             found.append(str(c))
-    joined = " and ".join(found)
-    return f"({joined})" if one_of_several and len(found) > 1 else joined
+    conjunction = " and ".join(found)
+    return f"({conjunction})" if one_of_several and len(found) > 1 else conjunction
 
 
 def _between(low: int, high: int) -> list[int]:

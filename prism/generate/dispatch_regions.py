@@ -315,7 +315,7 @@ def regions(paths: Sequence[Path]) -> tuple[tuple[sympy.Basic, ...], ...]:
     boxes = [_Box.of(p) for p in paths]
     while True:
         for a, b in itertools.permutations(boxes, 2):
-            both = a.joined(b)
+            both = a.merged(b)
             if both is not None:
                 boxes[boxes.index(a)] = both
                 boxes.remove(b)
@@ -344,7 +344,7 @@ class _Box:
             bounds[c.left] = (low, t if high is None else min(t, high)) if holds else (max(t, low), high)
         return _Box(bounds, tuple(others))
 
-    def joined(self, above: _Box) -> _Box | None:
+    def merged(self, above: _Box) -> _Box | None:
         """The two as one, where they differ by one expression, for which the other begins where this one ends."""
         if set(self.others) != set(above.others):
             return None

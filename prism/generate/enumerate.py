@@ -30,11 +30,11 @@ from prism.cost.roofline import seconds
 from prism.generate.as_written import written
 from prism.generate.families import Family, Space, Target, families
 from prism.generate.forms import Form, forms, one_pass, shared_once
-from prism.generate.isomorphism import likeness
+from prism.generate.isomorphism import isomorphism_key
 from prism.generate.materialise import Choices, Plan, Planner
 from prism.generate.options import Weights, below, options
 from prism.generate.places import Places, Window
-from prism.generate.plan_estimate import Outlook
+from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import SLACK, Array, Reach, keep, reach
 from prism.generate.values import Builder
 from prism.generate.within import Within
@@ -165,7 +165,7 @@ class _Pick:
     Attributes:
         plan: the plan.
         families: one a group.
-        joined: places of families whose kernels are one launch, for each such launch.
+        fused: places of families whose kernels are one launch, for each such launch.
         device: what runs them.
         launches: kernels launched.
         seconds: the least time, by the first shape point.
@@ -173,17 +173,17 @@ class _Pick:
 
     plan: Plan
     families: tuple[_Kept, ...]
-    joined: tuple[tuple[int, ...], ...]
+    fused: tuple[tuple[int, ...], ...]
     device: Device
     launches: int
     seconds: float
 
     @staticmethod
-    def of(plan: Plan, families: tuple[_Kept, ...], joined: tuple[tuple[int, ...], ...], device: Device) -> _Pick:
+    def of(plan: Plan, families: tuple[_Kept, ...], fused: tuple[tuple[int, ...], ...], device: Device) -> _Pick:
         """With the number of launches and the least time."""
-        launches = sum(k.reach.launches for k in families) - sum(len(places) - 1 for places in joined)
+        launches = sum(k.reach.launches for k in families) - sum(len(places) - 1 for places in fused)
         least = [k.reach.ideal[0] for k in families]
-        return _Pick(plan, families, joined, device, launches, _one_by_one(least, joined, device))
+        return _Pick(plan, families, fused, device, launches, _one_by_one(least, fused, device))
 
     @property
     def spare(self) -> bool:
@@ -205,8 +205,8 @@ class _Pick:
     def _row(self, rows: Sequence[Array]) -> Array:
         total = np.empty(4)
         total[:3] = rows[0] if len(rows) == 1 else np.sum(rows, axis=0)
-        if self.joined:
-            total[2] = _one_by_one(rows, self.joined, self.device)
+        if self.fused:
+            total[2] = _one_by_one(rows, self.fused, self.device)
         total[3] = self.launches
         return total
 
@@ -253,11 +253,11 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     looked = [
         (
             Planner(task.formulas, task.inputs, within, weights, task.device, bounds.off, windows),
-            Outlook(weights, within, task.formulas, task.inputs, task.device, shared),
+            PlanEstimate(weights, within, task.formulas, task.inputs, task.device, shared),
         )
         for within, windows in ((Within(choices), w) for choices, w in (places.added(c, weights) for c in ways))
     ]
-    least = min((outlook.least() for _, outlook in looked), default=0.0)
+    least = min((estimate.least() for _, estimate in looked), default=0.0)
     agenda = _Agenda(looked)
     _rounds(walk, agenda, least)
     walk.pruned["max_families"] += agenda.left
@@ -309,7 +309,7 @@ class _Agenda:
         cuts_left: cuts that have not been considered together.
     """
 
-    forms: Sequence[tuple[Planner, Outlook]]
+    forms: Sequence[tuple[Planner, PlanEstimate]]
     cuts_left: int = 0
     _plans: list[tuple[float, Plan]] = field(default_factory=list)
     _ordered: list[int] = field(default_factory=list)
@@ -330,19 +330,19 @@ class _Agenda:
     def widen(self, max_kernels: int, max_cuts: int, pruned: Counter[str]) -> None:
         """Add the plans that so many cuts together make, and put all in order.
 
-        The best of each likeness comes first: the n-th of one kind, by its cost, waits for the others' n-th.
+        The best of each signature comes first: the n-th of one kind, by its cost, waits for the others' n-th.
         """
         self.cuts_left = 0
-        for planner, outlook in self.forms:
+        for planner, estimate in self.forms:
             for plan in planner.plans(max_kernels, max_cuts, pruned, self._cuts):
-                self._plans.append((outlook.seconds(plan), plan))
+                self._plans.append((estimate.seconds(plan), plan))
             self.cuts_left += max(0, len(planner.cuts or ()) - max_cuts)
         self._cuts = max_cuts
         turns: Counter[object] = Counter()
         later: list[tuple[float, int]] = []
         for n in sorted(range(len(self._plans)), key=lambda n: (self._plans[n][0], n)):
             seconds, plan = self._plans[n]
-            alike = plan.likeness()
+            alike = plan.cut_signature()
             later.append((seconds * (1 + ALIKE * turns[alike]), n))
             turns[alike] += 1
         self._ordered = [n for _, n in sorted(later)]
@@ -412,9 +412,9 @@ class _Walk:
         picks = [p for p in self.found.values() if p.plan.choices == choices]
         if not picks:
             within = Within(choices)
-            outlook = Outlook(weights, within, task.formulas, task.inputs, task.device)
+            estimate = PlanEstimate(weights, within, task.formulas, task.inputs, task.device)
             planner = Planner(task.formulas, task.inputs, within, weights, task.device, bounds.off, windows)
-            plans = sorted(planner.plans(bounds.max_kernels, bounds.max_cuts, Counter()), key=outlook.seconds)
+            plans = sorted(planner.plans(bounds.max_kernels, bounds.max_cuts, Counter()), key=estimate.seconds)
             for plan, looping in itertools.product(plans[:WRITTEN_PLANS], (False, True)):
                 self.visit(plan, looping)
                 picks = [p for p in self.found.values() if p.plan is plan]
@@ -440,8 +440,8 @@ class _Walk:
             self._add(plan, pick, looping)
 
     def _add(self, plan: Plan, pick: tuple[_Kept, ...], looping: bool) -> None:
-        joined = _joinable(plan, pick)
-        for places in (joined, ()) if joined else ((),):
+        fused = _joinable(plan, pick)
+        for places in (fused, ()) if fused else ((),):
             made = _Pick.of(plan, pick, places, self.task.device)
             key = (tuple(k.number for k in pick), plan.buffers, bool(places))
             if key in self.found and looping:
@@ -505,7 +505,7 @@ class _Walk:
             # A library has something for a product, and nothing for what costs the same.
             found = [library_call(k, whole) if task.device.library else None for k in family.kernels]
             calls = tuple(None if c is None else c.kind for c in found)
-            like = calls, likeness(family.kernels, whole)
+            like = calls, isomorphism_key(family.kernels, whole)
             answer = self.reaches.get(like)
             if answer is None:
                 answer = reach(family.kernels, whole, task.device, self.points)
@@ -579,19 +579,19 @@ class _Walk:
         buffers = (*pick.plan.buffers, *(b for k in pick.families for b in k.family.buffers))
         kernels = tuple(k for f in pick.families for k in f.family.kernels)
         sgraph = SGraph(task.name, task.inputs, buffers, outputs, kernels)
-        if pick.joined:
+        if pick.fused:
             for names in fusable(sgraph):
                 sgraph = fuse(sgraph, names)
         return Candidate(sgraph, pick.seconds, pick is self.written)
 
 
-def _one_by_one(rows: Sequence[Array], joined: Iterable[tuple[int, ...]], device: Device) -> float:
-    """Seconds of launches: of rows of (bytes, work, seconds), those at the joined places as one launch each.
+def _one_by_one(rows: Sequence[Array], fused: Iterable[tuple[int, ...]], device: Device) -> float:
+    """Seconds of launches: of rows of (bytes, work, seconds), those at the fused places as one launch each.
 
     Kernels that are launched together fill the device together; none of them is faster than by itself.
     """
     total = sum(float(row[2]) for row in rows)
-    for places in joined:
+    for places in fused:
         mine = np.array([rows[n] for n in places])
         moved, work, alone = mine.sum(axis=0)
         if np.isfinite(total):
@@ -608,12 +608,12 @@ def _joinable(plan: Plan, pick: Sequence[_Kept]) -> tuple[tuple[int, ...], ...]:
     launches: list[tuple[int, ...]] = []
     for places in by_rank.values():
         read = set(pick[places[0]].family.kernels[0].reads)
-        joined = [places[0]]
+        fused = [places[0]]
         for place in places[1:]:
             mine = pick[place].family.kernels[0].reads
             if not read.isdisjoint(mine):
-                joined.append(place)
+                fused.append(place)
                 read.update(mine)
-        if len(joined) > 1:
-            launches.append(tuple(joined))
+        if len(fused) > 1:
+            launches.append(tuple(fused))
     return tuple(launches)

@@ -324,12 +324,12 @@ def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, key: int
                 due |= table.users[cls]
     whole = [_Entry(0, 0, 0.0, 0, 0)]
     for root in roots:
-        joined = _joined(table, whole, entries[root], key)
-        if len(joined) > limit:
+        combined = _combined(table, whole, entries[root], key)
+        if len(combined) > limit:
             if key is None:
                 return None
-            joined = _in_turn(joined)[:limit]
-        whole = joined
+            combined = _in_turn(combined)[:limit]
+        whole = combined
     return whole
 
 
@@ -368,7 +368,7 @@ def _of_option(
     below: list[_Entry] | None = None
     for each in operands:
         usable = [e for e in each if not e.classes & mine]
-        below = usable if below is None else _joined(table, below, usable, key)
+        below = usable if below is None else _combined(table, below, usable, key)
         if key is None and len(below) > limit:
             return None
         if key is not None and len(below) > limit * 2:
@@ -381,7 +381,7 @@ def _of_option(
     ]
 
 
-def _joined(table: _Table, left: list[_Entry], right: list[_Entry], key: int | None) -> list[_Entry]:
+def _combined(table: _Table, left: list[_Entry], right: list[_Entry], key: int | None) -> list[_Entry]:
     """Every union of a sub-form of the one and one of the other that choose alike where they meet."""
     found: dict[int, _Entry] = {}
     # Millions of pairs: entries are taken apart once, and what two have in common is among few sets.

@@ -36,7 +36,7 @@ from prism.sgraph.nodes import (
 )
 
 
-def likeness(kernels: Sequence[Kernel], sgraph: SGraph) -> tuple[object, ...]:
+def isomorphism_key(kernels: Sequence[Kernel], sgraph: SGraph) -> tuple[object, ...]:
     """What the cost and the constraints of the kernels depend on; equal for kernels that differ by names alone."""
     numbers: dict[sympy.Symbol, int] = {}
     return tuple(_kernel(k, sgraph, numbers) for k in kernels)

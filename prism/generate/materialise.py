@@ -68,7 +68,7 @@ class Plan:
     stored: Mapping[int, tuple[str, tuple[Index, ...]]]
     buffers: tuple[Tensor, ...]
 
-    def likeness(self) -> object:
+    def cut_signature(self) -> object:
         """What plans of different forms share that cut the program in the same way."""
         return tuple((rank, tuple(sorted(a.name for t in group for a in t.axes))) for rank, group in self.groups)
 
@@ -404,11 +404,11 @@ class Planner:
                     continue
                 plan = self._plan([every[n] for n in chosen])
                 if plan is not None:
-                    yield from (p for p in (plan, *self._joined(plan)) if len(p.groups) <= most)
+                    yield from (p for p in (plan, *self._fused(plan)) if len(p.groups) <= most)
         for together in () if known else self._statistics(every):
             plan = self._plan(together, at_once=True)
             if plan is not None:
-                yield from (p for p in (plan, *self._apart(plan), *self._joined(plan)) if len(p.groups) <= most)
+                yield from (p for p in (plan, *self._apart(plan), *self._fused(plan)) if len(p.groups) <= most)
 
     def products(self, max_kernels: int, more: int = 0) -> Plan | None:
         """The plan that stores each product with what is computed from it alone, element by element.
@@ -500,7 +500,7 @@ class Planner:
                 found |= {c} if self.weights.classes.axes[c] else set()
         return found
 
-    def _joined(self, plan: Plan) -> Iterator[Plan]:
+    def _fused(self, plan: Plan) -> Iterator[Plan]:
         """The plan with kernels as one where one has some of the axes of another of its rank, or of one that reads it.
 
         It reduces what the other stores along, or is the same along it and reduces what the other reduces. They read

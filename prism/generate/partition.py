@@ -6,10 +6,10 @@ its space grow with the region. So a program is cut where fusing could gain noth
 1.  *A program within the bounds is one region.* `RegionBounds` bounds what a search has to look at: matrix products,
     reductions and pointwise operations, each counted once per distinct instance (see cost/regions.py).
 2.  *Which results are materialised.* To begin with, every operator's is (views never are: they are indices of what
-    reads them). Then, greatest gain first, a result is made internal, which is to say computed by those that need it,
-    as long as that gains time by the estimate of cost/regions.py and keeps every region within the bounds:
+    reads them). Then, greatest benefit first, a result is made internal, which is to say computed by those that need
+    it, as long as that gains time by the estimate of cost/regions.py and keeps every region within the bounds:
 
-        gain(t) = time of t's own kernel + what its readers save by not reading t
+        benefit(t) = time of t's own kernel + what its readers save by not reading t
                   - what they take to compute t, as often as their tiles need it, and to read what t reads
 
     A chain of pointwise operations goes into whatever surrounds it, and a residual into the product it is added to. A
@@ -259,12 +259,12 @@ def _source(definitions: Mapping[str, Definition], name: str) -> str:
 
 @dataclass(slots=True)
 class _Greedy:
-    """Makes results internal, greatest gain first.
+    """Makes results internal, greatest benefit first.
 
     Attributes:
         kept: what is materialised.
         rank: of each result that may still be made internal, the least first: whether something is then computed
-            more often than before, and the gain, negative.
+            more often than before, and the benefit, negative.
     """
 
     graph: _Graph
@@ -316,28 +316,28 @@ class _Greedy:
     def _update(self, names: Sequence[str], heap: list[_Entry]) -> None:
         for name in names:
             self.rank.pop(name, None)
-            again, gain = self._gain(name)
-            if gain > 0:
-                self.rank[name] = (again, -gain)
+            again, benefit = self._benefit(name)
+            if benefit > 0:
+                self.rank[name] = (again, -benefit)
                 heapq.heappush(heap, (self.rank[name], self.graph.place[name], name))
 
-    def _gain(self, name: str) -> tuple[bool, float]:
+    def _benefit(self, name: str) -> tuple[bool, float]:
         """Whether making a result internal computes anything more often, and seconds saved; 0 where it cannot be."""
         readers = self._readers(name)
         if name in self.graph.forced or not readers:
             return False, 0.0
-        gain, work = self.roots[name].seconds, -self.roots[name].work
+        benefit, work = self.roots[name].seconds, -self.roots[name].work
         self.kept.remove(name)  # for the while: a copy of the set for each question would make the whole quadratic
         try:
             for root in readers:
                 cost = self.costs.root(root, self.kept)
                 if not self.limits.admits(cost.size):
                     return False, 0.0
-                gain += self.roots[root].seconds - cost.seconds
+                benefit += self.roots[root].seconds - cost.seconds
                 work += cost.work - self.roots[root].work
         finally:
             self.kept.add(name)
-        return work > AGAIN * self.roots[name].work, gain
+        return work > AGAIN * self.roots[name].work, benefit
 
 
 def _grouped(

@@ -138,7 +138,7 @@ class _Kernel:
 
 
 @dataclass(slots=True)
-class Outlook:
+class PlanEstimate:
     """Looks at the plans of one form.
 
     Attributes:

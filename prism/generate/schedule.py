@@ -148,7 +148,7 @@ class Scheduler:
         passes: dict[tuple[int, str], list[KernelValue]] = defaultdict(list)
         stores: dict[tuple[int, str], list[Output]] = defaultdict(list)
         axes: dict[str, Axis] = {}
-        for v in self._needed([*wanted, *(o.value for o in outputs)], block):
+        for v in self._uncomputed([*wanted, *(o.value for o in outputs)], block):
             if self.passes(v, loops):
                 axes[v.axis.name] = v.axis
                 passes[self.level(v, loops), v.axis.name].append(v)
@@ -167,7 +167,7 @@ class Scheduler:
     def _store_home(self, output: Output) -> frozenset[Axis]:
         return frozenset(a for a in output.axes if self.is_loop(a))
 
-    def _needed(self, roots: Iterable[KernelValue], block: _Block) -> list[KernelValue]:
+    def _uncomputed(self, roots: Iterable[KernelValue], block: _Block) -> list[KernelValue]:
         """What must be computed in this block or inside it, operands before results."""
         seen: dict[int, KernelValue] = {}
         stack = list(roots)
@@ -185,7 +185,7 @@ class Scheduler:
             raise Unschedulable
         inner = _Block((*block.loops, axis), block)
         operands = [a for v in accumulators for a in self._tile_operands(v)]
-        for v in self._needed([*operands, *(o.value for o in outputs)], block):
+        for v in self._uncomputed([*operands, *(o.value for o in outputs)], block):
             # Hoisting: what does not vary in the loop is computed before it (values of other loops excepted).
             fixed = self.home(v) <= set(block.loops) and not isinstance(v.payload, Const)
             if fixed and not self._uses_running(v, accumulators) and self._ready(v, block):

@@ -89,7 +89,7 @@ def _sorted(points: Ints) -> Ints:
     return points[np.lexsort(points.T[::-1])]
 
 
-def joined(members: Sequence[PointSpace], models: Sequence[KernelTimes], outside: Sequence[str]) -> PointSpace:
+def natural_join(members: Sequence[PointSpace], models: Sequence[KernelTimes], outside: Sequence[str]) -> PointSpace:
     """The points of a launch: for each kernel one of its own, alike in warps, stages and symbols that they share.
 
     Args:

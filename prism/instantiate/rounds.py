@@ -212,7 +212,7 @@ def contest(
     sides: Sequence[str],
     wanted: int,
     limit_s: float,
-    twins: Sequence[str] | None = None,
+    code: Sequence[str] | None = None,
     crowded: bool = False,
 ) -> list[list[float]]:
     """Seconds of each contender: heats of all, then rounds of those that are near the best of their side.
@@ -225,7 +225,7 @@ def contest(
         sides: of each contender, whom it is compared with: only the best of a side matters.
         wanted: rounds after the heats.
         limit_s: what these should take at most, seconds; `LEAST_ROUNDS` run whatever they take.
-        twins: of each contender, what it has in common with those that are the same on other numbers of threads.
+        code: of each contender, what it has in common with those that are the same on other numbers of threads.
         crowded: whether others and the contenders want more cores than there are.
 
     Returns:
@@ -233,12 +233,12 @@ def contest(
     """
     samples: list[list[float]] = [[] for _ in contenders]
     near = frozenset(_near([c.call_s for c in contenders], sides, HOPELESS))
-    alike = list(twins) if twins is not None else [str(n) for n in range(len(contenders))]
+    alike = list(code) if code is not None else [str(n) for n in range(len(contenders))]
 
     def hopeless(n: int) -> bool:
         # One call tells little: it may have stalled. It decides where more of them take long, or where the same is slow
         # on every number of threads, as on one thread nothing waits for others.
-        kin = [m for m, twin in enumerate(alike) if twin == alike[n]]
+        kin = [m for m, other in enumerate(alike) if other == alike[n]]
         return n not in near and (contenders[n].call_s > ENDLESS_S or (len(kin) > 1 and near.isdisjoint(kin)))
 
     running = [n for n in range(len(contenders)) if not hopeless(n)]
@@ -253,9 +253,9 @@ def contest(
             # The least of its own, and not a quartile: of few samples most may have stalled. But one that was lucky
             # once, on all threads while others slept, is no measure for the rest.
             left = _near([min(s) for s in samples], sides, NEAR, [lower_quartile(sorted(s)) for s in samples])
-            if twins is not None and crowded:
-                near_twins = {twins[n] for n in left}
-                left = [n for n in running if twins[n] in near_twins]
+            if code is not None and crowded:
+                near_code = {code[n] for n in left}
+                left = [n for n in running if code[n] in near_code]
             running = [n for n in running if n in left]
             # What a call takes is known better by now.
             for n in running:

@@ -25,7 +25,7 @@ from prism.cost.device import Device
 from prism.cost.gpu import KernelModel
 from prism.cost.model import CostModel, Estimate, LaunchTimes
 from prism.instantiate.options import OPTIONS, Family, Offered, Option, variants
-from prism.instantiate.point_tables import MAX_POINTS, PointSpace, joined
+from prism.instantiate.point_tables import MAX_POINTS, PointSpace, natural_join
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import Loop, SGraph
 
@@ -208,7 +208,7 @@ class Space:
         (launch,) = (x for x in self.sgraph.launches if x.name == name)
         model: type[KernelModel | CpuKernelModel] = KernelModel if self.device.is_gpu else CpuKernelModel
         models = [model(by_name[k.name], self.sgraph, self.device, self.hints) for k in launch.kernels]
-        return joined(members, models, self.shared)
+        return natural_join(members, models, self.shared)
 
 
 def _kernel_space(

@@ -112,8 +112,8 @@ def time_contenders(request: Request) -> Answer:
             taken = interleave([p.sample for p in able], rounds(able, int(request["repeats"]), ROUNDS_S))
         else:
             sides = [str(s["side"]) for s, p in zip(specs, prepared, strict=True) if p is not None]
-            twins = [json.dumps({**s, "threads": 0}) for s, p in zip(specs, prepared, strict=True) if p is not None]
-            taken = contest(able, sides, int(request["repeats"]), float(limit_s), twins, crowded)
+            code = [json.dumps({**s, "threads": 0}) for s, p in zip(specs, prepared, strict=True) if p is not None]
+            taken = contest(able, sides, int(request["repeats"]), float(limit_s), code, crowded)
     queue.close()
     load = watch.load(most)
     samples = iter(taken)

@@ -29,15 +29,15 @@ def _index(i: Index | Axis | int) -> Index:
 _LONG = 16
 
 
-def joined(join: Callable[[Expr, Expr], Expr], items: Sequence[Expr]) -> Expr:
+def balanced_fold(join: Callable[[Expr, Expr], Expr], items: Sequence[Expr]) -> Expr:
     """The items combined from the left; a long list by halves, so that it is not nested as deeply as it is long."""
     if len(items) <= _LONG:
         return functools.reduce(join, items)
     half = len(items) // 2
-    return join(joined(join, items[:half]), joined(join, items[half:]))
+    return join(balanced_fold(join, items[:half]), balanced_fold(join, items[half:]))
 
 
-def pieces(count: int, piece: Callable[[int], Expr], choose: Callable[[int, Expr, Expr], Expr]) -> Expr:
+def balanced_select(count: int, piece: Callable[[int], Expr], choose: Callable[[int, Expr, Expr], Expr]) -> Expr:
     """What consists of pieces, one after another; of many, the choice is by halves, so that it is not nested deeply.
 
     Args:

@@ -74,7 +74,7 @@ class Interval:
         """Whether every value lies in the other's bounds."""
         return other.low <= self.low and self.high <= other.high
 
-    def joined(self, other: Interval) -> Interval:
+    def hull(self, other: Interval) -> Interval:
         """Bounds of a value that is either of two."""
         return Interval(min(self.low, other.low), max(self.high, other.high), self.whole and other.whole)
 
@@ -245,7 +245,7 @@ def _image(name: str, of: Sequence[Interval]) -> Interval:
         case "where" if a.low == a.high == 0:
             return of[2]
         case "where":
-            return of[1].joined(of[2])
+            return of[1].hull(of[2])
         case "neg":
             return Interval(-a.high, -a.low, whole)
         case "abs":

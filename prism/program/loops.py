@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from prism.errors import UnsupportedError
-from prism.program.build import pieces, position
+from prism.program.build import balanced_select, position
 from prism.program.extents import is_static
 from prism.program.fold import op
 from prism.program.index import Index
@@ -121,5 +121,5 @@ def _stacked(d: Definition, loop: Loop, output: str, trips: int, taken: set[str]
     def choose(place: int, before: Expr, after: Expr) -> Expr:
         return op("where", op("lt", position(Index.axis(first)), position(Index.const(place))), before, after)
 
-    expr = pieces(trips, piece, choose)
+    expr = balanced_select(trips, piece, choose)
     return replace(d, expr=expr, view=isinstance(expr, Read))

@@ -120,7 +120,7 @@ class _Function:
     """A function of torch: the names of its arguments, how many must be given, and the formula."""
 
     arguments: tuple[str, ...]
-    needed: int
+    required: int
     formula: Callable[..., Expr]
 
 
@@ -243,12 +243,12 @@ class _Translation:
             bound[k.arg] = self.argument(name, k.value)
         if len(positional) > len(function.arguments) or any(a not in bound for a in function.arguments[:1]):
             raise ExpressionError(f"{name} takes {', '.join(function.arguments)}", tree)
-        if sum(v is not None for v in bound.values()) < function.needed:
+        if sum(v is not None for v in bound.values()) < function.required:
             raise ExpressionError(f"{name} takes {', '.join(function.arguments)}", tree)
         names = {"min": "low", "max": "high"}
         first = bound.pop(function.arguments[0])
         try:
-            if function.needed == len(function.arguments):
+            if function.required == len(function.arguments):
                 return function.formula(first, *[bound[a] for a in function.arguments[1:]])
             return function.formula(first, **{names.get(a, a): v for a, v in bound.items() if v is not None})
         except ExpressionError as error:

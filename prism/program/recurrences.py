@@ -38,7 +38,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.region import reads
-from prism.program.rolled import UnlikeError, needed, ordered, shape_of, side_by_side
+from prism.program.rolled import UnlikeError, live_definitions, ordered, shape_of, side_by_side
 from prism.program.transform import rebuilt, replaced, substitute, with_tensors
 from prism.program.views import same_extent
 
@@ -510,7 +510,7 @@ class _Steps:
             if name in self.inside:
                 d = self.program.definition(name)
                 made.append(replace(d, expr=outside(Read(name, tuple(map(Index.axis, d.axes)))), view=True))
-        return replace(self.program, definitions=needed(ordered(made), self.program))
+        return replace(self.program, definitions=live_definitions(ordered(made), self.program))
 
     def _check_before(self, read: Iterable[str]) -> None:
         """Make sure that what the loop reads around it needs none of its steps.

@@ -1,14 +1,14 @@
-"""Pieces of a stack or a concatenation that are one expression of their position, as one piece.
+"""Segments of a stack or a concatenation that are one expression of their position, as one.
 
     y0[i] = f(x[0, i])    y1[i] = f(x[1, i])    y2[i] = f(x[2, i])
     y[p, i] = where(p < 1, y0[i], where(p < 2, y1[i], y2[i]))
     ->  y0_rolled[p, i] = f(x[p, i])          y[p, i] = y0_rolled[p, i]
 
-Source that was unrolled (a loop over rows, heads or chunks) says the same operators again for each piece. Here the
-definitions that the pieces read are laid side by side, back to what they share: where they differ by offsets that grow
-evenly from piece to piece, one definition with an axis more stands for all of them. Pieces of several elements are read
-at the quotient and the remainder of the position, which inlining takes apart like any reshape's. Where only neighbours
-agree, these are one piece among others.
+Source that was unrolled (a loop over rows, heads or chunks) says the same operators again for each segment. Here the
+definitions that the segments read are laid side by side, back to what they share: where they differ by offsets that
+grow evenly from segment to segment, one definition with an axis more stands for all of them. Segments of several
+elements are read at the quotient and the remainder of the position, which inlining takes apart like any reshape's.
+Where only neighbours agree, these are one segment among others.
 
 A rolled definition stands for the n-th of what it was made from when n in place of its new axis gives that one back,
 operator by operator; that is looked at (`_gives_back`) for each of them before any is used.
@@ -31,7 +31,7 @@ from prism.program.views import same_extent
 
 
 def rolled(program: Program) -> Program:
-    """The same program, in which pieces of one expression are one; itself where there are none."""
+    """The same program, in which segments of one expression are one; itself where there are none."""
     new = program
     shapes: dict[str, int] = {}
     if any(_chosen_along(d) for d in program.definitions):
@@ -41,7 +41,7 @@ def rolled(program: Program) -> Program:
         found = _rolled(new, new.definition(d.name), shapes)
         if found is not None:
             new = found
-    return new if new is program else replace(new, definitions=needed(ordered(new.definitions), program))
+    return new if new is program else replace(new, definitions=live_definitions(ordered(new.definitions), program))
 
 
 def _shape(expr: Expr, shapes: Mapping[str, int]) -> int:
@@ -96,7 +96,7 @@ def side_by_side(es: Sequence[Expr], one: Callable[[Sequence[Expr]], Expr]) -> E
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Segment:
     """Some places of a definition, one after another, along one of its axes.
 
     Attributes:
@@ -115,17 +115,17 @@ class UnlikeError(Exception):
 
 
 def _rolled(program: Program, d: Definition, shapes: dict[str, int]) -> Program | None:
-    """The program with the definition's pieces rolled; None where no two neighbours are one expression."""
+    """The program with the definition's segments rolled; None where no two neighbours are one expression."""
     axis = _chosen_along(d)
-    pieces = [] if axis is None else _pieces(d.expr, axis)
-    if axis is None or len(pieces) < 2:
+    segments = [] if axis is None else _segments(d.expr, axis)
+    if axis is None or len(segments) < 2:
         return None
-    runs: list[tuple[_Piece, _Run | None]] = []
+    runs: list[tuple[_Segment, _Run | None]] = []
     start = 0
     made: dict[str, Definition] = {}
-    while start < len(pieces):
-        run = _longest(program, d, axis, pieces[start:], made, shapes)
-        runs.append((pieces[start], run))
+    while start < len(segments):
+        run = _longest(program, d, axis, segments[start:], made, shapes)
+        runs.append((segments[start], run))
         start += 1 if run is None else run.many
         if run is not None:
             made |= {f.definition.name: f.definition for f in run.families}
@@ -143,23 +143,23 @@ def _longest(
     program: Program,
     d: Definition,
     axis: Axis,
-    pieces: Sequence[_Piece],
+    segments: Sequence[_Segment],
     made: Mapping[str, Definition],
     shapes: Mapping[str, int],
 ) -> _Run | None:
-    """The first pieces as one, as many as can be; None where the first two cannot."""
-    alike, shape = 1, _shape(pieces[0].expr, shapes)
+    """The first segments as one, as many as can be; None where the first two cannot."""
+    alike, shape = 1, _shape(segments[0].expr, shapes)
     while (
-        alike < len(pieces)
-        and same_extent(pieces[alike].length, pieces[0].length)
-        and _shape(pieces[alike].expr, shapes) == shape
+        alike < len(segments)
+        and same_extent(segments[alike].length, segments[0].length)
+        and _shape(segments[alike].expr, shapes) == shape
     ):
         alike += 1
-    # What is one expression is one without its last pieces, too: so the number is found by halves.
+    # What is one expression is one without its last segments, too: so the number is found by halves.
     best: _Run | None = None
     low, high, many = 1, alike, alike
     while low < high:
-        run = _run(program, d, axis, pieces[:many], made)
+        run = _run(program, d, axis, segments[:many], made)
         if run is None:
             high = many - 1
         else:
@@ -169,7 +169,7 @@ def _longest(
 
 
 def _chosen_along(d: Definition) -> Axis | None:
-    """The axis along which the definition consists of pieces."""
+    """The axis along which the definition consists of segments."""
     match d.expr:
         case Map("where", (Map("lt", (Position(index), bound)), _, _)) if not isinstance(bound, Map | Reduce | Read):
             axis = index.as_axis()
@@ -177,9 +177,9 @@ def _chosen_along(d: Definition) -> Axis | None:
     return None
 
 
-def _pieces(expr: Expr, axis: Axis) -> list[_Piece]:
-    """The pieces along the axis, first to last; none where their order is not known."""
-    found: list[_Piece] = []
+def _segments(expr: Expr, axis: Axis) -> list[_Segment]:
+    """The segments along the axis, first to last; none where their order is not known."""
+    found: list[_Segment] = []
     stack: list[tuple[Expr, Extent, Extent]] = [(expr, 0, axis.extent)]
     while stack:
         e, low, high = stack.pop()
@@ -190,7 +190,7 @@ def _pieces(expr: Expr, axis: Axis) -> list[_Piece]:
                     return []
                 stack += [(after, middle, high), (before, low, middle)]
             case _:
-                found.append(_Piece(low, add(high, mul(-1, low)), e))
+                found.append(_Segment(low, add(high, mul(-1, low)), e))
     return found
 
 
@@ -220,10 +220,10 @@ class _Family:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbouring pieces as one.
+    """Neighbouring segments as one.
 
     Attributes:
-        many: how many pieces.
+        many: how many segments.
         expr: the value, over the definition's axes.
         families: what it reads that was rolled, readers first.
     """
@@ -234,13 +234,13 @@ class _Run:
 
 
 def _run(
-    program: Program, d: Definition, axis: Axis, pieces: Sequence[_Piece], made: Mapping[str, Definition]
+    program: Program, d: Definition, axis: Axis, segments: Sequence[_Segment], made: Mapping[str, Definition]
 ) -> _Run | None:
-    """The pieces, of one length, as one; None where they are not one expression of their position."""
-    start, length = pieces[0].start, pieces[0].length
+    """The segments, of one length, as one; None where they are not one expression of their position."""
+    start, length = segments[0].start, segments[0].length
     within = Axis(f"{d.name}.in", length)
-    place = Axis(f"{d.name}.at{start}", len(pieces))
-    at = [substitute(p.expr, {axis: Index.axis(within) + Index.const(p.start)}) for p in pieces]
+    place = Axis(f"{d.name}.at{start}", len(segments))
+    at = [substitute(p.expr, {axis: Index.axis(within) + Index.const(p.start)}) for p in segments]
     try:
         side = _Side(program, place, set(made))
         expr = side.whole(at)
@@ -252,12 +252,12 @@ def _run(
     if length == 1:
         chosen = {place: here + Index.const(mul(-1, start))}
     else:
-        # Quotient and remainder do not go below zero where the run is not: whole pieces stand before it.
+        # Quotient and remainder do not go below zero where the run is not: whole segments stand before it.
         before = exact_quotient(start, length)
         if before is None or exact_quotient(axis.extent, length) is None:
             return None
         chosen = {place: here.floordiv(length) + Index.const(mul(-1, before)), within: here.mod(length)}
-    return _Run(len(pieces), substitute(expr, chosen), tuple(side.families.values()))
+    return _Run(len(segments), substitute(expr, chosen), tuple(side.families.values()))
 
 
 @dataclass(slots=True)
@@ -421,7 +421,7 @@ def ordered(definitions: Sequence[Definition]) -> tuple[Definition, ...]:
     return tuple(done.values())
 
 
-def needed(definitions: Sequence[Definition], old: Program) -> tuple[Definition, ...]:
+def live_definitions(definitions: Sequence[Definition], old: Program) -> tuple[Definition, ...]:
     """Those that are read or were not read before either, of definitions in order."""
     before = {t for d in old.definitions for t in reads(d.expr)}
     used = set(old.outputs)

@@ -44,7 +44,7 @@ def render_model(report: ModelReport, files: Mapping[str, bytes]) -> dict[str, b
     return render_folders(MODEL_LOCK_SCHEMA, to_json(report), partial(_readme, report), files, report.versions)
 
 
-def gain(report: ModelReport) -> str:
+def speedup(report: ModelReport) -> str:
     """The gain in words."""
     m = report.measurement
     low, high = (m.between if m is not None else None) or (0.0, 0.0)
@@ -66,7 +66,7 @@ def _readme(report: ModelReport, files: list[str]) -> str:
         f"A model of which {share_line(report)} run by C++ kernels that prism made and proved; the rest is run by "
         "onnxruntime.",
         f"Tuned for {report.device}: {duration(report.best_seconds)} instead of {duration(report.baseline_seconds)} "
-        f"({report.baseline}), {gain(report)}, measured"
+        f"({report.baseline}), {speedup(report)}, measured"
         + (f" at {', '.join(f'{n}={v}' for n, v in report.sizes.items())}." if report.sizes else "."),
         "",
         "## Call it",
@@ -152,7 +152,9 @@ def print_model(report: ModelReport, console: Console) -> None:
     def row(name: str, value: str) -> None:
         rows.add_row(name, Text(value))
 
-    took = f"{duration(report.baseline_seconds)} ({report.baseline}) → {duration(report.best_seconds)}, {gain(report)}"
+    took = (
+        f"{duration(report.baseline_seconds)} ({report.baseline}) → {duration(report.best_seconds)}, {speedup(report)}"
+    )
     row("time (measured)", took)
     if report.measurement is not None:
         row("measured", measured_line(report.measurement))

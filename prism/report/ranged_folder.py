@@ -66,7 +66,7 @@ def ranges_line(report: RangedReport) -> str:
     return ", ".join(f"{low} <= {name} <= {high}" for name, (low, high) in report.ranges.items())
 
 
-def gain(cell: CellReport) -> str:
+def speedup(cell: CellReport) -> str:
     """A cell's gain in words."""
     if cell.why:
         return "none of its own"
@@ -83,7 +83,7 @@ def cell_rows(report: RangedReport) -> list[tuple[str, ...]]:
             ", ".join(f"{n}={v}" for n, v in c.at.items()),
             duration(c.best_seconds) if not c.why else "-",
             f"{duration(c.baseline_seconds)} ({c.baseline})" if not c.why else "-",
-            gain(c),
+            speedup(c),
             c.folder or "onnxruntime",
             str(c.kernels),
         )

@@ -442,7 +442,7 @@ class SGraph:
             if len(group) == 1:
                 found.append(Launch(kernel.name, (kernel,)))
             elif kernel.name == group[0]:
-                name = _joined(group)
+                name = _common_name(group)
                 while name in taken:
                     name += "_"
                 taken.add(name)
@@ -469,7 +469,7 @@ class SGraph:
         return self.tensors[name]
 
 
-def _joined(names: Sequence[str]) -> str:
+def _common_name(names: Sequence[str]) -> str:
     """One name for several: `p_q_kernel` and `p_k_kernel` are `p_q_k_kernel`."""
     words = [n.split("_") for n in names]
     shortest = min(map(len, words))

@@ -368,10 +368,10 @@ def _hold(loop: Loop, conditions: Sequence[Index], known: Mapping[str, Fact]) ->
     grounds = [_justified(loop, c, known) for c in conditions]
     visible = any(g is not None and g.visible for g in grounds)
     visited = visible or any(g is not None and g.visited for g in grounds)
-    return None not in grounds and (not visited or _visits(loop, conditions, known, visible))
+    return None not in grounds and (not visited or _never_all_masked(loop, conditions, known, visible))
 
 
-def _visits(loop: Loop, conditions: Sequence[Index], known: Mapping[str, Fact], visible: bool) -> bool:
+def _never_all_masked(loop: Loop, conditions: Sequence[Index], known: Mapping[str, Fact], visible: bool) -> bool:
     """Whether for each element of the other axes there is a place of the loop's where all conditions hold.
 
     Args:

@@ -82,11 +82,11 @@ class Shapes:
             case Position(index):
                 return f"@{self._index(index)}"
             case Map("neg", _):
-                return self._joined(e, "mul")
+                return self._flattened(e, "mul")
             case Map("where", (p, a, b)):
                 return self._choice(p, a, b)
             case Map("add" | "mul" as op, _):
-                return self._joined(e, op)
+                return self._flattened(e, op)
             case Map(op, args):
                 return f"{op}({','.join(map(self.of, args))})"
             case Reduce(kind, axis, body):
@@ -102,7 +102,7 @@ class Shapes:
                 return f"where({self.of(p)},{self.of(a)},{self.of(b)})"
             p, a, b = p.args[0], b, a
 
-    def _joined(self, e: Map, op: str) -> str:
+    def _flattened(self, e: Map, op: str) -> str:
         total: Counter[str] = Counter({str(Const(-1.0)): 1} if e.op == "neg" else {})
         for a in e.args:
             total.update(self._within(a, op))
@@ -233,7 +233,7 @@ class Bounds:
                     high = min(high, sum(rest, 0.0))
             m = negated(t)
             others = terms[:n] + terms[n + 1 :]
-            if m is not None and others and self._dominates(m, _joined(others, "add")):
+            if m is not None and others and self._dominates(m, _folded(others, "add")):
                 high = min(high, 0.0)
         return low if low == low else -math.inf, high if high == high else math.inf
 
@@ -251,7 +251,7 @@ class Bounds:
                 own = [f for f in factors if _counts(f) is not None and self._shapes.of(_counts(f) or f) == wanted]
                 others = [f for f in factors if not own or f is not own[0]]
                 if own and others and not any(reduction.axis in free_axes(f) for f in others):
-                    value = Map("add", (value, _joined(others, "mul")))
+                    value = Map("add", (value, _folded(others, "mul")))
                     del left[k]
             left[n] = Reduce(reduction.kind, reduction.axis, Map("where", (mask, value, Const(0.0))))
         return list(left.values())
@@ -265,7 +265,7 @@ class Bounds:
             if f in theirs and self.of(f)[0] >= 0:
                 ours.remove(f)
                 theirs.remove(f)
-        return bool(ours and theirs) and self._dominates(_joined(ours, "mul"), _joined(theirs, "mul"))
+        return bool(ours and theirs) and self._dominates(_folded(ours, "mul"), _folded(theirs, "mul"))
 
     def _product(self, e: Expr) -> tuple[float, float]:
         factors = list(flat(e, "mul"))
@@ -349,7 +349,7 @@ def _times(x: float, y: float) -> float:
     return 0.0 if x == 0 or y == 0 else x * y
 
 
-def _joined(parts: Sequence[Expr], op: str) -> Expr:
+def _folded(parts: Sequence[Expr], op: str) -> Expr:
     total = parts[0]
     for e in parts[1:]:
         total = Map(op, (total, e))

@@ -218,7 +218,7 @@ def _dealt(w: Writer, emitters: Sequence[KernelEmitter], names: Names, end: str,
     Equal shares of programs of which the last do less are not equal: of 129 rows in tiles of 64 by two columns, one
     thread would do three tiles and the other one and a bit.
     """
-    if len(emitters) > 1 or any(e.uneven for e in emitters):
+    if len(emitters) > 1 or any(e.imbalanced for e in emitters):
         w.line("#pragma omp for schedule(dynamic, 1)")
         w.line(every)
         return

@@ -72,7 +72,7 @@ class KernelEmitter:
         self._carried = {r.place: self._summed(r) for _, r in self._roots(self._groups) if r.kind == "loop"}
 
     @property
-    def uneven(self) -> bool:
+    def imbalanced(self) -> bool:
         """Whether some programs do more than others, whatever the tiles' sizes."""
         place = self._placed()
         loops = (s for s in statements(self.program.body) if isinstance(s, tile.For))
@@ -350,7 +350,7 @@ class KernelEmitter:
             return self.storage.stride(name, lane, self.names)
         return self.v.views[name].strides.get(lane, 0)
 
-    def _joined(self, name: str, lanes: Sequence[str]) -> bool:
+    def _contiguous(self, name: str, lanes: Sequence[str]) -> bool:
         """Whether the lanes are one in memory."""
         if name in self.storage.arrays:
             order = self.storage.lanes(name)
@@ -373,7 +373,7 @@ class KernelEmitter:
         together: dict[str, tuple[str, ...]] = {}
         loops = list(outer)
         for side, name, lanes in (("m", a, rows), ("n", b, columns)):
-            if len(lanes) > 1 and not (self._joined(name, lanes) and self._joined(dst, lanes)):
+            if len(lanes) > 1 and not (self._contiguous(name, lanes) and self._contiguous(dst, lanes)):
                 loops += lanes[:-1]
                 lanes = lanes[-1:]
             together[side] = lanes

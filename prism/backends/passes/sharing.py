@@ -9,7 +9,7 @@ Where there are no groups, an axis that is counted down orders its grid in secti
 
 Hints. A load is `readers=()` when no two programs, no two iterations, and no other load read an element of it, so that
 caches need not keep it; else it names the grid indices that it does not mention. Where one iteration takes a part of
-what memory sends at once, and the next one the rest, both read the same. A store is `streamed` when nothing
+what memory sends at once, and the next one the rest, both read the same. A store is `write_only` when nothing
 loads the tensor.
 """
 
@@ -74,7 +74,7 @@ def grouped(program: TileProgram, size: int = GROUP) -> TileProgram:
 
 
 def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
-    """The program with `readers` of its loads and `streamed` stores.
+    """The program with `readers` of its loads and `write_only` stores.
 
     Args:
         program: a legal tile program.
@@ -102,7 +102,7 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
                     )
                     made.append(replace(s, readers=None if again else readers))
                 case Store(tensor=tensor):
-                    made.append(replace(s, streamed=tensor not in read))
+                    made.append(replace(s, write_only=tensor not in read))
                 case _:
                     made.append(s)
         return tuple(made)

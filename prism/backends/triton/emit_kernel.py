@@ -21,7 +21,7 @@ from prism.backends.lower_index import Names
 from prism.backends.passes.predicates import base
 from prism.backends.passes.small_integers import Bits, written
 from prism.backends.source import KERNEL, Writer, fresh
-from prism.backends.tensor_descriptors import BoxLoad
+from prism.backends.tensor_descriptors import DescriptorLoad
 from prism.backends.tile import (
     Affine,
     Constant,
@@ -141,7 +141,7 @@ class KernelEmitter:
         tail: how it goes on, where it is a split's and its second stage may be folded into it.
         name: the function's, by default the program's.
         stages: the parameter with the launch's pipeline stages, where loops are told them.
-        boxes: the loads that descriptors may do, by their values: the parameter and the load.
+        descriptor_loads: the loads that descriptors may do, by their values: the parameter and the load.
         descriptors: the parameters for descriptors, in order, and whatever else is None or not.
         waits: the one by which it waits for the launch before, if there is one.
     """
@@ -154,7 +154,7 @@ class KernelEmitter:
     tail: Tail | None = None
     name: str = ""
     stages: str = ""
-    boxes: Mapping[str, tuple[str, BoxLoad]] = field(default_factory=dict)
+    descriptor_loads: Mapping[str, tuple[str, DescriptorLoad]] = field(default_factory=dict)
     descriptors: Sequence[str] = ()
     waits: str = ""
     _pairs: dict[str, tuple[tile.Load, tile.Load]] = field(default_factory=dict)
@@ -174,7 +174,8 @@ class KernelEmitter:
     def run(self) -> None:
         """Writes the function."""
         found = pairs(self.program)
-        self._pairs = {name: pair for name, pair in found.items() if not {x.dst for x in pair} & {*self.boxes}}
+        described = self.descriptor_loads.keys()
+        self._pairs = {name: pair for name, pair in found.items() if described.isdisjoint(x.dst for x in pair)}
         self.program, self._both = products(self.program, self._pairs)
         p = self.program
         everything = list(statements(p.body))
@@ -186,7 +187,7 @@ class KernelEmitter:
             self._turns |= {turns.low.dst: (turns, called), turns.high.dst: (turns, called)}
         words = [x for b in self._both.values() if b.word is not None for x in b.word.parts]
         self._needless = frozenset([*words, *(x for b in self._both.values() for x in (b.first, b.total))])
-        self._ahead = loads_ahead(p, {*self.boxes, *(x.dst for pair in found.values() for x in pair)})
+        self._ahead = loads_ahead(p, {*self.descriptor_loads, *(x.dst for pair in found.values() for x in pair)})
         self.writer.line("@triton.jit")
         self.writer.call(f"def {self.name or p.name}", self._parameters(), ":")
         with self.writer.indented():
@@ -230,8 +231,8 @@ class KernelEmitter:
                 self._within(s)
             elif isinstance(s, tile.Store):
                 self._store(s)
-            elif isinstance(s, tile.Load) and s.dst in self.boxes:
-                self._boxed(s, *self.boxes[s.dst])
+            elif isinstance(s, tile.Load) and s.dst in self.descriptor_loads:
+                self._by_descriptor(s, *self.descriptor_loads[s.dst])
             elif isinstance(s, tile.Update):
                 self._update(s)
             elif isinstance(s, tile.Scalar):
@@ -349,7 +350,7 @@ class KernelEmitter:
         args = [self._pointer(s.tensor, s.offset, s.dims), self._expanded(s.src, s.dims).source]
         if s.masks:
             args.append(f"mask={self._mask(s.masks, s.dims)}")
-        if s.streamed and self._bytes(s.tensor) >= STREAMED:
+        if s.write_only and self._bytes(s.tensor) >= STREAMED:
             args.append('eviction_policy="evict_first"')
         self.writer.call("tl.store", args)
 
@@ -500,7 +501,7 @@ class KernelEmitter:
             text += f".to({TL_TYPES[s.dtype]})"
         return Text(text, _ATOM, s.dims)
 
-    def _boxed(self, s: tile.Load, descriptor: str, box: BoxLoad) -> None:
+    def _by_descriptor(self, s: tile.Load, descriptor: str, box: DescriptorLoad) -> None:
         """The load by the descriptor where there is one."""
         text = self._expression(s)
         self._dims[s.dst] = text.dims
@@ -509,7 +510,7 @@ class KernelEmitter:
         with self.writer.block("else:"):
             self.writer.assign(s.dst, self._box(s, descriptor, box))
 
-    def _box(self, s: tile.Load, descriptor: str, box: BoxLoad) -> str:
+    def _box(self, s: tile.Load, descriptor: str, box: DescriptorLoad) -> str:
         """The box, in the shape of the tile."""
         source = f"{descriptor}.load([{', '.join(KERNEL.text(e) for e in box.start)}])"
         dims = [d for d in box.dims if d is not None]

@@ -26,7 +26,7 @@ from prism.egraph.prove.masked_rows import defined_alike
 from prism.egraph.prove.matching import Matched
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.refutation import Attempt, refute
-from prism.egraph.refinement import pieces
+from prism.egraph.refinement import common_refinement
 from prism.egraph.sign_analysis import Facts, kept, masked
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError
@@ -110,7 +110,7 @@ def _judged(
         stored = stored_alike(one, other, both.weights)
         one, other = list(stored.left), list(stored.right)
         read = replace(read, left=stored.left, right=stored.right, weights=stored.said)
-    parts = pieces(one, other)
+    parts = common_refinement(one, other)
     same = _same_forms(*parts) is not None
     if not same and found is None and both.computed(*parts):
         alike = read_alike(*parts, both.weights, both.fixed([*one, *other]).rounded, both.sharp)

@@ -26,7 +26,7 @@ from prism.egraph.operators import macros
 from prism.egraph.rules import FpClass, Rule
 from prism.egraph.sexpr import Parts, parse, parts_of, show
 from prism.egraph.soundness.finite_field import NotRational
-from prism.egraph.soundness.interpretation import SIZES, Arithmetic, Field, Floats, Undefined, World
+from prism.egraph.soundness.interpretation import SIZES, Arithmetic, Field, Floats, Interpretation, Undefined
 from prism.egraph.soundness.plan import Plan
 from prism.egraph.soundness.shrink import LIMIT, shrunk
 from prism.egraph.soundness.simplest import simplest
@@ -83,22 +83,22 @@ def check_rule(rule: Rule, seed: int = 0, draws: int = DRAWS, *, shrink: bool = 
     parts = parts_of(parse(rule.text), macros(rule.operators))
     declared = rule.fp_class is FpClass.DOMAIN and bool(_SAID.search(rule.formula))
     agreed, remark = 0, ""
-    for world, holds in _worlds(parts, Floats(), seed, draws):
-        found = _problem(world, holds)
+    for model, holds in _interpretations(parts, Floats(), seed, draws):
+        found = _problem(model, holds)
         if found is not None and (
             found.kind == _DIFFER or (found.kind == _ONE_FINITE and not (declared and found.masked))
         ):
             return Finding(rule.name, agreed, _told(found, shrink), 0, remark)
         if found is not None:
             remark = remark or _told(found, shrink, error=False)
-        agreed += _agreed(world, holds)
+        agreed += _agreed(model, holds)
     exact = 0
     try:
-        for world, holds in _worlds(parts, Field(), seed + 1, exact_draws(draws)):
-            found = _problem(world, holds)
+        for model, holds in _interpretations(parts, Field(), seed + 1, exact_draws(draws)):
+            found = _problem(model, holds)
             if found is not None:
                 return Finding(rule.name, agreed + exact, f"modulo 2^61 - 1, {_told(found, shrink)}", exact, remark)
-            exact += _agreed(world, holds)
+            exact += _agreed(model, holds)
     except NotRational:
         exact = 0
     return Finding(rule.name, agreed + exact, "", exact, remark)
@@ -109,17 +109,19 @@ def exact_draws(draws: int) -> int:
     return max(BATCH, draws // FIELD_SHARE)
 
 
-def _worlds(parts: Parts, arithmetic: Arithmetic, seed: int, draws: int) -> Iterator[tuple[World, np.ndarray]]:
-    """Settled worlds, and which of their draws satisfy the facts; until there were `draws` of them."""
+def _interpretations(
+    parts: Parts, arithmetic: Arithmetic, seed: int, draws: int
+) -> Iterator[tuple[Interpretation, np.ndarray]]:
+    """Settled interpretations, and which of their draws satisfy the facts; until there were `draws` of them."""
     batch = max(BATCH, -(-draws // STRUCTURES))
     found, wanted, plan = 0, -(-draws // batch), Plan.of(parts)
     for number in range(wanted * PATIENCE):
-        world = World(parts, arithmetic, SIZES[number % len(SIZES)])
+        model = Interpretation(parts, arithmetic, SIZES[number % len(SIZES)])
         with np.errstate(all="ignore"):
-            world.draw(np.random.default_rng([seed, number]), batch, plan)
-            holds = world.settle()
+            model.draw(np.random.default_rng([seed, number]), batch, plan)
+            holds = model.settle()
             if holds.any():
-                yield world, np.broadcast_to(holds, (batch,))
+                yield model, np.broadcast_to(holds, (batch,))
                 found += batch if holds.size == 1 else int(holds.sum())
         if found >= draws:
             return
@@ -129,58 +131,58 @@ def _worlds(parts: Parts, arithmetic: Arithmetic, seed: int, draws: int) -> Iter
 class _Problem:
     """What does not follow, and in which draw."""
 
-    world: World
+    model: Interpretation
     draw: int
     kind: str
     text: str
     masked: bool = False  # one side is 0, or a variable is +inf or undefined somewhere, which no mask is
 
 
-def _problem(world: World, holds: np.ndarray) -> _Problem | None:
+def _problem(model: Interpretation, holds: np.ndarray) -> _Problem | None:
     """The worst thing that does not follow."""
     found: list[_Problem] = []
-    for left, right in world.parts.unions:
+    for left, right in model.parts.unions:
         try:
-            a, b = world.number(left), world.number(right)
+            a, b = model.number(left), model.number(right)
         except Undefined:
             continue
-        _, *wrong = world.arithmetic.agreement(a, b)
+        _, *wrong = model.arithmetic.agreement(a, b)
         for kind, mask in zip((_DIFFER, _ONE_FINITE, _INFINITE), wrong, strict=True):
-            at = np.argwhere(mask & (holds & world.defined).reshape(-1, 1, 1, 1, 1))
+            at = np.argwhere(mask & (holds & model.defined).reshape(-1, 1, 1, 1, 1))
             if len(at):
                 pairs = [(_element(a.v, tuple(p)), _element(b.v, tuple(p))) for p in at]
                 # The worst: where the finite side is not even 0.
-                masked = [0 in pair or _unbounded(world, int(p[0])) for pair, p in zip(pairs, at, strict=True)]
+                masked = [0 in pair or _unbounded(model, int(p[0])) for pair, p in zip(pairs, at, strict=True)]
                 worst = masked.index(False) if kind == _ONE_FINITE and not all(masked) else 0
                 x, y = pairs[worst]
                 text = f"{show(left)} is {_short(x)} and {show(right)} is {_short(y)}"
-                found.append(_Problem(world, int(at[worst][0]), kind, text, masked[worst]))
+                found.append(_Problem(model, int(at[worst][0]), kind, text, masked[worst]))
                 break
-    for name, form in world.parts.relations:
-        no = np.broadcast_to(world.arithmetic.relation(name, world.number(form))[1], holds.shape)
+    for name, form in model.parts.relations:
+        no = np.broadcast_to(model.arithmetic.relation(name, model.number(form))[1], holds.shape)
         at = np.argwhere(no & holds)
         if len(at):
-            found.append(_Problem(world, int(at[0][0]), _DIFFER, f"{show(form)} is not {name}"))
+            found.append(_Problem(model, int(at[0][0]), _DIFFER, f"{show(form)} is not {name}"))
     order = (_DIFFER, _ONE_FINITE, _INFINITE)
     return min(found, key=lambda p: order.index(p.kind)) if found else None
 
 
-def _unbounded(world: World, draw: int) -> bool:
+def _unbounded(model: Interpretation, draw: int) -> bool:
     """Whether a variable of the draw is +inf or undefined somewhere."""
-    drawn = [a[min(draw, len(a) - 1)] for a in world.raw.values() if a.dtype == np.float64]
+    drawn = [a[min(draw, len(a) - 1)] for a in model.raw.values() if a.dtype == np.float64]
     return any(bool((np.isnan(a) | (a == np.inf)).any()) for a in drawn)
 
 
-def _agreed(world: World, holds: np.ndarray) -> int:
+def _agreed(model: Interpretation, holds: np.ndarray) -> int:
     """Draws that satisfy the facts and say something: a value that is known and not NaN."""
-    says = np.zeros(holds.shape, dtype=bool) if world.parts.unions else np.ones(holds.shape, dtype=bool)
-    for left, right in world.parts.unions:
+    says = np.zeros(holds.shape, dtype=bool) if model.parts.unions else np.ones(holds.shape, dtype=bool)
+    for left, right in model.parts.unions:
         try:
-            same = world.arithmetic.agreement(world.number(left), world.number(right))[0]
+            same = model.arithmetic.agreement(model.number(left), model.number(right))[0]
         except Undefined:
             continue
         says = says | np.broadcast_to(same.any(axis=(1, 2, 3, 4)), holds.shape)
-    return int((says & holds & world.defined).sum())
+    return int((says & holds & model.defined).sum())
 
 
 def _element(v: np.ndarray, place: tuple[int, ...]) -> float | int:
@@ -195,33 +197,33 @@ def _short(value: float | int) -> str:
 def _told(problem: _Problem, shrink: bool, error: bool = True) -> str:
     """The problem as text, at the smallest draw that was found to have it."""
 
-    def still(world: World) -> _Problem | None:
-        holds = world.settle()
-        found = _problem(world, np.broadcast_to(holds, (1,))) if holds.any() else None
+    def still(model: Interpretation) -> _Problem | None:
+        holds = model.settle()
+        found = _problem(model, np.broadcast_to(holds, (1,))) if holds.any() else None
         if found is None or found.kind != problem.kind:
             return None
         return found if found.kind == _DIFFER or found.masked == problem.masked else None
 
-    def bad(world: World) -> bool:
-        return still(world) is not None
+    def bad(model: Interpretation) -> bool:
+        return still(model) is not None
 
     with np.errstate(all="ignore"):
         small = problem
         if shrink:
-            least = shrunk(problem.world, problem.draw, bad, LIMIT if error else LIMIT // 4)
+            least = shrunk(problem.model, problem.draw, bad, LIMIT if error else LIMIT // 4)
             small = still(simplest(least, bad) if error else least) or problem
     why = "" if small.kind == _DIFFER else f" ({small.kind})"
-    return f"{small.text}{why}, with {_given(small.world, small.draw)}"
+    return f"{small.text}{why}, with {_given(small.model, small.draw)}"
 
 
-def _given(world: World, draw: int) -> str:
+def _given(model: Interpretation, draw: int) -> str:
     """The draw as text: axes with their extents, then the variables."""
-    found = [f"{name} = {axis}" for name, axis in world.axis.items()]
-    used = sorted({*world.axis.values(), *(a for o in world.owned.values() for a in o)})
-    for name, raw in world.raw.items():
-        axes = ", ".join(sorted(world.owned[name]))
+    found = [f"{name} = {axis}" for name, axis in model.axis.items()]
+    used = sorted({*model.axis.values(), *(a for o in model.owned.values() for a in o)})
+    for name, raw in model.raw.items():
+        axes = ", ".join(sorted(model.owned[name]))
         mine = np.squeeze(raw[min(draw, len(raw) - 1)])
         shown = np.array2string(mine, precision=6, threshold=24, separator=", ", formatter={"object": str})
         found.append(f"{name}[{axes}] = {' '.join(shown.split())}" if axes else f"{name} = {shown}")
-    extents = ", ".join(f"{a} < {n}" for a, n in zip("ijkl", world.sizes, strict=True) if a in used)
+    extents = ", ".join(f"{a} < {n}" for a, n in zip("ijkl", model.sizes, strict=True) if a in used)
     return "; ".join([*found, extents] if extents else found)

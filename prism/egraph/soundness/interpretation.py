@@ -192,7 +192,7 @@ class Field:
 
 
 @dataclass(slots=True)
-class World:
+class Interpretation:
     """Draws of one structure.
 
     Attributes:

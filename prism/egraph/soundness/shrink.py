@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from prism.egraph.soundness.finite_field import NotRational
-from prism.egraph.soundness.interpretation import AXES, Undefined, World
+from prism.egraph.soundness.interpretation import AXES, Interpretation, Undefined
 
 LIMIT = 600
 """Draws that are tried."""
@@ -17,17 +17,19 @@ SIMPLE = (0, 1, -1, 2, 3)
 """Plain numbers, the plainest first."""
 
 
-def shrunk(world: World, draw: int, bad: Callable[[World], bool], limit: int = LIMIT) -> World:
-    """The smallest world that was found to be `bad`, of a single draw.
+def shrunk(
+    model: Interpretation, draw: int, bad: Callable[[Interpretation], bool], limit: int = LIMIT
+) -> Interpretation:
+    """The smallest interpretation that was found to be `bad`, of a single draw.
 
     Args:
-        world: with the problem.
+        model: with the problem.
         draw: the draw that has it.
-        bad: whether a world of a single draw still has it.
+        bad: whether an interpretation of a single draw still has it.
         limit: how many draws are tried.
     """
-    raw = {name: a[min(draw, len(a) - 1)][None] for name, a in world.raw.items()}
-    best = World(world.parts, world.arithmetic, world.sizes, dict(world.axis), _drawn(world), raw)
+    raw = {name: a[min(draw, len(a) - 1)][None] for name, a in model.raw.items()}
+    best = Interpretation(model.parts, model.arithmetic, model.sizes, dict(model.axis), _drawn(model), raw)
     left = limit
     changed = True
     while changed:
@@ -42,42 +44,42 @@ def shrunk(world: World, draw: int, bad: Callable[[World], bool], limit: int = L
             except (NotRational, Undefined):
                 continue
             if worse:
-                best = World(best.parts, best.arithmetic, smaller.sizes, best.axis, owned, smaller.raw)
+                best = Interpretation(best.parts, best.arithmetic, smaller.sizes, best.axis, owned, smaller.raw)
                 changed = True
                 break
     return best
 
 
-def _drawn(world: World) -> dict[str, frozenset[str]]:
+def _drawn(model: Interpretation) -> dict[str, frozenset[str]]:
     """The axes of the variables that were drawn."""
-    return {name: world.owned[name] for name in world.raw}
+    return {name: model.owned[name] for name in model.raw}
 
 
-def _smaller(world: World) -> Iterator[World]:
-    """Worlds that are simpler in one place, the largest steps first."""
-    owned = _drawn(world)
-    for name in world.raw:
+def _smaller(model: Interpretation) -> Iterator[Interpretation]:
+    """Interpretations that are simpler in one place, the largest steps first."""
+    owned = _drawn(model)
+    for name in model.raw:
         for axis in sorted(owned[name]):
-            cut = np.take(world.raw[name], [0], AXES.index(axis) + 1)
-            yield _with(world, owned | {name: owned[name] - {axis}}, world.raw | {name: cut})
+            cut = np.take(model.raw[name], [0], AXES.index(axis) + 1)
+            yield _with(model, owned | {name: owned[name] - {axis}}, model.raw | {name: cut})
     for n, axis in enumerate(AXES):
-        for extent in range(1, world.sizes[n]):
-            sizes = (*world.sizes[:n], extent, *world.sizes[n + 1 :])
-            raw = {v: np.take(a, range(extent), n + 1) if axis in owned[v] else a for v, a in world.raw.items()}
-            yield _with(world, owned, raw, sizes)
-    for name, array in world.raw.items():
+        for extent in range(1, model.sizes[n]):
+            sizes = (*model.sizes[:n], extent, *model.sizes[n + 1 :])
+            raw = {v: np.take(a, range(extent), n + 1) if axis in owned[v] else a for v, a in model.raw.items()}
+            yield _with(model, owned, raw, sizes)
+    for name, array in model.raw.items():
         for n, value in enumerate(SIMPLE):
             if any(bool((array == v).all()) for v in SIMPLE[: n + 1]):
                 break
-            yield _with(world, owned, world.raw | {name: np.full_like(array, value)})
-    for name, array in world.raw.items():
+            yield _with(model, owned, model.raw | {name: np.full_like(array, value)})
+    for name, array in model.raw.items():
         for place in np.ndindex(array.shape):
             now: Any = array[place]
             for simple in _simpler(now):
                 if size(simple) < size(now):
                     changed = array.copy()
                     changed[place] = simple
-                    yield _with(world, owned, world.raw | {name: changed})
+                    yield _with(model, owned, model.raw | {name: changed})
 
 
 def _simpler(now: Any) -> list[float]:
@@ -99,6 +101,6 @@ def size(value: Any) -> float:
 
 
 def _with(
-    world: World, owned: dict[str, frozenset[str]], raw: dict[str, Any], sizes: tuple[int, ...] | None = None
-) -> World:
-    return World(world.parts, world.arithmetic, sizes or world.sizes, dict(world.axis), dict(owned), dict(raw))
+    model: Interpretation, owned: dict[str, frozenset[str]], raw: dict[str, Any], sizes: tuple[int, ...] | None = None
+) -> Interpretation:
+    return Interpretation(model.parts, model.arithmetic, sizes or model.sizes, dict(model.axis), dict(owned), dict(raw))

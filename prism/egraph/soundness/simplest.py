@@ -1,8 +1,8 @@
-"""The simplest draw that shows that a rule is wrong, by hypothesis: a search from the smallest worlds upwards.
+"""The simplest draw that shows that a rule is wrong, by hypothesis: a search from the smallest ones upwards.
 
-What shrink.py finds is a local minimum near the draw that failed first. Here hypothesis draws worlds anew, within
-the extents and axes of that minimum and from a few plain numbers and those that it has, and shrinks what it finds with
-its own passes (MacIver and Donaldson, Test-Case Reduction via Test-Case Generation, ECOOP 2020).
+What shrink.py finds is a local minimum near the draw that failed first. Here hypothesis draws interpretations anew,
+within the extents and axes of that minimum and from a few plain numbers and those that it has, and shrinks what it
+finds with its own passes (MacIver and Donaldson, Test-Case Reduction via Test-Case Generation, ECOOP 2020).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from prism.egraph.soundness.finite_field import NotRational
-from prism.egraph.soundness.interpretation import AXES, Undefined, World
+from prism.egraph.soundness.interpretation import AXES, Interpretation, Undefined
 from prism.egraph.soundness.shrink import SIMPLE, size
 
 EXAMPLES = 600
-"""Worlds that are drawn until one is bad; shrinking it takes at most as many again, and more."""
+"""Interpretations that are drawn until one is bad; shrinking it takes at most as many again, and more."""
 
 
 def available() -> bool:
@@ -27,21 +27,21 @@ def available() -> bool:
     return importlib.util.find_spec("hypothesis") is not None
 
 
-def simplest(world: World, bad: Callable[[World], bool]) -> World:
-    """The simplest of the given world, of a single draw, and those that hypothesis finds to be bad."""
+def simplest(model: Interpretation, bad: Callable[[Interpretation], bool]) -> Interpretation:
+    """The simplest of the given interpretation, of a single draw, and those that hypothesis finds to be bad."""
     if not available():
-        return world
+        return model
     import hypothesis
     from hypothesis import strategies as st
     from hypothesis.errors import NoSuchExample
 
-    owned = {name: tuple(sorted(world.owned[name])) for name in world.raw}
-    extents = dict(zip(AXES, world.sizes, strict=True))
-    used = sorted({a for axes in owned.values() for a in axes} | set(world.axis.values()))
-    numbers = {name: st.sampled_from(_numbers(raw)) for name, raw in world.raw.items()}
+    owned = {name: tuple(sorted(model.owned[name])) for name in model.raw}
+    extents = dict(zip(AXES, model.sizes, strict=True))
+    used = sorted({a for axes in owned.values() for a in axes} | set(model.axis.values()))
+    numbers = {name: st.sampled_from(_numbers(raw)) for name, raw in model.raw.items()}
 
     @st.composite
-    def worlds(draw: Any) -> World:
+    def interpretations(draw: Any) -> Interpretation:
         sizes = tuple(draw(st.integers(1, extents[a])) if a in used else extents[a] for a in AXES)
         raw: dict[str, Any] = {}
         kept: dict[str, frozenset[str]] = {}
@@ -50,12 +50,14 @@ def simplest(world: World, bad: Callable[[World], bool]) -> World:
             shape = (1, *(n if a in kept[name] else 1 for a, n in zip(AXES, sizes, strict=True)))
             many = int(np.prod(shape))
             drawn = draw(st.lists(numbers[name], min_size=many, max_size=many))
-            raw[name] = np.array(drawn, dtype=world.raw[name].dtype).reshape(shape)
-        return World(world.parts, world.arithmetic, sizes, dict(world.axis), kept, raw)
+            raw[name] = np.array(drawn, dtype=model.raw[name].dtype).reshape(shape)
+        return Interpretation(model.parts, model.arithmetic, sizes, dict(model.axis), kept, raw)
 
-    def fails(drawn: World) -> bool:
-        # `bad` settles a world; facts may define more in it.
-        candidate = World(drawn.parts, drawn.arithmetic, drawn.sizes, dict(drawn.axis), dict(drawn.owned), drawn.raw)
+    def fails(drawn: Interpretation) -> bool:
+        # `bad` settles an interpretation; facts may define more in it.
+        candidate = Interpretation(
+            drawn.parts, drawn.arithmetic, drawn.sizes, dict(drawn.axis), dict(drawn.owned), drawn.raw
+        )
         try:
             return bad(candidate)
         except (NotRational, Undefined):
@@ -70,10 +72,10 @@ def simplest(world: World, bad: Callable[[World], bool]) -> World:
     )
     try:
         with np.errstate(all="ignore"):
-            found = hypothesis.find(worlds(), fails, settings=settings, random=random.Random(0))
+            found = hypothesis.find(interpretations(), fails, settings=settings, random=random.Random(0))
     except NoSuchExample:
-        return world
-    return found if _weight(found) < _weight(world) else world
+        return model
+    return found if _weight(found) < _weight(model) else model
 
 
 def _numbers(raw: Any) -> list[Any]:
@@ -83,7 +85,7 @@ def _numbers(raw: Any) -> list[Any]:
     return found + [v for v in dict.fromkeys(raw.ravel().tolist()) if v not in found]
 
 
-def _weight(world: World) -> float:
+def _weight(model: Interpretation) -> float:
     """How much there is to read."""
-    names = list(world.raw)
-    return sum(size(v) + 4 for name in names for v in world.raw[name].ravel()) + sum(world.sizes)
+    names = list(model.raw)
+    return sum(size(v) + 4 for name in names for v in model.raw[name].ravel()) + sum(model.sizes)

@@ -436,7 +436,7 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
         parts.append(_projected(graph, node, what, shape, turned if moved else plain, x, view=not moved))
     q, k, v = parts
     keys, values = (
-        ends.joined(node, x, before, output)
+        ends.appended(node, x, before, output)
         if ends.lengths is not None and before is not None
         else with_cache(graph, node, (x, x.shape), None if past == 0 else before, output)[0]
         for x, before, output in zip((k, v), (old_k, old_v), (1, 2), strict=True)
@@ -513,7 +513,7 @@ class _Ends:
             return index_value(place + Index.const(self.past))
         return apply("add", self.before(batch), index_value(place))
 
-    def joined(self, node: Node, new: OnnxValue, old: OnnxValue, output: int) -> OnnxValue:
+    def appended(self, node: Node, new: OnnxValue, old: OnnxValue, output: int) -> OnnxValue:
         """Keys or values with those of the cache before them, and zeros behind."""
         shape = (*new.shape[:2], add(self.past, self.length), new.shape[3])
         axes = axes_of(shape)

@@ -409,7 +409,7 @@ class Graph:
             return _bounds_of(value.array, value.dtype)
         if value.elements is not None:
             parts = [self.bounds(number(e)) for e in value.elements.ravel()]
-            return functools.reduce(Interval.joined, parts, parts[0]) if parts else integers.of_type(value.dtype)
+            return functools.reduce(Interval.hull, parts, parts[0]) if parts else integers.of_type(value.dtype)
         return self._bound(value.name)
 
     def place(self, value: Expr, axis: Axis) -> Expr:

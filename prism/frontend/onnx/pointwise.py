@@ -17,7 +17,7 @@ from prism.frontend.onnx.algebra import apply, as_index, as_predicate, div, inde
 from prism.frontend.onnx.dtypes import constant, dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, whole_range
 from prism.program import integers
-from prism.program.build import joined
+from prism.program.build import balanced_fold
 from prism.program.formulas import UNARY, trunc_quotient
 from prism.program.index import Index
 from prism.program.integers import Interval
@@ -57,7 +57,7 @@ def declared(graph: Graph, node: Node, operator: Operator) -> OnnxValue:
 
 def _n_ary(name: str) -> Translator:
     def f(*args: Expr) -> Expr:
-        return joined(lambda a, b: apply(name, a, b), args)
+        return balanced_fold(lambda a, b: apply(name, a, b), args)
 
     return lambda graph, node: graph.pointwise(node, _all(node), f)
 
@@ -70,7 +70,7 @@ def _mean(graph: Graph, node: Node) -> OnnxValue:
     values = _all(node)
 
     def f(*args: Expr) -> Expr:
-        total = joined(lambda a, b: apply("add", a, b), args)
+        total = balanced_fold(lambda a, b: apply("add", a, b), args)
         return apply("mul", total, Const(1.0 / len(args)))
 
     return graph.pointwise(node, values, f)

@@ -210,20 +210,20 @@ class _Layer:
     def _last(self, output: int, stacks: Sequence[OnnxValue]) -> OnnxValue:
         """Y_h, Y_c: the states after the last step of each direction."""
         d, b, h = axes_of((len(stacks), self.batch, self.hidden))
-        pieces = []
+        finals = []
         for s, reverse in zip(stacks, self.directions, strict=True):
             last = Index.const(0) if reverse else Index.const(self.trips) + Index.const(-1)
-            pieces.append(self.graph.at(s, [last, Index.axis(b), Index.axis(h)]))
+            finals.append(self.graph.at(s, [last, Index.axis(b), Index.axis(h)]))
         over = (b, d, h) if self.batch_first else (d, b, h)
-        expr = _chosen(d, pieces)
+        expr = _chosen(d, finals)
         return self.graph.define(self.node, over, expr, self.x.dtype, view=len(stacks) == 1, output=output)
 
 
-def _chosen(axis: Axis, pieces: Sequence[Expr]) -> Expr:
+def _chosen(axis: Axis, choices: Sequence[Expr]) -> Expr:
     """One of the directions, by the place along their axis."""
-    if len(pieces) == 1:
-        return pieces[0]
-    return apply("where", apply("lt", build.position(axis), Const(1.0)), pieces[0], pieces[1])
+    if len(choices) == 1:
+        return choices[0]
+    return apply("where", apply("lt", build.position(axis), Const(1.0)), choices[0], choices[1])
 
 
 def _functions(node: Node, directions: int) -> list[tuple[Function, ...]]:

@@ -314,7 +314,7 @@ def _concat(graph: Graph, node: Node) -> OnnxValue:
         inside = apply("lt", index_value(Index.axis(axes[axis])), number(kept[place][1]))
         return apply("where", inside, before, after)
 
-    expr = build.pieces(len(kept), lambda place: element(*kept[place]), choose)
+    expr = build.balanced_select(len(kept), lambda place: element(*kept[place]), choose)
     return graph.define(node, axes, expr, parts[0].dtype, view=len(kept) == 1)
 
 

@@ -99,10 +99,10 @@ class _Layers:
                     found.append((stack, last))
             hidden = sides[0].shape[2]
 
-            def joined(t: Axis, b: Axis, k: Index, sides: list[TorchValue] = sides, hidden: Extent = hidden) -> Expr:
+            def of_sides(t: Axis, b: Axis, k: Index, sides: list[TorchValue] = sides, hidden: Extent = hidden) -> Expr:
                 return _side_by_side(sides, hidden, [Index.axis(t), Index.axis(b), k])
 
-            read, width = joined, n.shapes[0][2]
+            read, width = of_sides, n.shapes[0][2]
         output = self._output(sides, read, first)
         return (output, *(self._final(1 + i, found) for i, found in enumerate(finals)))
 
@@ -186,7 +186,7 @@ class _Layers:
             stack, last = found[place]
             return stack.at([last, *rest])
 
-        expr = build.pieces(len(found), piece, choose)
+        expr = build.balanced_select(len(found), piece, choose)
         return self.n.define(expr, axes, result=result, view=len(found) == 1)
 
 

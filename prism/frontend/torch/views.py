@@ -186,14 +186,14 @@ def _unbind(n: Node) -> Result:
     return tuple(values)
 
 
-def joined(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> TorchValue:
+def concatenated(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> TorchValue:
     """The parts one after another along `axis`: part p is `elements[p]` from position starts[p] on."""
     position = build.position(axis)
 
     def choose(part: int, before: Expr, after: Expr) -> Expr:
         return op("where", op("lt", position, build.position(Index.const(starts[part]))), before, after)
 
-    return n.define(build.pieces(len(elements), elements.__getitem__, choose))
+    return n.define(build.balanced_select(len(elements), elements.__getitem__, choose))
 
 
 def _cat(n: Node) -> Result:
@@ -209,13 +209,13 @@ def _cat(n: Node) -> Result:
         elements.append(t.at(index))
         starts.append(total)
         total = add(total, t.shape[d])
-    return joined(n, elements, starts, n.axes[d])
+    return concatenated(n, elements, starts, n.axes[d])
 
 
 def _stack(n: Node) -> Result:
     d = n["dim"] % len(n.shape)
     index = _indices([a for i, a in enumerate(n.axes) if i != d])
-    return joined(n, [t.at(index) for t in n["tensors"]], list(range(len(n["tensors"]))), n.axes[d])
+    return concatenated(n, [t.at(index) for t in n["tensors"]], list(range(len(n["tensors"]))), n.axes[d])
 
 
 def _flip(n: Node) -> Result:

@@ -43,12 +43,12 @@ class Descriptors(Option):
 
     def forms(self) -> Collection[str]:
         """Those with loads that a descriptor may do."""
-        return tuple(self.family.boxes)
+        return tuple(self.family.descriptors)
 
     def extend(self, tables: dict[str, PointSpace], shared: Collection[str]) -> None:
         """A column for launches that read a tile in two layouts, 1 where its descriptor fits."""
         for name in self._in_two_layouts():
-            held = self.family.boxes.get(name)
+            held = self.family.descriptors.get(name)
             if held is None or not any(b.twice for _, b in held.loads.values()):
                 continue
             table = tables[name]

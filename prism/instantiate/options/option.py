@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from prism.backends.passes.pipeline import tile_module
-from prism.backends.tensor_descriptors import LaunchBoxes, boxes, fitting
+from prism.backends.tensor_descriptors import LaunchDescriptors, fitting, launch_descriptors
 from prism.backends.tile import TileModule
 from prism.cost.constraints import Footprint, footprint
 from prism.cost.device import Device
@@ -59,13 +59,13 @@ class Family:
         return tile_module(self.sgraph)
 
     @cached_property
-    def boxes(self) -> Mapping[str, LaunchBoxes]:
+    def descriptors(self) -> Mapping[str, LaunchDescriptors]:
         """The loads that descriptors may do, by launch."""
-        return boxes(self.module) if self.device.descriptors else {}
+        return launch_descriptors(self.module) if self.device.descriptors else {}
 
     def described(self, symbols: Mapping[str, int]) -> frozenset[str]:
         """The launches where descriptors fit; see `prism.backends.tensor_descriptors.fitting`."""
-        return fitting(self.module, self.boxes, symbols, self.hints) if self.boxes else frozenset()
+        return fitting(self.module, self.descriptors, symbols, self.hints) if self.descriptors else frozenset()
 
 
 class Option:

@@ -165,10 +165,10 @@ def compare(
             break
         again = pair.judge(more, 2)
         opinion = opinion if again.outcome is Outcome.NOT_APPLICABLE else again
-    if opinion.outcome is Outcome.DISAGREE and pair.joined:
+    if opinion.outcome is Outcome.DISAGREE and pair.coupled:
         whole = pair.judge(4, None)
         if whole.outcome is Outcome.NOT_APPLICABLE:
-            return replace(whole, outside=(pair.joined, *whole.outside))
+            return replace(whole, outside=(pair.coupled, *whole.outside))
         return whole
     return opinion
 
@@ -192,7 +192,7 @@ class _Pair:
     too_deep: bool
     constants: Mapping[float, Meaning]
     doubts: tuple[str, ...]
-    joined: str
+    coupled: str
     kept: dict[Hashable, Evaluator] | None
 
     @staticmethod
@@ -218,20 +218,20 @@ class _Pair:
         return _Pair(
             reference, candidate, tensors, ranges, parts, seed, ops, roots, every, symbols, extents,
             min(needed, len(PRIMES)), needed > len(PRIMES), constants, _doubts(ops, roots, constants, every),
-            _joined(every, parts), kept,
+            _coupled(every, parts), kept,
         )  # fmt: skip
 
     def judge(self, rounds: int, points: int | None) -> Opinion:
         """The opinion from so many rounds, with so many points of a long axis; where None, all of those summed over."""
-        worlds = bindings(self.symbols, self.ranges, self.parts)
-        worlds = worlds * 2 if len(worlds) == 1 else worlds
+        assignments = bindings(self.symbols, self.ranges, self.parts)
+        assignments = assignments * 2 if len(assignments) == 1 else assignments
         total = Opinion(Outcome.NOT_APPLICABLE, 0, 0, 0.0)
         missing = False
-        for n, binding in enumerate(worlds):
+        for n, binding in enumerate(assignments):
             sample = Sample(binding, self.parts, 3 if points is None else points, self.seed + n)
             if points is None:
                 sample = Sample(binding, self.parts, 3, self.seed + n, only=self._outer())
-            draws = -(-rounds // len(worlds))
+            draws = -(-rounds // len(assignments))
             work = self._work(sample) * self.levels
             if work * draws > _WORK and points == 3:
                 sample = Sample(binding, self.parts, 2, self.seed + n)
@@ -451,7 +451,7 @@ def _doubts(
     return tuple(found)
 
 
-def _joined(nodes: Sequence[Expr], parts: Mapping[Extent, tuple[Extent, Extent]]) -> str:
+def _coupled(nodes: Sequence[Expr], parts: Mapping[Extent, tuple[Extent, Extent]]) -> str:
     """Why sampled axes may not stand for whole ones, in sums; empty where they may.
 
     A weighted sample is like repeated inputs for expressions that use an axis as a name for elements, and no longer

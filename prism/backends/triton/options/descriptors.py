@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prism.backends.host import tuple_of
 from prism.backends.source import HOST, Writer
-from prism.backends.tensor_descriptors import DESCRIPTORS, BoxView, LaunchBoxes, boxes
+from prism.backends.tensor_descriptors import DESCRIPTORS, LaunchDescriptors, TensorMap, launch_descriptors
 from prism.backends.tile import TileLaunch, TileModule
 from prism.backends.triton.options.printed import Call, Printed
 from prism.sgraph.config import Config
@@ -44,7 +44,7 @@ class PrintedDescriptors(Printed):
     imports = "from triton.tools.tensor_descriptor import TensorDescriptor"
     names = ("TensorDescriptor",)
 
-    _held: Mapping[str, LaunchBoxes]
+    _held: Mapping[str, LaunchDescriptors]
 
     def __init__(self, module: TileModule, sgraph: SGraph, configs: Sequence[Config]) -> None:
         super().__init__(module, sgraph, configs)
@@ -53,14 +53,14 @@ class PrintedDescriptors(Printed):
 
     def possible(self, module: TileModule, sgraph: SGraph) -> Collection[str]:
         """Launches with loads in a loop that a descriptor may do."""
-        self._held = boxes(module)
+        self._held = launch_descriptors(module)
         return self._held
 
     def kernel(self, launch: TileLaunch, emitter: KernelEmitter) -> None:
         """Loads in both forms, and parameters for the descriptors."""
         held = self._held.get(launch.name)
         if held is not None:
-            emitter.boxes, emitter.descriptors = held.of(emitter.program), held.parameters(emitter.program)
+            emitter.descriptor_loads, emitter.descriptors = held.of(emitter.program), held.parameters(emitter.program)
 
     def call(self, call: Call, writer: Writer) -> None:
         """Make the descriptors."""
@@ -74,7 +74,7 @@ class PrintedDescriptors(Printed):
                 writer.call(f"{name} = _box", self._view(view))
         call.keywords += [f"{name}={name}" for name in held.views]
 
-    def _view(self, view: BoxView) -> list[str]:
+    def _view(self, view: TensorMap) -> list[str]:
         tensor = self.tensors.host[view.tensor.name]
         if view.offset != 0:
             start = HOST.text(view.offset)

@@ -17,7 +17,7 @@ from test_small_integers import K, M, N, both_codes, config
 from tile_simulator import run_module
 
 from prism.backends.lower import lower
-from prism.backends.passes.joined_sums import joined, joined_module
+from prism.backends.passes.fused_sums import fused, fused_module
 from prism.backends.tile import Dot, For, Full, Pointwise, Reduce, Stmt, TileProgram, Update, statements
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module
@@ -49,12 +49,12 @@ def count(p: TileProgram, kind: type[Stmt]) -> int:
 
 def test_accumulators_that_meet_after_their_loop_are_one_and_so_are_sums_within_it() -> None:
     (before,) = lower(apart()).programs
-    p = joined(before)
+    p = fused(before)
     check(p)
     assert (count(before, Full), count(p, Full)) == (4, 2)
     assert (count(before, Reduce), count(p, Reduce)) == (2, 1)
     assert [s.add for s in statements(p.body) if isinstance(s, Dot)] == ["acc", "acc"]
-    assert joined(p) == p
+    assert fused(p) == p
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_others_are_not(change: Callable[[Sequence[object]], tuple[object, ...]]
     (kernel,) = g.kernels
     changed = replace(g, kernels=(replace(kernel, body=change(kernel.body)),))  # type: ignore[arg-type]
     (before,) = lower(changed).programs
-    assert sum(isinstance(s, Full) for s in joined(before).body) == sum(isinstance(s, Full) for s in before.body)
+    assert sum(isinstance(s, Full) for s in fused(before).body) == sum(isinstance(s, Full) for s in before.body)
 
 
 def largest(s: object) -> object:
@@ -93,8 +93,8 @@ def test_sums_of_which_one_is_used_again_or_that_are_over_other_dimensions_stay(
     sums = [s.dst for s in statements(p.body) if isinstance(s, Full) and s.dims == ("m",)]
     alone = within(total, Update(sums[0], SUM, "both_sums"))
     again = within(total, Update(sums[0], SUM, "both_sums"), Update(sums[1], SUM, first.dst))
-    assert count(joined(alone), Reduce) == 1
-    assert count(joined(again), Reduce) == 2
+    assert count(fused(alone), Reduce) == 1
+    assert count(fused(again), Reduce) == 2
 
 
 # The same is computed.
@@ -104,7 +104,7 @@ def test_sums_of_which_one_is_used_again_or_that_are_over_other_dimensions_stay(
 def test_samples_compute_the_same(build: Callable[[DType], Sample]) -> None:
     sample = build(F32)
     module = lower(sample.sgraph)
-    changed = joined_module(module)
+    changed = fused_module(module)
     check_module(changed)
     if changed == module or build in (samples.heads_projection, samples.batched_loop, samples.functions):
         return  # The simulator has not all of these.

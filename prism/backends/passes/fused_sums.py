@@ -37,13 +37,13 @@ from prism.backends.tile_rename import names_beside, renamed, value_dims
 from prism.program.nodes import DType, ReduceKind
 
 
-def joined_module(module: TileModule) -> TileModule:
-    """The module with the sums of every program joined; see `joined`."""
-    launches = tuple(replace(launch, programs=tuple(map(joined, launch.programs))) for launch in module.launches)
+def fused_module(module: TileModule) -> TileModule:
+    """The module with the sums of every program fused; see `fused`."""
+    launches = tuple(replace(launch, programs=tuple(map(fused, launch.programs))) for launch in module.launches)
     return replace(module, launches=launches)
 
 
-def joined(program: TileProgram) -> TileProgram:
+def fused(program: TileProgram) -> TileProgram:
     """The program with sums that only meet in a sum as one.
 
     Args:

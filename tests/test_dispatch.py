@@ -21,7 +21,7 @@ from sgraph_programs import PLAIN, task
 
 from prism.cost.shapes import TimeModel, lattice
 from prism.errors import UsageError
-from prism.generate.dispatch import TOLERANCE, Winner, points, winners
+from prism.generate.dispatch import TOLERANCE, Winner, dispatch_table, points
 from prism.generate.dispatch_regions import Condition, Losses, Splits, Tree, intervals, regions, roundest
 from prism.generate.enumerate import Bounds, generate
 from prism.generate.pruning import reach
@@ -143,7 +143,7 @@ def test_times_are_those_of_the_generator(which: str) -> None:
 @pytest.mark.parametrize(("which", "ranges"), [("chain", CHAIN_M), ("decode", DECODE)])
 def test_one_symbol_against_every_integer(which: str, ranges: Ranges) -> None:
     sgraphs = chains_m() if which == "chain" else decodes()
-    found = winners(sgraphs, ranges, PLAIN)
+    found = dispatch_table(sgraphs, ranges, PLAIN)
     (name, r), *_ = ranges.items()
     shapes = [{name: v} for v in range(r.low, r.high + 1)]
     seconds = TimeModel(PLAIN).seconds(sgraphs, shapes)
@@ -168,7 +168,7 @@ def test_split_against_unsplit_has_a_breakpoint() -> None:
     split = next(s for s in decodes() if Split in roles(s) and Grid not in roles(s))
     unsplit = next(s for s in decodes() if roles(s) == {LoopRole} and len(s.kernels) == 1)
     ranges = {"seq": SymbolRange(1, 32768, 512)}
-    short, long = winners([split, unsplit], ranges, PLAIN)
+    short, long = dispatch_table([split, unsplit], ranges, PLAIN)
     assert (short.place, long.place) == (1, 0)
     assert isinstance(short.predicate, sympy.Le)
     assert isinstance(long.predicate, sympy.Ge)
@@ -179,13 +179,13 @@ def test_split_against_unsplit_has_a_breakpoint() -> None:
     assert seconds[1, 0] <= seconds[0, 0]
     assert seconds[0, 1] < seconds[1, 1]
     # Where a launch costs nothing, splitting pays earlier.
-    early = winners([split, unsplit], ranges, replace(PLAIN, launch_overhead_s=0.0))
+    early = dispatch_table([split, unsplit], ranges, replace(PLAIN, launch_overhead_s=0.0))
     assert int(early[0].predicate.rhs) < border
 
 
 def test_matrix_chain_by_the_cheaper_order() -> None:
     left, right = chains_mn()
-    found = winners([*left, *right], CHAIN_MN, WORK_ALONE)
+    found = dispatch_table([*left, *right], CHAIN_MN, WORK_ALONE)
     first, last = sorted(found, key=lambda w: w.place)
     assert first.place < len(left) <= last.place
     # FLOPs: 2*m*n*(1024 + 2048) on the left, 2*1024*2048*(n + m) on the right.
@@ -195,7 +195,7 @@ def test_matrix_chain_by_the_cheaper_order() -> None:
         cheaper = first if m * n * 3072 < 1024 * 2048 * (m + n) else last
         assert winner_at(found, {"m": m, "n": n}) == cheaper
     # By the device's own rates launches, memory and tiles count as well: each order still has its shapes.
-    real = winners([*left, *right], CHAIN_MN, PLAIN)
+    real = dispatch_table([*left, *right], CHAIN_MN, PLAIN)
     assert {w.place < len(left) for w in real} == {True, False}
 
 
@@ -206,7 +206,7 @@ def test_several_symbols_against_every_shape() -> None:
     sgraphs = [s for some in both for s in some]
     shapes = [{"m": a, "k": b} for a in range(1, 45) for b in range(1, 45)]
     for device in (PLAIN, WORK_ALONE):
-        losses = lost(winners(sgraphs, ranges, device), TimeModel(device).seconds(sgraphs, shapes), shapes)
+        losses = lost(dispatch_table(sgraphs, ranges, device), TimeModel(device).seconds(sgraphs, shapes), shapes)
         strays = sum(x > TOLERANCE for x in losses)
         assert strays <= 0.03 * len(shapes)
         assert all(np.isfinite(losses))
@@ -227,14 +227,14 @@ def test_disjoint_and_covering(m: int, n: int, b: int, seq: int) -> None:
 def _answers() -> tuple[tuple[Winner, ...], ...]:
     left, right = chains_mn()
     return (
-        winners([*left, *right], CHAIN_MN, PLAIN),
-        winners(batched(), DECODE_BATCH, PLAIN),
+        dispatch_table([*left, *right], CHAIN_MN, PLAIN),
+        dispatch_table(batched(), DECODE_BATCH, PLAIN),
         _decode_answer(),
     )
 
 
 def _decode_answer() -> tuple[Winner, ...]:
-    return winners(decodes(), {"seq": SymbolRange(1, 32768, 512)}, PLAIN)
+    return dispatch_table(decodes(), {"seq": SymbolRange(1, 32768, 512)}, PLAIN)
 
 
 def test_answers_are_few_and_lose_little() -> None:
@@ -249,7 +249,7 @@ def test_answers_are_few_and_lose_little() -> None:
 @pytest.mark.parametrize("answers", ["[_decode_answer()]", pytest.param("_answers()", marks=pytest.mark.slow)])
 def test_the_same_in_another_process(answers: str) -> None:
     code = (
-        "import sympy; from test_winners import _answers, _decode_answer\n"
+        "import sympy; from test_dispatch import _answers, _decode_answer\n"
         f"print([(w.place, sympy.srepr(w.predicate), w.text, w.loss) for f in {answers} for w in f])"
     )
     here = Path(__file__).parent
@@ -269,15 +269,15 @@ def test_the_same_in_another_process(answers: str) -> None:
 
 def test_equals_and_one_shape() -> None:
     a, b = decodes()[:2]
-    assert [w.place for w in winners([a, a], DECODE, PLAIN)] == [0]
-    (only,) = winners([b], DECODE, PLAIN)
+    assert [w.place for w in dispatch_table([a, a], DECODE, PLAIN)] == [0]
+    (only,) = dispatch_table([b], DECODE, PLAIN)
     assert only.predicate == sympy.true
     assert only.text == "everywhere"
     assert only.holds({"seq": 7})
-    (there,) = winners(decodes(), {"seq": SymbolRange(900, 900, 900)}, PLAIN)
+    (there,) = dispatch_table(decodes(), {"seq": SymbolRange(900, 900, 900)}, PLAIN)
     assert there.text == "everywhere"
     assert there.place == int(np.argmin(TimeModel(PLAIN).seconds(decodes(), [{"seq": 900}])[:, 0]))
-    assert winners([], DECODE, PLAIN) == ()
+    assert dispatch_table([], DECODE, PLAIN) == ()
 
 
 def test_where_nothing_is_feasible_there_is_no_extra_region() -> None:
@@ -285,16 +285,16 @@ def test_where_nothing_is_feasible_there_is_no_extra_region() -> None:
     ranges = {"m": SymbolRange(1, 1 << 20, 64), "n": SymbolRange(1, 1 << 20, 64)}
     corner = {"m": 1 << 20, "n": 1 << 20}
     assert not np.isfinite(TimeModel(PLAIN).seconds(sgraphs, [corner])).all()
-    found = winners(sgraphs, ranges, PLAIN)
+    found = dispatch_table(sgraphs, ranges, PLAIN)
     assert sum(w.holds(corner) for w in found) == 1
 
 
 def test_errors() -> None:
     with pytest.raises(UsageError, match="extent m has no value"):
-        winners(chains_m(), {"n": SymbolRange(1, 8, 4)}, PLAIN)
+        dispatch_table(chains_m(), {"n": SymbolRange(1, 8, 4)}, PLAIN)
     with pytest.raises(UsageError, match="low <= high"):
-        winners(chains_m(), {"m": SymbolRange(8, 1, 4)}, PLAIN)
-    found = winners(chains_m()[:9], {"m": SymbolRange(2, 400, 4)}, PLAIN)
+        dispatch_table(chains_m(), {"m": SymbolRange(8, 1, 4)}, PLAIN)
+    found = dispatch_table(chains_m()[:9], {"m": SymbolRange(2, 400, 4)}, PLAIN)
     bounded = [replace(w, predicate=sympy.And(w.predicate, symbol("m") <= 400)) for w in found]
     assert not any(w.holds({"m": 401}) for w in bounded)
 
