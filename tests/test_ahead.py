@@ -18,12 +18,13 @@ from test_stages import even_and_odd
 from prism.backends.lower import lower
 from prism.backends.passes.pipeline import tile_module
 from prism.backends.tile import Load as TileLoad
-from prism.backends.tile import TileProgram, statements
+from prism.backends.tile import TileProgram
 from prism.backends.triton.ahead import loads_ahead
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.paired import pairs
 from prism.cost.constraints import footprint, tile_sizes
 from prism.cost.pipelining import L2_TRIP, SECTOR_BYTES, TRIPS_AHEAD, pipelined_loads
+from prism.ir.kit import statements
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.sgraph import spec

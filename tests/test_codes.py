@@ -12,9 +12,9 @@ from sgraph_small import at, tile
 from prism.backends.lower import lower
 from prism.backends.passes.codes import coded
 from prism.backends.tile import Pointwise as TilePointwise
-from prism.backends.tile import statements
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit import emit_module
+from prism.ir.kit import statements
 from prism.program.index import Axis
 from prism.program.nodes import DType, Tensor
 from prism.sgraph import spec

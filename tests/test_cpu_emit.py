@@ -27,11 +27,12 @@ from prism.backends.cpu.build import compile_module, find_compiler, require_comp
 from prism.backends.cpu.cxx import Names
 from prism.backends.cpu.emit import emit_module, write_module
 from prism.backends.lower import lower
-from prism.backends.tile import For, Full, Update, statements
+from prism.backends.tile import For, Full, Update
 from prism.backends.triton.backend import TritonBackend
 from prism.errors import BackendError
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import KernelRunner, Output
+from prism.ir.kit import statements
 from prism.platforms.cpu import WORKER, cpu_environment
 from prism.process.child import module_command
 from prism.process.worker import Worker

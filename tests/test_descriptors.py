@@ -62,6 +62,7 @@ from prism.instantiate.options import config_of, shown
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import VARIED, Space
 from prism.instantiate.study import Candidate, _ordered
+from prism.ir.kit import statements
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
@@ -206,7 +207,7 @@ def places(t_b: int) -> Iterator[dict[str, int]]:
 
 def lanes(drawn: Drawn, env: Mapping[str, int]) -> dict[str, np.ndarray]:
     found: dict[str, Any] = dict(env)
-    for s in tile.statements(drawn.program.body):
+    for s in statements(drawn.program.body):
         if isinstance(s, Offsets):
             at = np.arange(4)[:, None] if s.dim == "a" else np.arange(env["T_b"])[None, :]
             found[s.dst] = valued(s.start, env) + at
@@ -222,7 +223,7 @@ def by_pointers(drawn: Drawn, memory: np.ndarray, env: Mapping[str, int]) -> np.
     values = lanes(drawn, env)
     address = np.broadcast_to(affine(drawn.load.offset, values, env), (4, env["T_b"]))
     seen = np.ones(address.shape, bool)
-    for s in tile.statements(drawn.program.body):
+    for s in statements(drawn.program.body):
         if isinstance(s, InBounds) and s.dst in drawn.load.masks:
             index = affine(s.index, values, env)
             seen = seen & (True if s.high is None else index < valued(s.high, env))
@@ -648,7 +649,7 @@ def test_a_part_of_a_tensor_is_described_from_where_it_begins(
 
 def test_coordinates_need_no_wide_integers() -> None:
     module = tile_module(samples.matmul(BF16, 65536, 65536, 64).sgraph)
-    loads = {s.tensor: s for p in module.programs for s in tile.statements(p.body) if isinstance(s, Load)}
+    loads = {s.tensor: s for p in module.programs for s in statements(p.body) if isinstance(s, Load)}
     assert loads["x"].offset.wide
     assert launch_descriptors(module)["matmul_kernel"].views["x_box"].shape == (65536, 65536)
 
@@ -827,7 +828,7 @@ def agree_on_layouts(g: SGraph, tensors: set[str]) -> None:
     loads = [
         s.tensor
         for p in tile_module(g).programs
-        for s in tile.statements(p.body)
+        for s in statements(p.body)
         if isinstance(s, Load) and len(s.dims) > 1 and s.dst in read_twice(p)
     ]
     assert set(estimated) == tensors

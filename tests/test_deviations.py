@@ -20,7 +20,7 @@ from sgraph_simulator import simulate
 from prism.api import trace
 from prism.api.region_search import SearchBudget, run_search
 from prism.backends.lower import lower
-from prism.backends.tile import For, statements
+from prism.backends.tile import For
 from prism.backends.tile import Reduce as TileSum
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit import emit_module
@@ -30,6 +30,7 @@ from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError
 from prism.events import Recorder
 from prism.generate.options import Choice, options
+from prism.ir.kit import statements
 from prism.program.arrays import NUMPY
 from prism.program.build import add, const, div, mean, mul, op, reduce, size, sub
 from prism.program.build import read as element

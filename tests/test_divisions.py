@@ -14,7 +14,7 @@ from prism.api.region_search import SearchBudget
 from prism.api.searching import search
 from prism.backends.lower import lower
 from prism.backends.tile import Pointwise as TilePointwise
-from prism.backends.tile import statements
+from prism.ir.kit import statements
 from prism.program import build
 from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.extents import symbol

@@ -18,9 +18,10 @@ from tile_simulator import run_module
 
 from prism.backends.lower import lower
 from prism.backends.passes.fused_sums import fused, fused_module
-from prism.backends.tile import Dot, For, Full, Pointwise, Reduce, Stmt, TileProgram, Update, statements
+from prism.backends.tile import Dot, For, Full, Pointwise, Reduce, Stmt, TileProgram, Update
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module
+from prism.ir.kit import statements
 from prism.program.nodes import DType, ReduceKind
 from prism.sgraph.nodes import Accumulate, Loop, SGraph
 from prism.sgraph.nodes import Pointwise as SPointwise

@@ -63,7 +63,7 @@ def test_what_a_node_holds_is_found_in_the_order_of_its_fields() -> None:
 
 
 def test_a_walk_reaches_what_stands_inside_a_block_before_what_follows() -> None:
-    assert [type(s).__name__ for s in kit.walk(BODY)] == ["Make", "Block", "Add", "Block", "Add"]
+    assert [type(s).__name__ for s in kit.statements(BODY)] == ["Make", "Block", "Add", "Block", "Add"]
 
 
 def test_what_is_asked_for_is_replaced_and_nothing_else() -> None:
@@ -116,13 +116,13 @@ def test_renaming_every_name_and_back_is_the_program(sample: Callable[[DType], o
     sgraph = sample(DType.FLOAT32).sgraph  # type: ignore[attr-defined]
     for program in lower(sgraph).programs:
         body = tuple(program.body)
-        names = {n for s in tile.statements(body) for n in kit.names(s, *tuple(Holds))} - {
+        names = {n for s in kit.statements(body) for n in kit.names(s, *tuple(Holds))} - {
             t.name for t in program.tensors
         }
         there = {n: f"{n}_there" for n in names}
         away = tuple(renamed(s, there) for s in body)
         assert not names & {
-            n for s in tile.statements(away) for n in kit.names(s, Holds.DEFINES, Holds.USES, Holds.BINDS)
+            n for s in kit.statements(away) for n in kit.names(s, Holds.DEFINES, Holds.USES, Holds.BINDS)
         }
         assert tuple(renamed(s, {b: a for a, b in there.items()}) for s in away) == body
 

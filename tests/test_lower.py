@@ -27,10 +27,10 @@ from prism.backends.tile import (
     Store,
     TileProgram,
     Update,
-    statements,
 )
 from prism.backends.tile_spec import check, check_module
 from prism.errors import IllegalIRError, UnsupportedError
+from prism.ir.kit import statements
 from prism.program.extents import evaluate
 from prism.program.nodes import DType, ReduceKind
 

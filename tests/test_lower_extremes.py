@@ -14,8 +14,9 @@ import prism
 from prism.backends import lower as lowering
 from prism.backends.lower import lower
 from prism.backends.passes.exponents import binary_module
-from prism.backends.tile import Pointwise, Reduce, TileModule, statements
+from prism.backends.tile import Pointwise, Reduce, TileModule
 from prism.backends.tile_spec import check_module
+from prism.ir.kit import statements
 from prism.program.nodes import ReduceKind
 from prism.sgraph.nodes import Accumulate, SGraph
 

@@ -37,6 +37,7 @@ from prism.egraph.worker import Worker
 from prism.errors import CompilerError, ExitCode, IllegalIRError, NoImprovementError, PrismError, VerificationError
 from prism.events import Recorder
 from prism.generate.partition import RegionBounds, partition, unrepeated
+from prism.ir.kit import statements
 from prism.program import spec as program_spec
 from prism.program.build import const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
@@ -45,7 +46,7 @@ from prism.program.nodes import Definition, DType, Expr, Program, Reduce, Tensor
 from prism.program.region import Region, canonical, subprogram
 from prism.sgraph import spec
 from prism.sgraph.compose import Part, compose
-from prism.sgraph.nodes import Store, statements
+from prism.sgraph.nodes import Store
 from prism.sgraph.show import key, text
 
 pytestmark = pytest.mark.usefixtures("small_gate")

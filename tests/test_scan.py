@@ -34,7 +34,7 @@ from prism.api.region_search import SearchBudget, run_search
 from prism.backends.cpu.emit import emit_module as emit_cpp
 from prism.backends.lower import lower
 from prism.backends.protocol import arguments
-from prism.backends.tile import Prefix, statements
+from prism.backends.tile import Prefix
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.crosscompile import CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module
@@ -43,6 +43,7 @@ from prism.egraph.budget import Budget
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, UnsupportedError
 from prism.events import Recorder
+from prism.ir.kit import statements
 from prism.process.worker import Pool
 from prism.program.build import op as mapped
 from prism.program.build import position

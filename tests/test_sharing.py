@@ -20,10 +20,11 @@ from tile_simulator import run_module
 from prism.backends.cpu.support import find_compiler
 from prism.backends.lower import lower
 from prism.backends.passes.sharing import grouped, hinted, share_module
-from prism.backends.tile import GridAxis, Groups, Load, Store, TileModule, TileProgram, place, statements
+from prism.backends.tile import GridAxis, Groups, Load, Store, TileModule, TileProgram, place
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module
 from prism.errors import IllegalIRError
+from prism.ir.kit import statements
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 

@@ -17,9 +17,10 @@ from sgraph_small import SUM, at, tile
 from prism.backends.lower import lower
 from prism.backends.passes.codes import coded
 from prism.backends.passes.small_integers import ranged, written
-from prism.backends.tile import Cast, statements
+from prism.backends.tile import Cast
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit import emit_module
+from prism.ir.kit import statements
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor

@@ -28,20 +28,11 @@ from prism.backends.lower_kernel import KernelLowering
 from prism.backends.lower_layout import layout
 from prism.backends.lower_types import analyse, join
 from prism.backends.quotients import Quotients, quotients
-from prism.backends.tile import (
-    Constant,
-    TileLaunch,
-    TileModule,
-    TileProgram,
-    TileRepeat,
-    identifier,
-    integers,
-    scalars,
-    statements,
-)
+from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, integers, scalars
 from prism.backends.tile import Load as TileLoad
 from prism.backends.tile import Store as TileStore
 from prism.errors import UnsupportedError
+from prism.ir.kit import statements
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.nodes import Kernel, SGraph, Split, Store
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from prism.backends.tile import Cast, Dot, For, Full, Load, Stmt, Store, Update, defined, operands, statements
+from prism.backends.tile import Cast, Dot, For, Full, Load, Stmt, Store, Update
 from prism.backends.tile import integers as integer_symbols
-from prism.ir.kit import rewrite
+from prism.ir.kit import defined, operands, rewrite, statements
 
 
 def clean(body: Sequence[Stmt]) -> tuple[Stmt, ...]:

@@ -18,20 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from prism.backends.lower_index import Names
-from prism.backends.tile import (
-    Copy,
-    For,
-    Full,
-    Pointwise,
-    Reduce,
-    Select,
-    Stmt,
-    Update,
-    defined,
-    operands,
-    statements,
-)
-from prism.ir.kit import Holds, mapped
+from prism.backends.tile import Copy, For, Full, Pointwise, Reduce, Select, Stmt, Update
+from prism.ir.kit import Holds, defined, mapped, operands, statements
 from prism.program.nodes import DType
 
 Masked: TypeAlias = Select | Pointwise

@@ -18,6 +18,7 @@ from prism.backends.lower_types import HALF, Types
 from prism.backends.quotients import Quotients
 from prism.backends.tile import GridAxis
 from prism.errors import IllegalIRError
+from prism.ir.kit import sources, statements
 from prism.program.extents import Extent, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
@@ -41,8 +42,6 @@ from prism.sgraph.nodes import (
     Stmt,
     Store,
     TileReduce,
-    operands,
-    statements,
     value_axes,
 )
 
@@ -133,7 +132,7 @@ class KernelLowering:
     def run(self) -> tuple[tile.Stmt, ...]:
         """The body."""
         for s in self.kernel.statements():
-            for name in operands(s):
+            for name in sources(s):
                 self._uses[name] = self._uses.get(name, 0) + 1
             if isinstance(s, Accumulate | Scan):
                 self._accumulated.add(s.src)
@@ -249,7 +248,7 @@ class KernelLowering:
         """
         found: set[tile.Dims] = set()
         for s in self.kernel.statements():
-            if name not in operands(s):
+            if name not in sources(s):
                 continue
             product = self.layout.products.get(s.dst) if isinstance(s, Contract) else None
             if product is None or len(product.m) != 1 or len(product.n) != 1:
@@ -476,7 +475,7 @@ class KernelLowering:
             return []
         products = any(isinstance(s, Contract) and s.dst in self.layout.products for s in body)
         made = {s.dst: s for s in body if isinstance(s, TileReduce | Contract) and s.axis == axis}
-        read = {name for s in statements(body) for name in operands(s)}
+        read = {name for s in statements(body) for name in sources(s)}
         found: list[Accumulate] = []
         for s in body:
             if isinstance(s, Accumulate) and s.shift is None and s.dst not in read and self._uses[s.src] == 1:

@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prism.errors import IllegalIRError
+from prism.ir.kit import sources
 from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map
 from prism.sgraph.denote import kernel_values
 from prism.sgraph.divisors import Divisors
-from prism.sgraph.nodes import Accumulate, Contract, Kernel, Operand, Pointwise, SGraph, Stmt, operands, value_axes
+from prism.sgraph.nodes import Accumulate, Contract, Kernel, Operand, Pointwise, SGraph, Stmt, value_axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def _divisions(kernel: Kernel, values: Mapping[str, Expr], divisors: Divisors) -
     for s in kernel.statements():
         if isinstance(s, Accumulate):
             changing.add(s.dst)
-        for name in set(operands(s)):
+        for name in set(sources(s)):
             users.setdefault(name, []).append(s)
     inverses: dict[str, tuple[Operand, float]] = {}
     found: dict[str, tuple[Operand, float]] = {}

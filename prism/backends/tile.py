@@ -45,7 +45,7 @@ float32, and the storage types are for loads, stores and the operands of Dot.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -558,21 +558,6 @@ def place(program: TileProgram, counts: Sequence[int], number: int) -> dict[str,
         if g.reversed:
             found[g.index] = count - 1 - found[g.index]
     return found
-
-
-def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """All statements of a body, one that has a body before its own."""
-    return kit.walk(body)
-
-
-def operands(s: Stmt) -> tuple[str, ...]:
-    """The names of values that a statement reads, its own accumulator included."""
-    return kit.names(s, Holds.CHANGES, Holds.USES)
-
-
-def defined(s: Stmt) -> str | None:
-    """The name that a statement gives a value to, if any."""
-    return next(iter(kit.names(s, Holds.DEFINES, Holds.CHANGES)), None)
 
 
 _OWN = """

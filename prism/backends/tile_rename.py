@@ -27,13 +27,11 @@ from prism.backends.tile import (
     Stmt,
     TileProgram,
     Within,
-    defined,
     identifier,
     integers,
-    statements,
     symbol,
 )
-from prism.ir.kit import Holds, mapped
+from prism.ir.kit import Holds, defined, mapped, statements
 from prism.program.extents import Extent
 
 _NAMES = (Holds.DEFINES, Holds.CHANGES, Holds.USES, Holds.BINDS, Holds.SCALAR)

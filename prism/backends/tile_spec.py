@@ -42,10 +42,10 @@ from prism.backends.tile import (
     Within,
     integers,
     scalars,
-    statements,
     symbol,
 )
 from prism.errors import IllegalIRError
+from prism.ir.kit import statements
 from prism.program.nodes import DType, ReduceKind
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)

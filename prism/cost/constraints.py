@@ -22,6 +22,7 @@ import sympy
 from prism.cost.compiled_expr import value
 from prism.cost.counts import next_power_of_two, power_of_two_above
 from prism.cost.device import Device, Tiles
+from prism.ir.kit import sources, statements
 from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.sgraph.nodes import (
@@ -43,8 +44,6 @@ from prism.sgraph.nodes import (
     Store,
     TileReduce,
     Whole,
-    operands,
-    statements,
     value_axes,
 )
 from prism.sgraph.products import dot_dims, drops_dimension, is_dot, passed_on
@@ -229,7 +228,7 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
 
 def _uses(s: Stmt) -> tuple[str, ...]:
     """The values that a statement reads: the running value of a sum is one."""
-    return (*_carried(s), *operands(s)) if isinstance(s, Accumulate | Scan) else operands(s)
+    return (*_carried(s), *sources(s)) if isinstance(s, Accumulate | Scan) else sources(s)
 
 
 def _carried(s: Accumulate | Scan) -> tuple[str, ...]:

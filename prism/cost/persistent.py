@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prism.cost.constraints import footprint
+from prism.ir.kit import statements
 from prism.sgraph.folding import folds
-from prism.sgraph.nodes import Contract, Loop, SGraph, Stmt, statements
+from prism.sgraph.nodes import Contract, Loop, SGraph, Stmt
 
 PERSISTENT = "persistent"
 """What configurations call it; the number is the programs that a multiprocessor holds at a time."""

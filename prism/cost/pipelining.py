@@ -16,8 +16,9 @@ import numpy as np
 
 from prism.cost.compiled_expr import value
 from prism.cost.constraints import Footprint, elements
+from prism.ir.kit import statements
 from prism.program.index import Axis, Index
-from prism.sgraph.nodes import Contract, Grid, Load, Loop, statements, value_axes
+from prism.sgraph.nodes import Contract, Grid, Load, Loop, value_axes
 from prism.sgraph.products import is_dot
 
 COPY_BYTES = 4

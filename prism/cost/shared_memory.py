@@ -17,8 +17,9 @@ import numpy as np
 
 from prism.cost.constraints import Footprint, elements
 from prism.cost.device import Device
+from prism.ir.kit import defined, sources, statements
 from prism.program.index import Axis, Index
-from prism.sgraph.nodes import Contract, Load, Loop, Pointwise, Stmt, Store, operands, statements
+from prism.sgraph.nodes import Contract, Load, Loop, Pointwise, Stmt
 from prism.sgraph.products import dot_dims, is_dot
 
 DESCRIPTORS = "descriptors"
@@ -146,7 +147,7 @@ def shared_memory(f: Footprint) -> SharedMemory:
         body = list(statements(loop.body))
         products = {s.dst: s for s in body if isinstance(s, Contract) and is_dot(f.kernel, s, f.axes)}
         twice = in_two_layouts([_step(s, products) for s in body if not isinstance(s, Loop)])
-        made = {s.dst: operands(s) for s in body if isinstance(s, Pointwise)}
+        made = {s.dst: sources(s) for s in body if isinstance(s, Pointwise)}
         for load in (s for s in loop.body if isinstance(s, Load)):
             product = products.get(twice.get(load.dst, ""))
             if product is None or len(f.axes[load.dst]) < 2:
@@ -160,11 +161,11 @@ def shared_memory(f: Footprint) -> SharedMemory:
 
 
 def _step(s: Stmt, products: Mapping[str, Contract]) -> Step:
-    dst = None if isinstance(s, Store | Loop) else s.dst
+    dst = defined(s)
     product = products.get(dst or "")
     if product is not None:
         return Step(dst, (product.lhs, product.rhs), "product")
-    return Step(dst, operands(s), "elements" if isinstance(s, Pointwise) else "other")
+    return Step(dst, sources(s), "elements" if isinstance(s, Pointwise) else "other")
 
 
 def _is_last(index: Sequence[Index], axis: Axis) -> bool:

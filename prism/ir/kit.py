@@ -9,7 +9,7 @@ A node is a dataclass, and the type of a field says what it holds:
         otherwise: float                                  # no name: left alone
         index: tuple[Annotated[Index, Holds.INDEX], ...]   # each element is one
         offset: Affine                                    # a part with fields of its own: they count as the node's
-        body: tuple[Annotated[Stmt, Holds.BODY], ...]      # statements inside, reached by `walk` and `rewrite` alone
+        body: tuple[Annotated[Stmt, Holds.BODY], ...]      # for `statements` and `rewrite` alone
 
 A representation's operands, renamings, copies under other names and dead code follow from that, so a new kind of node
 is a class and what is particular to it.
@@ -69,6 +69,21 @@ def names(node: object, *kinds: Holds) -> tuple[str, ...]:
     return tuple([n for n in parts(node, *kinds) if isinstance(n, str)])
 
 
+def operands(node: object) -> tuple[str, ...]:
+    """The names of values that a node reads, in order; an accumulator's own value is one."""
+    return names(node, Holds.CHANGES, Holds.USES)
+
+
+def sources(node: object) -> tuple[str, ...]:
+    """The same without the accumulator that a node changes: what it takes from elsewhere."""
+    return names(node, Holds.USES)
+
+
+def defined(node: object) -> str | None:
+    """The name that a node gives a value to, if any."""
+    return next(iter(names(node, Holds.DEFINES, Holds.CHANGES)), None)
+
+
 def mapped(node: N, changes: Mapping[Holds, Callable[[Any], Any]]) -> N:
     """The node with what stands in places of these kinds replaced; the node itself where nothing is another object.
 
@@ -87,12 +102,12 @@ def mapped(node: N, changes: Mapping[Holds, Callable[[Any], Any]]) -> N:
     return replace(node, **made) if made else node  # type: ignore[type-var]
 
 
-def walk(body: Sequence[N]) -> Iterator[N]:
+def statements(body: Sequence[N]) -> Iterator[N]:
     """All statements of a body, one that has a body before its own."""
     for s in body:
         yield s
         for name in _bodies(type(s)):
-            yield from walk(getattr(s, name))
+            yield from statements(getattr(s, name))
 
 
 def rewrite(body: Sequence[N], change: Callable[[N], N | Sequence[N]]) -> tuple[N, ...]:

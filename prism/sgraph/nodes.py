@@ -314,7 +314,7 @@ class Kernel:
 
     def statements(self) -> Iterator[Stmt]:
         """All statements, a loop before its body."""
-        return statements(self.body)
+        return kit.statements(self.body)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -481,16 +481,6 @@ def _common_name(names: Sequence[str]) -> str:
         tail += 1
     own = [x for w in words for x in w[head : len(w) - tail]]
     return "_".join([*words[0][:head], *own, *words[0][len(words[0]) - tail :]])
-
-
-def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """All statements of a body, a loop before its own."""
-    return kit.walk(body)
-
-
-def operands(s: Stmt) -> tuple[str, ...]:
-    """The names of values that a statement reads, in order; an accumulator's own is not among them."""
-    return kit.names(s, Holds.USES)
 
 
 def part_axis(axis: Axis, parts: sympy.Symbol) -> Axis:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from prism.ir.kit import defined
 from prism.program.extents import is_static
 from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKind, Size, Tensor, free_axes, walk
 from prism.sgraph.denote import Denotation, denote, kernel_values, stored_values
@@ -375,7 +376,7 @@ def divisors_stored(sgraph: SGraph) -> SGraph:
 
 
 def _kernel(kernel: Kernel, changed: Mapping[str, str]) -> Kernel:
-    taken = {name for s in kernel.statements() if (name := getattr(s, "dst", None)) is not None}
+    taken = {name for s in kernel.statements() if (name := defined(s)) is not None}
 
     def body(of: Sequence[Stmt]) -> tuple[Stmt, ...]:
         made: list[Stmt] = []

@@ -37,6 +37,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from prism.errors import IllegalIRError
+from prism.ir.kit import defined, statements
 from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind
@@ -55,7 +56,6 @@ from prism.sgraph.nodes import (
     Stmt,
     Store,
     TileReduce,
-    statements,
 )
 
 
@@ -360,7 +360,7 @@ def _justified(loop: Loop, condition: Index, known: Mapping[str, Fact]) -> Groun
 
 
 def _defined(loop: Loop) -> frozenset[str]:
-    return frozenset(dst for s in statements((loop,)) if (dst := getattr(s, "dst", None)) is not None)
+    return frozenset(dst for s in statements((loop,)) if (dst := defined(s)) is not None)
 
 
 def _hold(loop: Loop, conditions: Sequence[Index], known: Mapping[str, Fact]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import sympy
 
+from prism.ir.kit import sources
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
@@ -34,7 +35,6 @@ from prism.sgraph.nodes import (
     Store,
     TileReduce,
     Whole,
-    operands,
     part_axis,
 )
 
@@ -223,7 +223,7 @@ class _Drawing:
                     if isinstance(s, Load | Gather):
                         self.edge(_quoted("tensor " + s.tensor), me, indent)
                     scales = s.shift if isinstance(s, Accumulate) else s.growth if isinstance(s, Scan) else None
-                    for operand in dict.fromkeys(operands(s)):
+                    for operand in dict.fromkeys(sources(s)):
                         style = ' [style=dashed, label="rescales"]' if operand == scales else ""
                         self.edge(self.node(operand), me, indent, style)
 

@@ -21,19 +21,11 @@ from prism.backends.cpu.loader import loader_text
 from prism.backends.cpu.support import PRODUCTS
 from prism.backends.lower import lower
 from prism.backends.protocol import ModuleSource
-from prism.backends.tile import (
-    Constant,
-    TileLaunch,
-    TileModule,
-    TileProgram,
-    TileRepeat,
-    identifier,
-    scalars,
-    statements,
-)
+from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, scalars
 from prism.backends.tile import Store as TileStore
 from prism.backends.tile_spec import check_module
 from prism.errors import BackendError
+from prism.ir.kit import statements
 from prism.program.extents import Extent, add, mul
 from prism.program.nodes import SymbolRange, Tensor
 from prism.program.returned import Returned

@@ -14,7 +14,8 @@ from prism.backends.cpu.nest import NestEmitter, Storage, loads_of
 from prism.backends.cpu.operations import KIND_TYPES
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
-from prism.backends.tile import Size, Stmt, TileProgram, scalars, statements
+from prism.backends.tile import Size, Stmt, TileProgram, scalars
+from prism.ir.kit import statements
 from prism.program.extents import Extent, mul
 from prism.program.nodes import DType, ReduceKind
 

@@ -13,6 +13,7 @@ from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import KINDS, Values, View
 from prism.backends.tile import Operand
 from prism.errors import UnsupportedError
+from prism.ir.kit import operands
 from prism.program.extents import Extent
 from prism.program.nodes import DType, ReduceKind
 
@@ -627,4 +628,4 @@ def _inputs(v: Values, s: tile.Stmt) -> list[str]:
         if isinstance(s, tile.Store) and isinstance(s.src, str):
             named.append(s.src)
         return [v.resolve(n) for n in named]
-    return [v.resolve(n) for n in tile.operands(s) if not v.holds(n)]
+    return [v.resolve(n) for n in operands(s) if not v.holds(n)]

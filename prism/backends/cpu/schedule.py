@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from prism.backends import tile
 from prism.backends.cpu.values import Product, Values, without_aliases
-from prism.backends.tile import Stmt, defined, statements
+from prism.backends.tile import Stmt
+from prism.ir.kit import defined, statements
 from prism.program.nodes import DType, ReduceKind
 
 _COSTS: Mapping[str, int] = {
@@ -128,7 +129,7 @@ class Scheduler:
         self._merge(body)
         for s in statements(body):
             if isinstance(s, tile.Update) or (isinstance(s, tile.Dot) and s.add == s.dst):
-                self._updates.setdefault(tile.defined(s) or "", []).append(self.v.places[id(s)])
+                self._updates.setdefault(defined(s) or "", []).append(self.v.places[id(s)])
         for p in self.products.values():
             self._columns_last(p)
         blocks = dict(self._blocks(body, -1))

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
-from prism.backends.tile import Affine, Size, Stmt, TileProgram, defined, operands, statements
+from prism.backends.tile import Affine, Size, Stmt, TileProgram
 from prism.errors import IllegalIRError, UnsupportedError
+from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, add, mul
 from prism.program.nodes import DType, ReduceKind, Tensor
 

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.backends.lower_clean import clean
-from prism.backends.tile import Cast, Load, Pointwise, Stmt, TileModule, TileProgram, statements
+from prism.backends.tile import Cast, Load, Pointwise, Stmt, TileModule, TileProgram
 from prism.backends.tile_rename import names_beside
-from prism.ir.kit import rewrite
+from prism.ir.kit import rewrite, statements
 from prism.program.nodes import DType
 
 MOST = 8

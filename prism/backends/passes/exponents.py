@@ -36,11 +36,9 @@ from prism.backends.tile import (
     TileModule,
     TileProgram,
     Update,
-    defined,
-    operands,
-    statements,
 )
 from prism.backends.tile_rename import names_beside, renamed, value_dims
+from prism.ir.kit import defined, operands, statements
 from prism.program.nodes import DType
 
 LOG2_E = math.log2(math.e)

@@ -34,13 +34,11 @@ from prism.backends.tile import (
     TileProgram,
     identifier,
     integers,
-    operands,
     scalars,
-    statements,
     symbol,
 )
 from prism.backends.tile_rename import names_beside
-from prism.ir.kit import rewrite
+from prism.ir.kit import operands, rewrite, statements
 from prism.program.extents import Extent, mul
 from prism.program.nodes import Tensor
 from prism.sgraph.folding import Fold

@@ -37,10 +37,8 @@ from prism.backends.tile import (
     TileModule,
     TileProgram,
     Within,
-    defined,
-    operands,
-    statements,
 )
+from prism.ir.kit import defined, operands, statements
 from prism.program.extents import normal
 
 

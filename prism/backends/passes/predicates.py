@@ -32,13 +32,11 @@ from prism.backends.tile import (
     Stmt,
     Store,
     TileProgram,
-    defined,
     identifier,
-    operands,
-    statements,
     symbol,
 )
 from prism.backends.tile_rename import names_beside, renamed, value_dims
+from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, is_static, normal
 from prism.program.nodes import DType
 

@@ -39,9 +39,9 @@ from prism.backends.tile import (
     TileProgram,
     identifier,
     scalars,
-    statements,
 )
 from prism.cost.pipelining import SECTOR_BYTES
+from prism.ir.kit import statements
 from prism.program.extents import Extent, at_most
 from prism.program.nodes import DType
 

@@ -33,13 +33,11 @@ from prism.backends.tile import (
     Stmt,
     Store,
     TileProgram,
-    defined,
     integers,
-    operands,
-    statements,
 )
 from prism.backends.tile_rename import renamed
 from prism.cost.pipelining import goes_ahead
+from prism.ir.kit import defined, operands, statements
 from prism.program.extents import is_static
 
 

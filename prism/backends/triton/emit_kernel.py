@@ -37,15 +37,13 @@ from prism.backends.tile import (
     TileFold,
     TileLaunch,
     TileProgram,
-    defined,
-    operands,
-    statements,
     symbol,
 )
 from prism.backends.tile_rename import names_beside
 from prism.backends.triton.ahead import Ahead, loads_ahead, trip
 from prism.backends.triton.paired import Both, Turns, Word, pairs, products
 from prism.errors import UnsupportedError
+from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, add, mul
 from prism.program.nodes import DType, ReduceKind, Tensor
 

@@ -38,11 +38,9 @@ from prism.backends.tile import (
     TileProgram,
     Update,
     Within,
-    defined,
-    operands,
-    statements,
 )
 from prism.backends.tile_rename import names_beside, value_dims
+from prism.ir.kit import defined, operands, statements
 from prism.program.extents import is_static
 from prism.program.nodes import DType, ReduceKind
 
