@@ -446,6 +446,12 @@ def gated_linear_attention(q: Any, k: Any, v: Any, a: Any) -> Any:
     return (q @ k.transpose(-1, -2) * decays(a)).to(q.dtype) @ v
 
 
+def channel_gated_linear_attention(q: Any, k: Any, v: Any, g: Any) -> Any:
+    """A gate per channel, its products as factors that grow: q, k, v, g [h, s, d], g the logarithms of the gates."""
+    total = g.float().cumsum(-2)
+    return ((q * total.exp()) @ (k * (-total).exp()).transpose(-1, -2)).tril().to(q.dtype) @ v
+
+
 def retention(q: Any, k: Any, v: Any) -> Any:
     """A constant decay per head, quadratic as written: q, k, v [h, s, d]."""
     import torch
@@ -751,6 +757,19 @@ def norm_qkv_rope(x: Any, g: Any, wq: Any, wk: Any, wv: Any, cos: Any, sin: Any)
     return _rotate(q, cos, sin), _rotate(k, cos, sin), h @ wv
 
 
+def odds_ratio_loss(chosen: Any, rejected: Any, t: Any, u: Any) -> Any:
+    """ORPO's: chosen and rejected logits [b, s, v], their labels [b, s]; means of log-probabilities, odds, a mean."""
+    import torch
+    from torch.nn import functional
+
+    def mean_log(x: Any, labels: Any) -> Any:
+        return x.log_softmax(-1).gather(-1, labels[..., None])[..., 0].mean(-1)
+
+    a, b = mean_log(chosen, t), mean_log(rejected, u)
+    odds = (a - b) - (torch.log1p(-a.exp()) - torch.log1p(-b.exp()))
+    return -functional.logsigmoid(odds).mean()
+
+
 _ROWS = "m=4096 n=2048"
 
 
@@ -994,6 +1013,18 @@ KNOWN = (
         assume="a <= 0",
     ),
     Known(
+        "linear attention, gates per channel",
+        channel_gated_linear_attention,
+        f"{_QKV} g:h,s,d",
+        _HEADS,
+        "2*h*s*(2*d*d + 128*2*d/2)",
+        "10*h*s*d",
+        2,
+        "Flash Linear Attention (Yang 2024), gla: chunks of 128; k, v and the gates are read twice",
+        vector="h*s*(128/2 + 34*d + 2*d*d/128)",
+        assume="g <= 0",
+    ),
+    Known(
         "retention",
         retention,
         _QKV,
@@ -1207,6 +1238,16 @@ KNOWN = (
         "the convolution, then two products with what is around them",
     ),
     Known("KL of logits", kl_logits, "a:m,v b:m,v", "m=4096 v=32768", source=f"{LEAST}, all sums rescaled"),
+    Known(
+        "odds ratio loss",
+        odds_ratio_loss,
+        "x:b,s,v y:b,s,v t:b,s/int64 u:b,s/int64",
+        "b=4 s=1024 v=32768",
+        "0",
+        "16*b*s",
+        2,
+        f"{LIGER}, its last mean apart",
+    ),
     Known("focal cross-entropy", focal_cross_entropy, "x:m,v t:m/int64", "m=4096 v=32768"),
     Known(
         "causal attention backward",

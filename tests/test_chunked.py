@@ -75,6 +75,25 @@ CHUNKED: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     "a decay a place, by a table of heads": (lambda q, k, v: (q @ k.mT * _steps(-0.1 * torch.arange(H))) @ v, QKV),
     "state space": (_state_space, ((H, N, 8), (H, N), (N, D), (N, D))),
 }
+GATES = (*QKV, (H, N, D))
+CHUNKED |= {
+    "a decay per channel, as factors": (
+        lambda q, k, v, a: ((q * a.cumsum(1).exp()) @ (k * (-a.cumsum(1)).exp()).mT).tril() @ v,
+        GATES,
+    ),
+    "a decay per channel, as a quotient": (
+        lambda q, k, v, a: ((q * a.cumsum(1).exp()) @ (k / a.cumsum(1).exp()).mT).tril() @ v,
+        GATES,
+    ),
+    "a decay per channel, on one side of the product": (
+        lambda q, k, v, a: ((q * a.cumsum(1).exp() * 0.5) @ (k * (1 - a.cumsum(1)).exp()).mT).tril(-1) @ v,
+        GATES,
+    ),
+    "exponentials that are no pair": (
+        lambda q, k, v, a: ((q * a.exp()) @ (k * a.exp()).mT).tril() @ v,
+        GATES,
+    ),
+}
 AS_WRITTEN: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     "softmax": (
         lambda q, k, v: torch.softmax((q @ k.mT).masked_fill(torch.ones(N, N).triu(1) > 0, -math.inf), -1) @ v,
@@ -119,6 +138,24 @@ def test_exponents_of_decays_a_place_are_one_number_of_places() -> None:
     assert len(grown) >= 3
     for e in grown:
         assert sum(isinstance(x, Position) for x in walk(e)) == 1, e
+
+
+@pytest.mark.parametrize("how", ["as factors", "as a quotient", "on one side of the product"])
+def test_exponentials_of_row_and_column_decay_from_chunk_to_chunk(how: str) -> None:
+    """Prefix sums are within chunks, and no exponent is of more places than a chunk has but what decays."""
+    fn, shapes = CHUNKED[f"a decay per channel, {how}"]
+    q = chunked(_read(fn, *shapes))
+    assert len([d for d in q.definitions if d.name.endswith(("_grown", "_ends"))]) == 2
+    assert "cumsum" not in q.order
+    (before,) = [d for d in q.definitions if d.name.endswith("_before")]
+    assert any(isinstance(e, Map) and e.op == "exp" for e in walk(before.expr))
+
+
+def test_exponentials_that_are_no_pair_stay_factors() -> None:
+    fn, shapes = CHUNKED["exponentials that are no pair"]
+    q = chunked(_read(fn, *shapes))
+    (before,) = [d for d in q.definitions if d.name.endswith("_before")]
+    assert not any(isinstance(e, Map) and e.op == "exp" for e in walk(before.expr))
 
 
 @pytest.mark.parametrize("name", AS_WRITTEN)

@@ -89,6 +89,21 @@ def test_sums_that_two_kernels_need_are_stored_by_the_one_that_finds_them(worker
     assert found.bytes <= 1.01 * known.bytes
 
 
+def test_gates_per_channel_go_by_chunks(worker: Worker) -> None:
+    """Written as exponentials that grow, of the row and of the column: their sums are within chunks."""
+    known, found = counted(worker, "linear attention, gates per channel")
+    assert found.launches <= 3
+    assert found.bytes <= 1.45 * known.bytes
+    assert found.vector <= 1.5 * known.vector
+
+
+def test_means_of_logarithms_are_one_pass(worker: Worker) -> None:
+    """Their exponential is bounded by what is added up, term by term."""
+    known, found = counted(worker, "odds ratio loss", "b=2 s=256 v=8192")
+    assert found.bytes <= 1.1 * known.bytes
+    assert found.launches <= 3
+
+
 def test_results_of_convolutions_are_stored_as_the_model_has_them(worker: Worker) -> None:
     """A window reads an element many times, which makes what it computes no smaller than what it reads."""
     known = next(k for k in KNOWN if k.name == "convolution+GroupNorm")

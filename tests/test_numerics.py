@@ -48,7 +48,17 @@ def picked(*rest: Expr, mask: str = "eq") -> Expr:
     return op("exp", total)
 
 
+def mean_of_chosen(shift: Expr) -> Expr:
+    """The exponential of a mean of what is chosen from each row, shifted after it was chosen, term by term."""
+    chosen = op("eq", position(k), read("t", i))
+    count = reduce("sum", k, op("where", chosen, const(1.0), const(0.0)))
+    total = reduce("sum", k, op("where", chosen, X, const(0.0)))
+    terms = add(reduce("sum", i, total), mul(const(-1.0), reduce("sum", i, mul(count, shift))))
+    return op("exp", mul(const(1 / 8), terms))
+
+
 SAFE = {
+    "a mean of what is chosen and shifted": mean_of_chosen(add(TOP, LOG)),
     "chosen, then shifted by the maximum": picked(neg(TOP)),
     "chosen, then shifted twice": picked(mul(const(-1.0), TOP), mul(const(-1.0), LOG)),
     "maximum": shifted(TOP),
@@ -67,6 +77,10 @@ SAFE = {
     "tanh": op("exp", mul(const(50.0), op("tanh", AT))),
 }
 UNSAFE = {
+    "a mean of what is chosen, shifted by something else": mean_of_chosen(reduce("min", k, X)),
+    "a sum of what is chosen and another of maxima, differently scaled": op(
+        "exp", add(reduce("sum", i, TOP), mul(const(-0.5), reduce("sum", i, TOP)))
+    ),
     "chosen": picked(),
     "chosen, then shifted by something else": picked(neg(reduce("min", k, X))),
     "several chosen": picked(neg(TOP), mask="le"),

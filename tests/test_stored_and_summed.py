@@ -27,13 +27,15 @@ from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.events import Recorder
 from prism.generate.enumerate import Bounds, generate
+from prism.generate.schedule import Output, Scheduler
+from prism.generate.values import Values
 from prism.program.build import add, const, mean, mul, neg, op, read, recip, reduce
 from prism.program.evaluate import evaluate
-from prism.program.index import Axis
+from prism.program.index import Axis, Index
 from prism.program.inline import aligned, inline
-from prism.program.nodes import Program
+from prism.program.nodes import DType, Program, ReduceKind, Tensor
 from prism.sgraph.config import Config
-from prism.sgraph.nodes import Accumulate, Load, Loop, SGraph, Split, Store
+from prism.sgraph.nodes import Accumulate, Kernel, Load, Loop, LoopRole, SGraph, Split, Store
 
 M, K = Axis("m", 22), Axis("k", 20)
 WIDE = Bounds(
@@ -202,3 +204,22 @@ def test_naming_axes_as_earlier_outputs_do_keeps_what_is_computed() -> None:
     given = {t.name: rng.standard_normal((6, 6)) for t in p.inputs}
     for a, b in zip(plain, named, strict=True):
         np.testing.assert_array_equal(evaluate_formula(a, given, {}), evaluate_formula(b, given, {}))
+
+
+def test_a_shift_that_is_known_needs_no_running_value() -> None:
+    """Along s the maxima are summed up, and what they shift is stored: where it is, the maximum has been found."""
+    s, v = Axis("s", 20), Axis("v", 24)
+    values = Values()
+    x = values.read("x", (Index.axis(s), Index.axis(v)))
+    top = values.reduce(ReduceKind.MAX, v, x)
+    outputs = [
+        Output("total", (), values.reduce(ReduceKind.SUM, s, top)),
+        Output("sums", (Index.axis(s),), values.rescaled(v, x, top, None)),
+    ]
+    roles = {s: LoopRole(4), v: LoopRole(8)}
+    kernel = Kernel("f_kernel", tuple(roles.items()), Scheduler(roles).run(outputs))
+    made = (Tensor("total", (), DType.FLOAT32), Tensor("sums", (20,), DType.FLOAT32))
+    rows = np.random.default_rng(0).standard_normal((20, 24))
+    got = simulate(SGraph("f", (Tensor("x", (20, 24), DType.FLOAT32),), (), made, (kernel,)), {"x": rows}, {})
+    np.testing.assert_allclose(got["total"], rows.max(1).sum())
+    np.testing.assert_allclose(got["sums"], np.exp(rows - rows.max(1, keepdims=True)).sum(1))

@@ -190,7 +190,10 @@ class Scheduler:
             fixed = self.home(v) <= set(block.loops) and not isinstance(v.payload, Const)
             if fixed and not self._uses_running(v, accumulators) and self._ready(v, block):
                 self._ensure(v, block)
-        plain = [v for v in accumulators if not (v.op == "rescaled" and self._shares_pass(v, block.loops))]
+        # A shift that an earlier loop has found needs no running value.
+        own = {v.number for v in accumulators}
+        shared = {v.number for v in accumulators if v.op == "rescaled" and self._shares_pass(v, block.loops)}
+        plain = [v for v in accumulators if v.number not in shared or v.args[-1].number not in own]
         rescaled = [v for v in accumulators if v not in plain]
         nested = [a for v in plain for a in self._tile_operands(v)]
         self._fill(inner, nested, ())

@@ -50,7 +50,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.region import reads
-from prism.program.transform import rebuilt, replaced, substitute
+from prism.program.transform import canonical, rebuilt, replaced, substitute, with_tensors
 
 _Signed: TypeAlias = tuple[int, Expr]
 """A summand, and 1 or -1 for its sign."""
@@ -63,8 +63,9 @@ SHORTEST = 16
 def chunked(program: Program) -> Program:
     """The same program, in which long sums under a causal mask go by chunks; itself where there are none."""
     definitions: list[Definition] = []
+    twins = _Twins(program)
     for d in program.definitions:
-        definitions += _chunked(program, d) or [d]
+        definitions += _chunked(program, d, twins) or [d]
     if len(definitions) == len(program.definitions):
         return program
     # What only the whole sum read, scores of all pairs, is not needed.
@@ -105,7 +106,34 @@ class _OtherwiseError(Exception):
     """The sum is not of this form."""
 
 
-def _chunked(program: Program, d: Definition) -> list[Definition] | None:
+@dataclass(slots=True)
+class _Twins:
+    """Tells which definitions are one and the same, as of what source computes twice.
+
+    Attributes:
+        program: whose definitions they are.
+    """
+
+    program: Program
+    _first: dict[str, str] | None = None
+
+    def first(self, name: str) -> str:
+        """The first of the definitions that compute what this one does."""
+        if self._first is None:
+            self._first = {}
+            known: dict[object, str] = {}
+            for d in self.program.definitions:
+                names = {a: Index.axis(Axis(f"${n}", a.extent)) for n, a in enumerate(d.axes)}
+                (expr,) = with_tensors([d.expr], self._earlier)
+                key = canonical(substitute(expr, names)), d.dtype, tuple(a.extent for a in d.axes)
+                self._first[d.name] = known.setdefault(key, d.name)
+        return self._earlier(name)
+
+    def _earlier(self, name: str) -> str:
+        return name if self._first is None else self._first.get(name, name)
+
+
+def _chunked(program: Program, d: Definition, twins: _Twins) -> list[Definition] | None:
     sums: list[Axis] = []
     body = d.expr
     while isinstance(body, Reduce) and body.kind is ReduceKind.SUM:
@@ -117,13 +145,15 @@ def _chunked(program: Program, d: Definition) -> list[Definition] | None:
         inner = body
         for axis in reversed(sums):
             inner = inner if axis == column else Reduce(ReduceKind.SUM, axis, inner)
-        try:
-            found = _Apart(program, row, column, {*d.axes, column}).whole(inner)
-        except _OtherwiseError:
-            continue
-        length = _length(d, found)
-        if length is not None:
-            return _parts(program, d, found, length)
+        for exposed in (True, False):
+            try:
+                found = _Apart(program, row, column, {*d.axes, column}, twins, exposed).whole(inner)
+            except _OtherwiseError:
+                continue
+            length = _length(d, found)
+            parts = None if length is None else _parts(program, d, found, length)
+            if parts is not None:
+                return parts
     return None
 
 
@@ -156,12 +186,24 @@ def _points(axes: Iterable[Axis]) -> int:
 
 @dataclass(slots=True)
 class _Apart:
-    """Takes a summand apart into what is of the row and what is of the column."""
+    """Takes a summand apart into what is of the row and what is of the column.
+
+    Attributes:
+        program: whose definitions are written out where they need both.
+        row: i.
+        column: j.
+        taken: axes that sums within may not be over.
+        twins: of the program.
+        exposed: whether exponentials that are factors of what is of the row or of the column alone are looked for, too.
+        masked: whether a mask was found.
+    """
 
     program: Program
     row: Axis
     column: Axis
     taken: set[Axis]
+    twins: _Twins
+    exposed: bool = False
     masked: bool = False
 
     def whole(self, body: Expr) -> _Causal:
@@ -179,6 +221,8 @@ class _Apart:
         of_row: list[Expr] = []
         of_column: list[Expr] = []
         exponents: list[_Signed] = []
+        if self.exposed:
+            factors, exponents = self._grown_apart([f for e in factors for f in _multiplied(e)])
         for f in factors:
             if isinstance(f, Map) and f.op == "exp" and self._mixed(f):
                 exponents += _summands(f.args[0])
@@ -191,12 +235,83 @@ class _Apart:
         growth = self._growth(exponents) if exponents else None
         return _Causal(self.row, self.column, written, tuple(bound), tuple(of_row), tuple(of_column), growth)
 
+    def _grown_apart(self, factors: Sequence[Expr]) -> tuple[list[Expr], list[_Signed]]:
+        """The factors without what is the exponential of a in one of the row and of -a in one of the column; and those.
+
+        exp(a[i]) * exp(-a[j]), of which one factor shrinks where the other grows, is exp(a[i] - a[j]).
+
+        Raises:
+            _OtherwiseError: there is no such pair.
+        """
+        kept: list[Expr] = []
+        rows: Counter[_Signed] = Counter()
+        columns: list[_Signed] = []
+        for f in factors:
+            free = free_axes(f) & {self.row, self.column}
+            if not (isinstance(f, Map) and f.op == "exp" and len(free) == 1):
+                kept.append(f)
+                continue
+            for sign, e in _summands(f.args[0]):
+                if self.column in free_axes(e):
+                    columns.append((sign, e))
+                elif self.row in free_axes(e):
+                    rows[sign, e] += 1
+                else:
+                    kept.append(Map("exp", (_signed(sign, e),)))  # a number is a summand as well
+        found: list[_Signed] = []
+        for sign, e in columns:
+            mate = -sign, substitute(e, {self.column: Index.axis(self.row)})
+            if rows[mate]:
+                rows[mate] -= 1
+                found += [mate, (sign, e)]
+            else:
+                kept.append(op("exp", _signed(sign, e)))
+        if not found:
+            raise _OtherwiseError
+        return [*kept, *(op("exp", _signed(sign, e)) for sign, e in rows.elements())], found
+
     def _mixed(self, e: Expr) -> bool:
         return {self.row, self.column} <= free_axes(e)
+
+    def _exposed(self, e: Expr) -> Expr:
+        """The expression with its definitions written out as far as exponentials of an axis are factors in them."""
+        match e:
+            case Read(tensor, index) if tensor in self.program.order and free_axes(e) & {self.row, self.column}:
+                d = self.program.definition(tensor)
+                inner = self._exposed(substitute(d.expr, dict(zip(d.axes, index, strict=True))))
+                return inner if d.view or any(map(self._grows, _multiplied(inner))) else e
+            case Map("mul", args):
+                return op("mul", *map(self._exposed, args))
+            case Map("neg", (a,)):
+                return op("mul", Const(-1.0), self._exposed(a))
+            case Map("recip", (a,)):
+                factors = _multiplied(self._exposed(a))
+                if any(map(self._grows, factors)):
+                    return mul(*map(_inverse, factors))
+            case Map("exp", (a,)):
+                return op("exp", self._terms(a))
+        return replaced([e], self._view)[0]
+
+    def _grows(self, e: Expr) -> bool:
+        return isinstance(e, Map) and e.op == "exp" and bool(free_axes(e) & {self.row, self.column})
+
+    def _terms(self, e: Expr) -> Expr:
+        """The expression with its definitions written out as far as they are sums."""
+        match e:
+            case Read(tensor, index) if tensor in self.program.order:
+                d = self.program.definition(tensor)
+                if d.view or (isinstance(d.expr, Map) and d.expr.op in ("add", "neg")):
+                    return self._terms(substitute(d.expr, dict(zip(d.axes, index, strict=True))))
+                return Read(self.twins.first(tensor), index)
+            case Map("add" | "neg" as name, args):
+                return op(name, *map(self._terms, args))
+        return e
 
     def _written(self, e: Expr) -> Expr:
         """The expression with views, and the definitions that it reads at both axes, written out."""
         mixed = self._mixed(e)
+        if self.exposed and not mixed:
+            return self._exposed(e)
         match e:
             case Read(tensor, index):
                 d = self.program.definition(tensor) if tensor in self.program.order else None
@@ -215,7 +330,12 @@ class _Apart:
         return e
 
     def _view(self, e: Expr) -> Expr:
-        return self._written(e) if isinstance(e, Read) and not self._mixed(e) else e
+        match e:
+            case Read(tensor, index) if tensor in self.program.order and not self._mixed(e):
+                d = self.program.definition(tensor)
+                if d.view:
+                    return replaced([substitute(d.expr, dict(zip(d.axes, index, strict=True)))], self._view)[0]
+        return e
 
     def _factors(self, e: Expr, bound: list[Axis], factors: list[Expr]) -> None:
         if not self._mixed(e):
@@ -269,7 +389,22 @@ class _Apart:
         at_row = {self.column: Index.axis(self.row)}
         if Counter(ups) != Counter((-sign, substitute(e, at_row)) for sign, e in downs):
             raise _OtherwiseError
-        return add(*[e if sign > 0 else neg(e) for sign, e in ups])
+        return add(*[_signed(sign, e) for sign, e in ups])
+
+
+def _signed(sign: int, e: Expr) -> Expr:
+    return e if sign > 0 else neg(e)
+
+
+def _multiplied(e: Expr) -> list[Expr]:
+    """What the expression is a product of."""
+    if isinstance(e, Map) and e.op == "mul":
+        return [f for a in e.args for f in _multiplied(a)]
+    return [e]
+
+
+def _inverse(e: Expr) -> Expr:
+    return op("exp", neg(e.args[0])) if isinstance(e, Map) and e.op == "exp" else op("recip", e)
 
 
 def _summands(e: Expr, sign: int = 1) -> list[_Signed]:

@@ -219,7 +219,7 @@ class Bounds:
                 return _ANY
 
     def _sum(self, e: Expr) -> tuple[float, float]:
-        terms = self._chosen_together(list(flat(e, "add")))
+        terms = self._chosen_together(_added_together(flat(e, "add")))
         if len(terms) == 1:
             return self.of(terms[0])
         low = sum(self.of(t)[0] for t in terms)
@@ -322,6 +322,25 @@ class Bounds:
                 return same and self._dominates(m, a)
             case _:
                 return False
+
+
+def _added_together(terms: Sequence[Expr]) -> list[Expr]:
+    """The terms, with c * sum_k a and -c * sum_k b as c * sum_k (a - b): neither is bounded alone."""
+    alike: dict[tuple[Axis, float], list[tuple[Expr, float, Expr]]] = {}
+    for t in terms:
+        number, others = _factors(t)
+        match others:
+            case [Reduce(ReduceKind.SUM, axis, body)]:
+                alike.setdefault((axis, abs(number)), []).append((t, number, body))
+            case _:
+                pass
+    left = list(terms)
+    for (axis, number), found in alike.items():
+        if len({n > 0 for _, n, _ in found}) == 2:
+            left = [t for t in left if all(t is not joined for joined, _, _ in found)]
+            body = _folded([b if n > 0 else Map("mul", (Const(-1.0), b)) for _, n, b in found], "add")
+            left.append(Map("mul", (Const(number), Reduce(ReduceKind.SUM, axis, body))))
+    return left
 
 
 def _picked(e: Expr) -> tuple[Reduce, Expr, Expr] | None:
