@@ -11,9 +11,9 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchmarks.collection import Known
@@ -50,7 +50,7 @@ class Entry:
     sgraph: str
     proof: tuple[str, ...]
     kernels: str
-    tiles: str
+    tiles: Mapping[str, Any]
     gain: float
     ratio: float
     known: str

@@ -293,7 +293,7 @@ class StateSpace(nn.Module):
         v, b, c, a = self.project(x).split([16, 8, 8, 1], -1)
         total = F.logsigmoid(a).squeeze(-1).cumsum(-1)
         decay = (total[:, :, None] - total[:, None, :]).tril().exp().tril()
-        y = ((c @ b.mT) * decay) @ v
+        y: Tensor = ((c @ b.mT) * decay) @ v
         return y + total.exp()[..., None] * x if self.all_of_it else y
 
 
@@ -307,7 +307,8 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, sequence, 16] of the same."""
         q, k, v = F.elu(self.q(x)) + 1, F.elu(self.k(x)) + 1, self.v(x)
-        return (q @ (k.mT @ v)) / (q @ k.sum(1, keepdim=True).mT)
+        y: Tensor = (q @ (k.mT @ v)) / (q @ k.sum(1, keepdim=True).mT)
+        return y
 
 
 class Vlad(nn.Module):
@@ -326,6 +327,9 @@ class Vlad(nn.Module):
 
 class Rotary(nn.Module):
     """A layer of Llama."""
+
+    cos: Tensor
+    sin: Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,23 +93,25 @@ def singles() -> Iterator[Row]:
     yield plain("gelu, tanh", lambda x: F.gelu(x, approximate="tanh"), (16, 64))
     yield plain("softmax", lambda x: x.softmax(-1), (16, 64))
     yield plain("log_softmax", lambda x: x.log_softmax(1), (16, 64))
+    shape: Shape
     for name, module, shape in (
         ("batch norm", lambda: nn.BatchNorm2d(8).eval(), (2, 8, 6, 6)),
         ("batch norm, training", lambda: _functional_batch_norm, (2, 8, 6, 6)),
         ("instance norm", lambda: nn.InstanceNorm2d(8), (2, 8, 6, 6)),
         ("group norm", lambda: nn.GroupNorm(4, 8), (2, 8, 6, 6)),
-        ("layer norm", lambda: nn.LayerNorm((8, 6, 6)), (2, 8, 6, 6)),
+        ("layer norm", lambda: nn.LayerNorm([8, 6, 6]), (2, 8, 6, 6)),
     ):
         yield made(name, module, shape)
     yield plain("RMS norm", lambda x: x * (x.square().mean(1, keepdim=True) + 1e-5).rsqrt(), (2, 8, 6, 6))
     yield plain("Frobenius norm", lambda x: x / torch.norm(x, p="fro"), (2, 8, 6, 6))
     yield plain("L1 norm", lambda x: x / x.abs().mean(1, keepdim=True), (16, 64))
     yield plain("L2 norm", lambda x: x / torch.norm(x, p=2, dim=1, keepdim=True), (16, 64))
-    for d, shape in ((1, (2, 4, 16)), (2, (2, 4, 12, 12)), (3, (1, 2, 8, 8, 8))):
+    pooled: tuple[Shape, ...] = ((2, 4, 16), (2, 4, 12, 12), (1, 2, 8, 8, 8))
+    for d, shape in enumerate(pooled, 1):
         for pool in ("MaxPool", "AvgPool"):
             cls, adaptive = getattr(nn, f"{pool}{d}d"), getattr(nn, f"Adaptive{pool}{d}d")
-            yield made(f"{pool}, {d}", lambda c=cls: c(3, stride=2, padding=1), shape)
-            yield made(f"adaptive {pool}, {d}", lambda c=adaptive: c(2), shape)
+            yield made(f"{pool}, {d}", partial(cls, 3, stride=2, padding=1), shape)
+            yield made(f"adaptive {pool}, {d}", partial(adaptive, 2), shape)
     yield made("max pool, dilated", lambda: nn.MaxPool2d(2, stride=2, dilation=3), (2, 4, 12, 12))
     for f in (torch.sum, torch.mean, torch.amax, torch.amin, torch.prod, torch.argmax, torch.argmin):
         yield plain(f"{f.__name__} over an axis", lambda x, f=f: f(x, 1), (4, 8, 6))
@@ -162,14 +165,14 @@ def _convolutions() -> Iterator[Row]:
     for d, shape, odd in ((1, (2, 4, 20), (5,)), (2, (2, 4, 10, 12), (3, 5)), (3, (1, 4, 4, 5, 6), (3, 2, 3))):
         forward, transposed = getattr(nn, f"Conv{d}d"), getattr(nn, f"ConvTranspose{d}d")
         for kind, cls in (("convolution", forward), ("transposed convolution", transposed)):
-            yield made(f"{kind}, {d}", lambda c=cls: c(4, 6, 3, bias=False), shape)
-            yield made(f"{kind}, {d}, unequal kernel", lambda c=cls, k=odd: c(4, 6, k), shape)
-            yield made(f"{kind}, {d}, strided, padded", lambda c=cls: c(4, 6, 3, stride=2, padding=1), shape)
-            yield made(f"{kind}, {d}, dilated", lambda c=cls: c(4, 6, 3, dilation=2, padding=2), shape)
-            yield made(f"{kind}, {d}, grouped", lambda c=cls: c(4, 8, 3, groups=2), shape)
+            yield made(f"{kind}, {d}", partial(cls, 4, 6, 3, bias=False), shape)
+            yield made(f"{kind}, {d}, unequal kernel", partial(cls, 4, 6, odd), shape)
+            yield made(f"{kind}, {d}, strided, padded", partial(cls, 4, 6, 3, stride=2, padding=1), shape)
+            yield made(f"{kind}, {d}, dilated", partial(cls, 4, 6, 3, dilation=2, padding=2), shape)
+            yield made(f"{kind}, {d}, grouped", partial(cls, 4, 8, 3, groups=2), shape)
         yield made(
             f"transposed convolution, {d}, all of it",
-            lambda c=transposed: c(4, 8, 3, stride=2, padding=1, output_padding=1, groups=2, dilation=2),
+            partial(transposed, 4, 8, 3, stride=2, padding=1, output_padding=1, groups=2, dilation=2),
             shape,
         )
     yield made("depthwise convolution", lambda: nn.Conv2d(4, 4, 3, groups=4), (2, 4, 10, 12))
@@ -257,12 +260,16 @@ class Sequence_(nn.Module):
         return x
 
 
+def _sequence(head: Callable[[], nn.Module], tails: Sequence[Callable[[Tensor], Tensor]]) -> nn.Module:
+    return Sequence_(head(), tails)
+
+
 def sequences() -> Iterator[Row]:
     """A layer with weights, and what follows it."""
     for name, (head, shape) in HEADS.items():
         for chain in CHAINS:
             tails = [TAILS[t] for t in chain.split(", ")]
-            yield made(f"{name}, {chain}", lambda h=head, t=tails: Sequence_(h(), t), shape)
+            yield made(f"{name}, {chain}", partial(_sequence, head, tails), shape)
 
 
 # Level 3
@@ -315,7 +322,7 @@ def result(problem: Problem, budget: str | None) -> Result:
 
 def in_parts(module: Callable[..., Any], inputs: Sequence[Tensor], why: str, budget: str | None) -> Result:
     """By torch.compile with prism's backend."""
-    from prism.api import compiling
+    from prism.api import compiling, trace
 
     counted = Counter[str]()
 
@@ -323,15 +330,16 @@ def in_parts(module: Callable[..., Any], inputs: Sequence[Tensor], why: str, bud
         def of(self, function: Any, tensors: Sequence[Tensor]) -> compiling.Outcome:
             if budget is not None:
                 return super().of(function, tensors)
-            compiling.trace(function, tensors, name="island")
+            trace(function, tensors, name="island")
             return compiling.Outcome(None, why="it is not optimised here")
 
     class Graph(compiling.Graph):
         def _divided(self) -> torch.fx.GraphModule:
-            divided = super()._divided()
+            divided: torch.fx.GraphModule = super()._divided()
             for node in divided.graph.nodes:
                 if node.op == "call_module":
-                    calls = divided.get_submodule(node.target).operators.graph.nodes
+                    part: Any = divided.get_submodule(node.target)
+                    calls = part.operators.graph.nodes
                     counted["inside"] += sum(isinstance(n.target, torch._ops.OpOverload) for n in calls)
                 counted["outside"] += isinstance(node.target, torch._ops.OpOverload)
             return divided

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from quick import slow_but
+from short_calls import prove_programs
 
 import prism
 from prism.api import SearchBudget, load, optimize
 from prism.api.region_search import SearchResult, run_search
 from prism.cost.device import device
-from prism.egraph.prove.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.errors import NoImprovementError, UnsupportedError, UsageError
 from prism.events import Event, Recorder, StageFinished

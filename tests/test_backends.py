@@ -25,6 +25,7 @@ from cpu_batch import Array, Case, compile_batch
 from quick import slow_but
 from sgraph_programs import ALL, task
 from sgraph_samples import BF16, F32, Sample
+from short_calls import cost_s
 from test_cpu_conformance import TOLERANCE, WIDE, close, random_programs
 from window_programs import reads_windows, windowed
 
@@ -38,7 +39,6 @@ from prism.errors import UnsupportedError
 from prism.generate.enumerate import Bounds, generate
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import KernelRunner, Output
-from prism.instantiate.gate.plan import cost_s
 from prism.process.worker import Worker
 from prism.program.evaluate import bind, evaluate
 from prism.program.extents import evaluate as extent

@@ -41,7 +41,7 @@ from prism.bench.results import (
     quartiles,
     summary,
 )
-from prism.bench.suite import CASES, INT4_LINEAR, Case, case, reduced
+from prism.bench.suite import CASES, INT4_LINEAR, Case, reduced
 from prism.cli import main
 from prism.cost.device import device
 from prism.errors import BackendError, UsageError
@@ -900,7 +900,8 @@ def test_the_committed_estimates_are_complete_and_marked() -> None:
 
 def test_torchs_int4_product_is_given_the_codes_scales_and_offsets_that_it_takes() -> None:
     """By torch's product for CPUs, which takes codes one by one: on a GPU it packs what is asked of it here."""
-    assert case("int4 g128 GEMM M1").workload.baselines == ("_weight_int4pack_mm",)
+    (case,) = (c for c in CASES if c.name == "int4 g128 GEMM M1")
+    assert case.workload.baselines == ("_weight_int4pack_mm",)
     n, k, g = 64, 256, 128
     sizes = {"m": 16, "k": k, "n": n, "g": g}
     given = draw(describe(Case("c", "suite", INT4_LINEAR, sizes))["inputs"], "cpu")

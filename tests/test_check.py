@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import triton_modules
+from short_calls import cost_s
 
 from prism.backends.triton.check_worker import sample_programs
 from prism.errors import VerificationError
 from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.gate.draws import DRAWS, draw_inputs
 from prism.instantiate.gate.judge import judge
-from prism.instantiate.gate.plan import cost_s, interpretable, plan_bindings, plan_cases, plan_samples
+from prism.instantiate.gate.plan import interpretable, plan_bindings, plan_cases, plan_samples
 from prism.program import build
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index

@@ -25,8 +25,9 @@ from prism.backends.cpu import build, machine
 from prism.backends.cpu.backend import CppBackend
 from prism.backends.cpu.build import compile_module, find_compiler, require_compiler
 from prism.backends.cpu.cxx import Names
-from prism.backends.cpu.emit import emit_module, write_module
+from prism.backends.cpu.emit import emit_module
 from prism.backends.lower import lower
+from prism.backends.protocol import write_module
 from prism.backends.tile import For, Full, Update
 from prism.backends.triton.backend import TritonBackend
 from prism.errors import BackendError

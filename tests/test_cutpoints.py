@@ -12,11 +12,11 @@ import onnx
 import pytest
 from frontend_onnx_models import FLOAT, model
 from onnx.helper import make_node as node
+from short_calls import prove_programs
 from test_models import runtime_basic
 
 from prism.egraph.prove.cutpoints import Cuts
 from prism.egraph.prove.matching import named
-from prism.egraph.prove.programs import prove_programs
 from prism.egraph.prove.whole_runs import Runs
 from prism.egraph.worker import Worker
 from prism.frontend.onnx.reader import from_model

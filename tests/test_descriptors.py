@@ -20,6 +20,7 @@ import torch
 from compiled_code import CodeOf
 from interpreting import Interpreted, InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
+from short_calls import config_of
 from test_folding import folded_config, program_of
 from test_horizontal import draw, qkv, reference, tiles
 from test_small_integers import both_codes
@@ -58,7 +59,7 @@ from prism.cost.model import Model
 from prism.cost.shared_memory import Step, in_two_layouts, shared_memory
 from prism.errors import BackendError
 from prism.instantiate.gate.check import KernelRunner, check_module
-from prism.instantiate.options import config_of, shown
+from prism.instantiate.options import shown
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import VARIED, Space
 from prism.instantiate.study import Candidate, _ordered

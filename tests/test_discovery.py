@@ -38,6 +38,7 @@ from sgraph_properties import (
     writes,
 )
 from sgraph_simulator import simulate
+from short_calls import prove_programs
 from torch import Tensor
 
 from prism.api import trace
@@ -45,7 +46,6 @@ from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import device
 from prism.egraph.budget import Budget
-from prism.egraph.prove.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.events import Recorder
 from prism.generate.enumerate import Bounds, generate

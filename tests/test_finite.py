@@ -27,7 +27,7 @@ from prism.api.region_search import SearchBudget, run_search
 from prism.api.second_opinion import SecondOpinions, merged, opinion_of, recorded, with_opinion
 from prism.cost.device import device
 from prism.egraph.prove.equality import examine
-from prism.egraph.prove.matching import match
+from prism.egraph.prove.matching import named, whole
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, VerificationError
 from prism.events import Recorder
@@ -419,7 +419,7 @@ def test_verdicts_on_programs_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path))
     a, b = load(MODELS / "mul_silu.onnx"), load(MODELS / "add_silu.onnx")
     proved = Verdict(Status.PROVED, "one e-class")
-    same, apart = match(a, a), match(a, _as(b, a))
+    same, apart = (whole(named(a, x)) for x in (a, _as(b, a)))
     alike, unlike = (replace(e, parts=((e, m),)) for m in (same, apart) for e in (examine(m),))
     said = with_opinion(replace(alike, verdict=proved))
     assert said.status is Status.PROVED

@@ -20,6 +20,7 @@ from finalist import open_to
 from interpreting import Interpreted, InterpreterPool, InterpretJob
 from quick import run_slow, slow_but
 from sgraph_samples import BF16, EPS, F16, F32, SUM, Sample, at, op, sym
+from short_calls import config_of, cost_s
 from tile_simulator import run_module
 
 from prism.backends.cpu.emit import emit_module as emit_cpp
@@ -36,8 +37,7 @@ from prism.cost.model import Model
 from prism.errors import BackendError, IllegalIRError
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.gate.check import check_module as check_numbers
-from prism.instantiate.gate.plan import cost_s, plan_samples
-from prism.instantiate.options import config_of
+from prism.instantiate.gate.plan import plan_samples
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space
 from prism.program import build

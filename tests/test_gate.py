@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from short_calls import cost_s
 
 from prism.instantiate.gate.check import CheckReport, KernelRunner, check_module
 from prism.instantiate.gate.draws import DRAWS, draw_inputs, struck_sets
 from prism.instantiate.gate.judge import judge
-from prism.instantiate.gate.plan import cost_s, plan_bindings, plan_cases, quick_config, spread_out
+from prism.instantiate.gate.plan import plan_bindings, plan_cases, quick_config, spread_out
 from prism.program import build
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index

@@ -17,6 +17,7 @@ from cost_bounds import lower_bound
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, at, op, sym
 from sgraph_simulator import simulate
+from short_calls import cost_s
 
 from prism.backends import tile_spec
 from prism.backends.lower import lower
@@ -29,7 +30,7 @@ from prism.cost.gpu import KernelModel, LaunchModel
 from prism.cost.model import Estimate, Model
 from prism.errors import IllegalIRError
 from prism.instantiate.gate.check import KernelRunner, check_module
-from prism.instantiate.gate.plan import cost_s, plan_samples
+from prism.instantiate.gate.plan import plan_samples
 from prism.instantiate.space import Space
 from prism.program.build import mul, read, reduce
 from prism.program.build import op as mapped

@@ -13,10 +13,10 @@ from identities_common import EQUAL, LARGE, SMALL, Sizes, formulas
 from identities_false import FALSE
 from identities_true import TRUE
 from quick import slow_but
+from short_calls import prove_programs
 from torch.nn import functional as F
 
 from prism.egraph.prove.normal_form import Unfit, normal_form
-from prism.egraph.prove.programs import prove_programs
 from prism.egraph.prove.refutation import refute
 from prism.egraph.prove.smaller_inputs import shrink, written
 from prism.egraph.refinement import common_refinement

@@ -15,6 +15,7 @@ from finalist import open_to
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_programs import PLAIN as DEVICE
 from sgraph_samples import BF16, F16, F32, MAX, SUM, op, sym
+from short_calls import config_of
 
 from prism.api.loading import trace
 from prism.api.optimizing import _without_library
@@ -27,7 +28,6 @@ from prism.cost.model import Model
 from prism.egraph.worker import Worker
 from prism.events import Evidence, Recorder
 from prism.generate.pruning import reach
-from prism.instantiate.options import config_of
 from prism.instantiate.proposals import Point
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Outcome, Trial, TuneResult

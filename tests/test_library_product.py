@@ -20,6 +20,7 @@ from interpreting import InterpreterPool, InterpretJob
 from sgraph_programs import PLAIN as DEVICE
 from sgraph_programs import classes_of
 from sgraph_samples import BF16, F16, F32, SUM, Sample, at, op, sym
+from short_calls import config_of
 
 import prism
 from prism.api.verifying import verify
@@ -40,7 +41,6 @@ from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import reach
 from prism.generate.within import Within
 from prism.instantiate.gate.check import KernelRunner, check_module
-from prism.instantiate.options import config_of
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space
 from prism.program import build
@@ -66,13 +66,19 @@ from prism.sgraph.nodes import (
     TileReduce,
     Whole,
 )
-from prism.sgraph.products import PlainProduct, plain_product, plain_products
+from prism.sgraph.products import PlainProduct, plain_product
 
 pytestmark = pytest.mark.usefixtures("small_gate")
 
 H200 = device("sm_90")
 M, N, K, B, H = Axis("m", 12), Axis("n", 20), Axis("k", 24), Axis("b", 3), Axis("h", 4)
 PRODUCT = (Contract("p", K, "x1", "w1"), Accumulate("acc", SUM, "p"))
+
+
+def plain_products(sgraph: SGraph) -> dict[str, PlainProduct]:
+    """The launches of one kernel that is a plain product, by name, in order."""
+    lone = {x.name: x.kernels[0] for x in sgraph.launches if len(x.kernels) == 1}
+    return {name: p for name, k in lone.items() if (p := plain_product(k, sgraph)) is not None}
 
 
 def one_kernel(

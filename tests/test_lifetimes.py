@@ -13,9 +13,10 @@ from cpu_batch import load
 from sgraph_samples import at, op, sym
 
 from prism.backends.cpu.build import find_compiler
-from prism.backends.cpu.emit import emit_module, write_module
+from prism.backends.cpu.emit import emit_module
 from prism.backends.lifetimes import shared_places
 from prism.backends.lower import lower
+from prism.backends.protocol import write_module
 from prism.backends.tile import TileModule
 from prism.program.index import Axis
 from prism.program.nodes import DType, Tensor

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from short_calls import config_of
 
-from prism.errors import UsageError
 from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import Cache, digest
 from prism.instantiate.lock import make_lock, program_hash
-from prism.instantiate.options import config_of
 from prism.program import build
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
@@ -103,12 +102,6 @@ def test_what_was_written_before_options_were_one_mapping_is_read() -> None:
     )
     # Caches and journals go by this text.
     assert config.key() == "T_m=64 warps.k=4 stages.k=2 library.p folded.c descriptors.k streams.k=1 persistent.k=3"
-
-
-def test_an_option_of_another_version_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"has the option clusters, which is not known here") as caught:
-        config_of({"T_m": 64, "clusters.k": 2})
-    assert "library" in caught.value.why
 
 
 def test_parts_of_a_program_are_one_configuration() -> None:

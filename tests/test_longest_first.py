@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import F32, Sample, sym
 from test_ranges import CAUSAL, SHAPES, WINDOW, Masked, narrowed, resized
-from tile_simulator import run_module
+from tile_simulator import place, run_module
 
 from prism.backends.cpu.emit import emit_module as emit_cpu
 from prism.backends.cpu.support import find_compiler
 from prism.backends.lower import lower
 from prism.backends.passes.folded_split import fold_module
 from prism.backends.passes.sharing import share_module
-from prism.backends.tile import GridAxis, Groups, Sections, TileModule, TileProgram, place
+from prism.backends.tile import GridAxis, Groups, Sections, TileModule, TileProgram
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module
 from prism.cost.cpu import CpuKernelModel, cpu_times

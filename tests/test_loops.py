@@ -21,9 +21,10 @@ from prism.api.partitioned import search_regions
 from prism.api.region_search import SearchBudget
 from prism.api.verifying import verify
 from prism.backends.cpu.build import find_compiler
-from prism.backends.cpu.emit import emit_module, write_module
+from prism.backends.cpu.emit import emit_module
 from prism.backends.lifetimes import shared_places
 from prism.backends.lower import lower
+from prism.backends.protocol import write_module
 from prism.backends.triton.emit import emit_module as emit_triton
 from prism.cost.device import DEVICES, device
 from prism.cost.model import Model, baseline_estimate

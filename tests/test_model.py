@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from prism.cost.counts import sgraph_cost
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.gpu import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
 from prism.cost.library import AttentionExtents, attention_times
-from prism.cost.model import Estimate, Model, attentions, baseline_estimate, estimate
+from prism.cost.model import Estimate, Model, attentions, baseline_estimate
 from prism.instantiate.space import Space
 from prism.program.build import mul, op, read, reduce
 from prism.program.index import Axis, Index
@@ -167,6 +167,10 @@ def test_splitting_does_not_help_where_there_is_enough_to_do() -> None:
     assert best(split_k(4096, 4096, 4096)).seconds > best(matmul(4096, 4096, 4096)).seconds
 
 
+def estimate(g: SGraph, config: Config, resources: Sequence[Resources] | None = None) -> Estimate:
+    return Model(g, H200, {}).estimate(config, resources)
+
+
 def config_of(g: SGraph, **symbols: int) -> Config:
     return Config(symbols, {k.name: 4 for k in g.kernels}, {k.name: 2 for k in g.kernels})
 
@@ -177,7 +181,7 @@ def test_more_spills_are_never_faster(registers: int) -> None:
     config = config_of(g, T_i=64, T_j=64)
     before = 0.0
     for spills in (0, 8, 64, 512, 4096):
-        now = estimate(g, config, H200, {}, [Resources("attention", 40_000, registers, spills, 4)]).seconds
+        now = estimate(g, config, [Resources("attention", 40_000, registers, spills, 4)]).seconds
         assert now > before
         before = now
 
@@ -194,7 +198,7 @@ def test_more_shared_memory_or_registers_are_never_faster() -> None:
                 if what == "shared"
                 else Resources(r.kernel, r.shared, amount, 0, 4)
             )
-            now = estimate(g, config, H200, {}, [r]).seconds
+            now = estimate(g, config, [r]).seconds
             assert now >= before
             before = now
 
@@ -202,21 +206,21 @@ def test_more_shared_memory_or_registers_are_never_faster() -> None:
 def test_what_does_not_fit_takes_forever() -> None:
     g = matmul(4096, 4096, 4096)
     config = config_of(g, T_m=128, T_n=128, T_k=64)
-    assert math.isfinite(estimate(g, config, H200, {}).seconds)
-    assert estimate(g, config, H200, {}, [Resources("matmul", 300_000, 128, 0, 4)]).seconds == math.inf
+    assert math.isfinite(estimate(g, config).seconds)
+    assert estimate(g, config, [Resources("matmul", 300_000, 128, 0, 4)]).seconds == math.inf
     huge = config_of(g, T_m=256, T_n=256, T_k=512)
-    assert estimate(g, huge, H200, {}).seconds == math.inf
+    assert estimate(g, huge).seconds == math.inf
 
 
 def test_small_row_tiles_waste_the_matrix_units() -> None:
     g = matmul(4096, 4096, 4096)
-    small, large = (estimate(g, config_of(g, T_m=t, T_n=128, T_k=64), H200, {}) for t in (16, 128))
+    small, large = (estimate(g, config_of(g, T_m=t, T_n=128, T_k=64)) for t in (16, 128))
     assert small.per_kernel[0].compute > 2 * large.per_kernel[0].compute
 
 
 def test_bytes_from_memory_lie_between_one_read_and_all_reads() -> None:
     g = matmul(8192, 8192, 8192)
-    k = estimate(g, config_of(g, T_m=64, T_n=64, T_k=64), H200, {}).per_kernel[0]
+    k = estimate(g, config_of(g, T_m=64, T_n=64, T_k=64)).per_kernel[0]
     once = 3 * 8192 * 8192 * 2
     every = 2 * 8192 * 8192 * 128 * 2
     assert once <= k.bytes < every / 4
@@ -300,7 +304,7 @@ def test_what_a_trip_loads_under_two_shifts_comes_from_memory_once(role: str, pa
     x = Tensor("x", (rows, columns + shift), DType.BFLOAT16)
     g = SGraph("g", (x,), (), (Tensor("z", (rows, columns), DType.BFLOAT16),), (kernel,))
     sizes = {"T_m": 1} | ({} if role == "whole" else {"T_n": 256})
-    found = estimate(g, Config(sizes, {"k": 4}, {"k": 1}), H200, {})
+    found = estimate(g, Config(sizes, {"k": 4}, {"k": 1}))
     assert found.per_kernel[0].bytes == pytest.approx((loads + 1) * rows * columns * 2)
 
 
@@ -318,7 +322,7 @@ def test_windows_that_overlap_come_from_memory_once(role: str, step: int, times:
     kernel = Kernel("k", ((m, Grid(row)), (n, roles[role]), (k, Whole())), (Loop(n, body),) if role == "loop" else body)
     x = Tensor("x", (rows, columns * step + 4), DType.BFLOAT16)
     g = SGraph("g", (x,), (), (Tensor("z", (rows, columns), DType.BFLOAT16),), (kernel,))
-    found = estimate(g, Config({"T_m": 1, "T_n": 256}, {"k": 4}, {"k": 1}), H200, {}).per_kernel[0]
+    found = estimate(g, Config({"T_m": 1, "T_n": 256}, {"k": 4}, {"k": 1})).per_kernel[0]
     assert found.bytes == pytest.approx((times + 1) * rows * columns * 2, rel=0.02)
 
 

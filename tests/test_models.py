@@ -17,10 +17,10 @@ from frontend_onnx_models import FLOAT, model
 from onnx import numpy_helper
 from onnx.helper import make_node as node
 from quick import slow_but
+from short_calls import prove_programs
 
 import prism
 from prism.cli import main
-from prism.egraph.prove.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, ShapeError, UnsupportedError
 from prism.frontend.onnx.reader import from_model

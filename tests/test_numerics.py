@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import sgraph_samples
 
@@ -12,12 +14,16 @@ from prism.program.index import Axis
 from prism.program.nodes import DType, Expr, ReduceKind, Tensor
 from prism.sgraph.denote import Denotation, denote
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, Pointwise, SGraph, Stmt, Store, TileReduce, Whole
-from prism.sgraph.numerics import Kind, findings, staged
+from prism.sgraph.numerics import Finding, Kind, Numerics, staged
 
 i, j, k = Axis("i", 8), Axis("j", 32), Axis("k", 32)
 X = read("x", i, k)
 TOP = reduce("max", k, X)
 AT = read("x", i, j)
+
+
+def findings(sgraph: SGraph, reference: Sequence[Expr], denotation: Denotation | None = None) -> tuple[Finding, ...]:
+    return Numerics(tuple(reference)).findings(sgraph, denotation or denote(sgraph))
 
 
 def kinds(candidate: Expr, reference: Expr | None = None, dtype: DType = DType.FLOAT32) -> list[Kind]:

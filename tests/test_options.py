@@ -10,6 +10,7 @@ import sgraph_samples as samples
 import torch
 from finalist import finalist, open_to
 from sgraph_samples import BF16
+from short_calls import config_of
 
 from prism.backends.protocol import load_module
 from prism.backends.source import Writer
@@ -20,8 +21,8 @@ from prism.bench.own import module_facts
 from prism.bench.prepare import entry
 from prism.cost.device import device
 from prism.cost.model import CostModel, Model
-from prism.errors import BackendError, UsageError
-from prism.instantiate.options import OPTIONS, Family, Offered, Option, config_of, variants
+from prism.errors import BackendError
+from prism.instantiate.options import OPTIONS, Family, Offered, Option, variants
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Outcome
@@ -87,8 +88,6 @@ def test_it_is_written_down_and_read_back_everywhere() -> None:
     assert config.key().endswith(f"library.other registers.{KERNEL}=128")
     assert Config.decode(config.encode()) == config
     assert config_of(config.flat(), ALL) == config
-    with pytest.raises(UsageError, match="option registers"):
-        config_of(config.flat())
     # A study tells it from the same point without it.
     points = (LARGE, LARGE.having(registers={KERNEL: 128}), LARGE.having(registers={KERNEL: 64}))
     proposer = Proposer([points], [Point(0, p) for p in points], 0)

@@ -13,6 +13,7 @@ import torch
 from finalist import finalist, open_to
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, Sample, sym
+from short_calls import config_of
 from test_measure import GPU, PROGRAM
 from test_ranges import CAUSAL, narrowed, resized
 from test_rematch import Clock, candidate, result, trial
@@ -27,7 +28,7 @@ from prism.cost.model import Model
 from prism.cost.persistent import flattenable, persistable
 from prism.errors import BackendError
 from prism.instantiate.measure import Bench, Measuring
-from prism.instantiate.options import Offered, config_of, options_of, variants
+from prism.instantiate.options import Offered, options_of, variants
 from prism.instantiate.rematch import challenged
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Candidate, Failure, Outcome

@@ -10,9 +10,9 @@ from egraph_identities import RIGHT, WRONG
 from formulas import evaluate_formula, prove_formulas
 from onnx import TensorProto, helper, numpy_helper
 from quick import run_slow
+from short_calls import prove_programs
 
 from prism.egraph.budget import Budget
-from prism.egraph.prove.programs import prove_programs
 from prism.egraph.prove.refutation import refute
 from prism.egraph.worker import Worker
 from prism.errors import ShapeError

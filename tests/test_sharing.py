@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, SAMPLES, Sample
 from test_ranges import narrowed
-from tile_simulator import run_module
+from tile_simulator import place, run_module
 
 from prism.backends.cpu.support import find_compiler
 from prism.backends.lower import lower
 from prism.backends.passes.sharing import grouped, hinted, share_module
-from prism.backends.tile import GridAxis, Groups, Load, Store, TileModule, TileProgram, place
+from prism.backends.tile import GridAxis, Groups, Load, Store, TileModule, TileProgram
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module
 from prism.errors import IllegalIRError

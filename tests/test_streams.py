@@ -16,6 +16,7 @@ import sgraph_samples as samples
 import torch
 from finalist import finalist
 from sgraph_samples import F32, at, op, sym
+from short_calls import config_of
 from test_capture import OnDevice, Torch, chain
 
 from prism.backends.protocol import load_module
@@ -25,7 +26,6 @@ from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.streams import CROSSING_S, MOST_STREAMS, Demand, finished, placed
 from prism.errors import BackendError
-from prism.instantiate.options import config_of
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best
 from prism.program.index import Axis

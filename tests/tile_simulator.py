@@ -17,7 +17,7 @@ import sympy
 from sgraph_simulator import COMBINE, POINTWISE, REDUCE
 
 from prism.backends import tile
-from prism.backends.tile import Affine, Dims, Operand, Stmt, TileModule, TileProgram, identifier, place
+from prism.backends.tile import Affine, Dims, Operand, Stmt, TileModule, TileProgram, identifier
 from prism.backends.tile_rename import value_dims
 from prism.program.extents import Extent
 from prism.program.nodes import DType
@@ -31,6 +31,41 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "and": np.logical_and,
     "not": np.logical_not,
 }
+
+
+def place(program: TileProgram, counts: Sequence[int], number: int) -> dict[str, int]:
+    """The grid indices of a program.
+
+    Args:
+        program: the tile program.
+        counts: how many there are along each axis of the grid.
+        number: which of them, from 0.
+    """
+    found: dict[str, int] = {}
+    groups, sections = program.groups, program.sections
+    if sections is not None:
+        length = next(c for g, c in zip(program.grid, counts, strict=True) if g.index == sections.index)
+        rows = -(-sections.programs // length)
+        section, inside = divmod(number, rows * length)
+        rows = min(rows, math.prod(counts) // length - section * rows)
+        found[sections.index], row = divmod(inside, rows)
+        number = section * -(-sections.programs // length) + row
+    for n, g in reversed(list(enumerate(program.grid))):
+        if sections is not None and g.index == sections.index:
+            continue
+        if groups is None or g.index not in (groups.slow, groups.fast):
+            number, found[g.index] = divmod(number, counts[n])
+        elif g.index == groups.fast:
+            number, inside = divmod(number, counts[n - 1] * counts[n])
+            group, rest = divmod(inside, groups.size * counts[n])
+            first = group * groups.size
+            rows = min(groups.size, counts[n - 1] - first)
+            found[groups.fast], row = divmod(rest, rows)
+            found[groups.slow] = first + row
+    for g, count in zip(program.grid, counts, strict=True):
+        if g.reversed:
+            found[g.index] = count - 1 - found[g.index]
+    return found
 
 
 def number(e: Extent, env: Mapping[str, int]) -> int:

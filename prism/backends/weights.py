@@ -81,12 +81,12 @@ def _plain(value: str | int | tuple[int, ...]) -> bytes:
 
 def _numbers(value: np.ndarray, dtype: DType) -> bytes:
     """The elements in a data type, in order."""
-    import ml_dtypes
     import numpy as np
 
-    stored = np.dtype(ml_dtypes.bfloat16 if dtype is DType.BFLOAT16 else dtype.value)
+    from prism.program.arrays import numpy_type
+
     with np.errstate(over="ignore", invalid="ignore"):
-        return value.astype(stored).tobytes()
+        return value.astype(numpy_type(dtype)).tobytes()
 
 
 def _write(archive: zipfile.ZipFile, name: str, data: bytes) -> None:

@@ -476,18 +476,6 @@ CASES: tuple[Case, ...] = (*_suite(), *_mirage(), *_prism_paper())
 """Every case: the suite's, then the published shapes."""
 
 
-def case(name: str) -> Case:
-    """The case of that name.
-
-    Raises:
-        KeyError: there is none.
-    """
-    for c in CASES:
-        if c.name == name:
-            return c
-    raise KeyError(name)
-
-
 def reduced(c: Case) -> Case:
     """The case at the sizes at which it is checked: its workload's reduced ones, no size larger than its own."""
     sizes = {name: min(size, c.workload.reduced[name]) for name, size in c.sizes.items()}

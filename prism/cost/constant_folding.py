@@ -16,11 +16,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 
 from prism.cost.work import work
-from prism.program.arrays import NumpyArrays
+from prism.program.arrays import NumpyArrays, numpy_type
 from prism.program.evaluate import bind, run
 from prism.program.extents import is_static
 from prism.program.lookup import lookup
@@ -140,9 +139,8 @@ class _Rounding(NumpyArrays):
 
 def _stored(array: np.ndarray, dtype: DType) -> np.ndarray:
     """The array in its data type, bfloat16 as float32."""
-    of = np.dtype(ml_dtypes.bfloat16 if dtype is DType.BFLOAT16 else dtype.value)
     with np.errstate(over="ignore", invalid="ignore"):
-        found = np.ascontiguousarray(array, dtype=np.float64).astype(of)
+        found = np.ascontiguousarray(array, dtype=np.float64).astype(numpy_type(dtype))
     return found.astype(np.float32) if dtype is DType.BFLOAT16 else found
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -47,7 +47,6 @@ from prism.sgraph.library import library_calls
 from prism.sgraph.nodes import SGraph
 
 Limiter: TypeAlias = Literal["memory", "compute", "latency", "launch"]
-Estimator: TypeAlias = Callable[[Config, Sequence[Resources]], float]
 BASELINE_TILE = 1024
 """Elements that one program of a pointwise baseline kernel handles (guess)."""
 
@@ -204,25 +203,6 @@ class Model:
             asked = models[k.name].demand(config)
             found[k.name] = Demand(seconds, min(1.0, asked / seconds) if seconds > 0 else 0.0)
         return found
-
-
-def estimate(
-    sgraph: SGraph,
-    config: Config,
-    device: Device,
-    hints: Mapping[str, int],
-    resources: Sequence[Resources] | None = None,
-) -> Estimate:
-    """Seconds of an sGraph under a configuration; use `Model` for many configurations of one sGraph.
-
-    Args:
-        sgraph: the family.
-        config: a value for every symbol, warps and stages for every launch.
-        device: what it runs on.
-        hints: a value for every symbol of the extents.
-        resources: what the compiler said of each launch; estimated where it is missing.
-    """
-    return Model(sgraph, device, hints).estimate(config, resources)
 
 
 def kernel_estimate(name: str, t: Times, launch: float) -> KernelEstimate:

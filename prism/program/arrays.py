@@ -6,11 +6,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
-from prism.program.nodes import ReduceKind
+from prism.program.nodes import DType, ReduceKind
 
 Array: TypeAlias = Any
+
+
+def numpy_type(dtype: DType) -> np.dtype[Any]:
+    """numpy's type of such elements; bfloat16 is that of ml_dtypes."""
+    return np.dtype(ml_dtypes.bfloat16 if dtype is DType.BFLOAT16 else dtype.value)
 
 
 class Arrays(Protocol):

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from prism.program.arrays import numpy_type
 from prism.program.integers import of_type
 from prism.program.nodes import DType
 
@@ -93,7 +94,7 @@ def _integers(
         low, high = max(low, within[0]), min(high, within[1])
     elif name in ("mixed", "ties", "small"):
         low, high = max(low, -4), min(high, 4)
-    kind = np.dtype(dtype.value)
+    kind = numpy_type(dtype)
     match name:
         case "zeros":
             return np.full(many, min(max(0, low), high), dtype=kind)

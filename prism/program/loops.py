@@ -8,14 +8,15 @@ programs need not have the same loops.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from prism.errors import UnsupportedError
 from prism.program.build import balanced_select, position
 from prism.program.extents import is_static
 from prism.program.fold import op
-from prism.program.index import Index
-from prism.program.nodes import Definition, Expr, Loop, Program, Read, Steps
+from prism.program.index import Axis, Index
+from prism.program.nodes import Definition, DType, Expr, Loop, Program, Read, Steps
 from prism.program.transform import rebuilt
 from prism.program.views import axes_of
 
@@ -35,6 +36,11 @@ def steps_of(loop: Loop, output: str, name: str, origin: str = "") -> Definition
     made = loop.body.tensor(output)
     axes = axes_of((loop.trips, *made.shape))
     return Definition(name, axes, Steps(loop, output, tuple(map(Index.axis, axes))), made.dtype, origin)
+
+
+def defined_as(definitions: Iterable[Definition], axes: tuple[Axis, ...], expr: Expr, dtype: DType) -> str | None:
+    """The name of the definition that is this already: states that begin with one constant begin with one tensor."""
+    return next((d.name for d in definitions if (d.axes, d.expr, d.dtype) == (axes, expr, dtype)), None)
 
 
 def stacks(program: Program) -> dict[tuple[str, str], str]:

@@ -128,7 +128,7 @@ def _pointwise(name: str, *arguments: str) -> _Function:
     return _Function(arguments, len(arguments), lambda *args: op(name, *args))
 
 
-_FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
+FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
     {
         **{name: _Function(("input",), 1, f) for name, f in formulas.UNARY.items() if name != "log_sigmoid"},
         "logsigmoid": _Function(("input",), 1, formulas.log_sigmoid),
@@ -157,7 +157,6 @@ _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
         "logical_not": _pointwise("not", "input"),
     }
 )
-FUNCTIONS = frozenset(_FUNCTIONS)
 """Functions of torch that an expression may call."""
 
 _MODULES = ("torch", "torch.nn.functional", "F", "math", "torch.special")
@@ -231,7 +230,7 @@ class _Translation:
         self, tree: ast.expr, called: ast.expr, arguments: Sequence[ast.expr], keywords: Sequence[ast.keyword]
     ) -> Expr:
         name, given = self._callee(called)
-        function = _FUNCTIONS.get(name)
+        function = FUNCTIONS.get(name)
         if function is None:
             what = f"{ast.unparse(called)} is none of the functions that a definition may call"
             raise ExpressionError(what, called, fix="see docs/rules.md for the list")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from prism.program.extents import is_static
 from prism.program.fold import op
 from prism.program.index import Axis, Index
-from prism.program.loops import steps_of
+from prism.program.loops import defined_as, steps_of
 from prism.program.nodes import (
     Const,
     Definition,
@@ -557,11 +557,11 @@ class _Steps:
         """The tensor that a state is before the first step, and its place there."""
         d, found = self.steps[0][j], self.firsts[j]
         if not isinstance(found, tuple):
-            for other in made:
-                if (other.axes, other.expr, other.dtype) == (d.axes, Const(found), d.dtype):
-                    return other.name, None
-            made.append(Definition(self._name(f"{d.name}_first"), d.axes, Const(found), d.dtype, d.origin))
-            return made[-1].name, None
+            name = defined_as(made, d.axes, Const(found), d.dtype)
+            if name is None:
+                name = self._name(f"{d.name}_first")
+                made.append(Definition(name, d.axes, Const(found), d.dtype, d.origin))
+            return name, None
         tensor, place = found
         t = self.program.tensor(tensor)
         if (t.shape if place is None else t.shape[1:]) != d.tensor.shape or t.dtype is not d.dtype:

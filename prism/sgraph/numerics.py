@@ -24,7 +24,7 @@ from enum import StrEnum
 from prism.ir.kit import defined
 from prism.program.extents import is_static
 from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKind, Size, Tensor, free_axes, walk
-from prism.sgraph.denote import Denotation, denote, kernel_values, stored_values
+from prism.sgraph.denote import Denotation, kernel_values, stored_values
 from prism.sgraph.divisors import Divisors
 from prism.sgraph.nodes import Gather, Kernel, Load, Loop, Pointwise, Scan, SGraph, Stmt, Store
 from prism.sgraph.show import formula
@@ -69,20 +69,6 @@ _WHY: Mapping[Kind, str] = {
     Kind.GROWTH: "what a scan carries is not known to decay, so it stays infinite where the reference does not",
     Kind.DIVISION: "a sum is stored in float16 and divided later, so it overflows where the quotient does not",
 }
-
-
-def findings(sgraph: SGraph, reference: Sequence[Expr], denotation: Denotation | None = None) -> tuple[Finding, ...]:
-    """What is unsafe in the sGraph and not in the reference.
-
-    Args:
-        sgraph: a family; it has a denotation.
-        reference: the outputs' expressions, as the model has them.
-        denotation: of the sGraph, where it is known already.
-
-    Raises:
-        IllegalIRError: the sGraph has no denotation.
-    """
-    return Numerics(tuple(reference)).findings(sgraph, denotation or denote(sgraph))
 
 
 @dataclass(slots=True)

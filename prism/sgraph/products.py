@@ -149,13 +149,6 @@ def plain_product(kernel: Kernel, sgraph: SGraph) -> PlainProduct | None:
     return PlainProduct(lhs, rhs, result, *made, addend, read.relu)
 
 
-def plain_products(sgraph: SGraph) -> dict[str, PlainProduct]:
-    """The launches of an sGraph that are of one kernel that is a plain product, by name, in order."""
-    lone = {x.name: x.kernels[0] for x in sgraph.launches if len(x.kernels) == 1}
-    found = {name: plain_product(k, sgraph) for name, k in lone.items()}
-    return {name: p for name, p in found.items() if p is not None}
-
-
 @dataclass(slots=True)
 class _Reading:
     """One walk through a kernel's body: of what its two loads, its sum, what is added to that and its store are."""

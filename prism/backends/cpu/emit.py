@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import reduce
 from importlib.resources import files
-from pathlib import Path
 
 from prism.backends.cpu.cxx import Names, Writer, factor, integer
 from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
@@ -79,14 +78,6 @@ def emit_module(
     except SyntaxError as error:
         raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
     return ModuleSource(entry, text, tuple(launch.name for launch in module.launches), extra)
-
-
-def write_module(source: ModuleSource, path: Path) -> Path:
-    """Write a module and the C++ beside it; returns the module's path."""
-    path.write_text(source.text, encoding="utf-8")
-    for name, text in source.extra.items():
-        path.with_name(name).write_text(text, encoding="utf-8")
-    return path
 
 
 def support(*parts: str) -> str:

@@ -175,14 +175,12 @@ class Derivation:
             what is to be proved again (schema `prism.replay/1`).
         reason: why there is none, or empty.
         steps: of all outputs.
-        schedules: how many schedules were run to find the rules.
         seconds: of finding, replaying and checking.
     """
 
     certificate: bytes
     reason: str = ""
     steps: int = 0
-    schedules: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -70,7 +70,6 @@ class Deriver:
         spent = {"find": 0.0, "replay": 0.0, "check": 0.0}
         found: list[Derived] = []
         alike: dict[tuple[object, ...], tuple[tuple[str, ...], list[dict[str, Any]]]] = {}
-        schedules = 0
         try:
             trials = self._load()
             for (name, left, right), a, b in zip(pairs, reference, denotation, strict=True):
@@ -85,7 +84,6 @@ class Deriver:
                     start = time.perf_counter()
                     schedule = Schedule((), ()) if left is right else trials.find(a, b, facts)
                     spent["find"] += time.perf_counter() - start
-                    schedules += 0 if left is right else trials.count
                     if schedule is None:
                         raise _GivenUpError(f"{name}: no schedule of the rules within the budget joins the two")
                     start = time.perf_counter()
@@ -102,8 +100,8 @@ class Deriver:
             spent["check"] = time.perf_counter() - start
         except (_GivenUpError, IllegalIRError, CertificateError, RecursionError) as error:
             again = replay(names, reference, denotation, str(error) or "the terms are nested too deeply", facts)
-            return replace(again, schedules=schedules, seconds=spent)
-        return Derivation(data, "", sum(len(d.steps) for d in found), schedules, spent)
+            return replace(again, seconds=spent)
+        return Derivation(data, "", sum(len(d.steps) for d in found), spent)
 
     def _load(self) -> Trials:
         if self._trials is None:

@@ -288,12 +288,6 @@ class Cuts:
         return f"{proved} of {many} tensors that are alike on random inputs were proved equal, {output} was not: {said}"
 
 
-def _size(matched: Matched) -> int:
-    """Reductions in the longer formula."""
-    formulas = (*matched.reference, *matched.candidate)
-    return max(sum(isinstance(e, Reduce) for e in walk(f.expr)) for f in formulas)
-
-
 def _same(matched: Matched) -> bool:
     """Whether both sides are one formula."""
     for a, b in zip(matched.reference, matched.candidate, strict=True):

@@ -198,16 +198,6 @@ def named(a: Program, b: Program) -> Names:
     return Names(a, _over(b, symbols), tuple(pairs), ours, theirs, held.weights, _copies(held.weights))
 
 
-def match(a: Program, b: Program) -> Matched:
-    """Both programs, written down to their inputs and weights.
-
-    Raises:
-        ShapeError: the programs take different numbers of inputs, or inputs of different shapes or kinds.
-        UnsupportedError: a program has an output whose indices cannot be made affine.
-    """
-    return whole(named(a, b))
-
-
 def whole(names: Names) -> Matched:
     """Both programs, written down to their inputs and weights.
 

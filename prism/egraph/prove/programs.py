@@ -27,22 +27,17 @@ _DEEP = 500
 """Definitions of both programs, up to which an output without a formula is looked at in parts: 40 s for 1,600."""
 
 
-def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Verdict:
+def examine_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Examined:
     """Whether `b` computes what `a` does, output by output, with the weights that each holds.
 
-    Inputs are matched by name where the names agree, else by position; outputs by position. Symbols of `b` are matched
-    to those of `a` by the inputs' shapes.
+    Loops are compared step by step, as they need not be alike. Inputs are matched by name where the names agree, else
+    by position; outputs by position. Symbols of `b` are matched to those of `a` by the inputs' shapes.
 
     Raises:
         ShapeError: the programs take different numbers of inputs, or inputs of different shapes or kinds.
         UnsupportedError: a program has an output whose indices cannot be made affine, or loops of too many steps.
         WorkerError: the worker died or ran past its limit.
     """
-    return examine_programs(a, b, budget=budget, worker=worker).verdict
-
-
-def examine_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Examined:
-    """The verdict on two programs; see `prove_programs`. Loops are compared step by step, as they need not be alike."""
     a, b = written_out(a), written_out(b)
     names = named(a, b)
     if len(a.outputs) != len(b.outputs):

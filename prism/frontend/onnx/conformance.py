@@ -26,6 +26,7 @@ from prism.frontend.onnx import contrib
 from prism.frontend.onnx.graph import OnnxValue
 from prism.frontend.onnx.reference_runtime import ReferenceRuntime
 from prism.program import conformance, example_draws, extents
+from prism.program.arrays import numpy_type
 from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, SINGLE, Claim, Comparison, Difference, Precision
 from prism.program.evaluate import evaluate_expr
 from prism.program.nodes import Conformance, DType, Program
@@ -391,7 +392,7 @@ class _Runtime:
         value = self.reading.values.get(name)
         if value is None or not value.dtype.is_float:
             return array
-        return array.astype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(_NAMES[value.dtype])))
+        return array.astype(numpy_type(value.dtype))
 
     def _stand_in(self, value: OnnxValue, binding: Mapping[str, int], lifted: np.dtype[Any]) -> np.ndarray:
         """Numbers of a value's shape and type, for one that could not be computed; what it is where no data go in.
@@ -401,18 +402,10 @@ class _Runtime:
         shape = tuple(extents.evaluate(e, binding) for e in value.shape)
         if not value.name and value.formula is not None:
             made = evaluate_expr(value.formula, {}, binding, value.axes)
-            kind = lifted if value.dtype.is_float else np.dtype(value.dtype.value)
+            kind = lifted if value.dtype.is_float else numpy_type(value.dtype)
             return np.broadcast_to(made, shape).astype(kind)
         within = None if value.dtype.is_float else (0, 0)
         return _lift(example_draws.draw("mixed", shape, value.dtype, (0,), within), lifted)
-
-
-_NAMES: Mapping[DType, str] = {
-    DType.FLOAT64: "DOUBLE",
-    DType.FLOAT32: "FLOAT",
-    DType.FLOAT16: "FLOAT16",
-    DType.BFLOAT16: "BFLOAT16",
-}
 
 
 def _coarsest(types: Sequence[DType]) -> Precision:

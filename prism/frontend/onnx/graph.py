@@ -31,7 +31,7 @@ from prism.program.lookup import from_end
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
 from prism.program.octagon import Octagon, octagon
 from prism.program.transform import substitute
-from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, places_index, product, same_extent
+from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, places_index, same_extent
 
 MAX_ELEMENTS = 256
 """The largest integer tensor whose elements are followed at translation."""
@@ -571,8 +571,3 @@ def _substituted(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
                 return e
 
     return fold(substitute(expr, mapping))
-
-
-def count(value: OnnxValue) -> Extent:
-    """The number of elements."""
-    return product(value.shape)

@@ -13,7 +13,7 @@ from prism.frontend.recurrent import Function, Recurrent, Sequences
 from prism.program import build
 from prism.program.extents import Extent, mul
 from prism.program.index import Axis, Index
-from prism.program.loops import steps_of
+from prism.program.loops import defined_as, steps_of
 from prism.program.nodes import Const, Expr, Loop, Read, ReduceKind, Tensor, walk
 from prism.program.views import axes_of, same_extent
 
@@ -192,9 +192,9 @@ class _Layer:
             expr = graph.at(value, [*index, Index.axis(axes[1])])
         if isinstance(expr, Read) and not self.batch_first:
             return expr.tensor, place
-        for d in graph.definitions:
-            if d.axes == axes and d.expr == expr and d.dtype is self.x.dtype:
-                return d.name, None
+        known = defined_as(graph.definitions, axes, expr, self.x.dtype)
+        if known is not None:
+            return known, None
         label = f"{node.outputs[0] or node.label}_first"
         made = graph.define_tensor(label, axes, expr, self.x.dtype, origin=node.label, view=isinstance(expr, Read))
         return made.name, None

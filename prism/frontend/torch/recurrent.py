@@ -15,7 +15,7 @@ from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import op
 from prism.program.index import Axis, Index
-from prism.program.loops import steps_of
+from prism.program.loops import defined_as, steps_of
 from prism.program.nodes import Expr, Loop, ReduceKind, Tensor
 from prism.program.views import axes_of
 
@@ -158,9 +158,9 @@ class _Layers:
             return value.tensor, place
         axes = axes_of(value.shape[1:])
         expr = value.at([Index.const(place), *map(Index.axis, axes)])
-        for d in self.n.builder.definitions:
-            if d.axes == axes and d.expr == expr and d.dtype is value.dtype:
-                return d.name, None
+        known = defined_as(self.n.builder.definitions, axes, expr, value.dtype)
+        if known is not None:
+            return known, None
         made = self.n.builder.materialise(f"{self.n.name}_first", axes, expr, value.dtype, self.n.origin)
         return made.tensor, None
 

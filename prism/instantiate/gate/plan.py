@@ -153,7 +153,7 @@ def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives:
     values |= {name: 2 for name, value in values.items() if name not in known and value > 2}
 
     shapes = plan_bindings(program, sgraph, replace(config, symbols=values))
-    costs = _Costs(sgraph, config, shapes[min(2, len(shapes) - 1)], values)
+    costs = InterpreterCosts(sgraph, config, shapes[min(2, len(shapes) - 1)], values)
     boxes = _Boxes(sgraph, values)
     # Tiles of fixed axes alone change, so the binding stays.
     _grow(
@@ -177,7 +177,7 @@ def _linked(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
 
 def _grow(
     names: Iterable[str],
-    costs: _Costs,
+    costs: InterpreterCosts,
     may: Callable[[str, int], bool],
     taken: Callable[[str, int], object],
     ends: Callable[[float], bool],
@@ -284,7 +284,7 @@ def interpretable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) ->
     A launch that a later one reads from cannot be sampled. The emitted module takes any tile sizes, and the
     interpreter has neither shared memory nor registers to run out of.
     """
-    costs = _Costs(sgraph, config, binding, config.symbols, sampled=True)
+    costs = InterpreterCosts(sgraph, config, binding, config.symbols, sampled=True)
     having: dict[str, list[Kernel]] = {}
     for kernel in sgraph.kernels:
         for n in {t.name for _, role in kernel.roles if isinstance(t := _tile_of(role), sympy.Symbol)}:
@@ -313,7 +313,7 @@ def spread_out(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> Co
                 fixed = isinstance(role, Grid) and not getattr(axis.extent, "free_symbols", None)
                 roles.setdefault(tile.name, []).append((kernel, fixed))
     shared = {name: [k for k, _ in of] for name, of in roles.items() if all(fixed for _, fixed in of)}
-    costs = _Costs(sgraph, config, binding, config.symbols, sampled=True)
+    costs = InterpreterCosts(sgraph, config, binding, config.symbols, sampled=True)
     _grow(
         shared,
         costs,
@@ -406,20 +406,8 @@ def _grid_and_program(
     return (*grid, *shares), _program_s(kernel, work, symbols, binding)
 
 
-def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sampled: bool = False) -> float:
-    """What the interpreter takes for all launches, seconds, roughly.
-
-    Args:
-        sgraph: the sGraph.
-        config: the configuration.
-        binding: the value of every symbol of the extents.
-        sampled: whether launches that can be sampled are, or all programs run.
-    """
-    return _Costs(sgraph, config, binding, config.symbols, sampled=sampled).total
-
-
 @dataclass(slots=True)
-class _Costs:
+class InterpreterCosts:
     """What the interpreter takes for each launch, as symbols change: a change looks at those that have the symbol.
 
     Attributes:

@@ -6,11 +6,9 @@ See `docs/architecture.md` for what one more takes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from prism.cost.device import Device
 from prism.cost.model import CostModel
-from prism.errors import UsageError
 from prism.instantiate.options.dependent import Dependent
 from prism.instantiate.options.descriptors import Descriptors
 from prism.instantiate.options.flattened import Flattened
@@ -32,32 +30,6 @@ def options_of(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> tupl
     """The options of a family."""
     family = Family(sgraph, device, hints)
     return tuple(o(family) for o in OPTIONS)
-
-
-def config_of(values: Mapping[str, int], options: Sequence[type[Option]] = OPTIONS) -> Config:
-    """The configuration that `Config.flat` wrote.
-
-    Raises:
-        UsageError: it has an option that is none of these.
-    """
-    numbered = {"warps": True, "stages": True, **{o.name: o.numbered for o in options}}
-    found: dict[str, Any] = {"symbols": {}}
-    for name, value in values.items():
-        option, dot, launch = name.partition(".")
-        if not dot:
-            found["symbols"][name] = value
-        elif option not in numbered:
-            raise UsageError(
-                f"a configuration has the option {option}, which is not known here",
-                where=name,
-                why=f"launches may have {', '.join(numbered)}",
-                fix="use the version of prism that wrote it",
-            )
-        elif numbered[option]:
-            found.setdefault(option, {})[launch] = value
-        else:
-            found.setdefault(option, []).append(launch)
-    return Config.decode(found)
 
 
 def variants(
