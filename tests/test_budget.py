@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from scripted_clock import Arena
-from test_cache import Run
+from test_cache import WORK, Run
 from test_confirm import confirmed
 from test_study import large
 
@@ -168,20 +168,90 @@ REGIONS = """m (float[4, 32] x, float[32, 32] w) => (float[4, 32] y, float[4, 32
     p = MatMul(x, w)  y = Sigmoid(p)  t = Tanh(x)  z = Mul(t, x) }"""
 
 
-def test_regions_without_time_are_taken_by_the_cost_model_and_nothing_of_that_is_kept(
+def test_regions_without_time_are_taken_by_the_cost_model_until_a_run_has_more(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optimizing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
     monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
-    monkeypatch.setattr(optimizing, "_region_chosen", lambda *_: time.sleep(60))
-    monkeypatch.setattr(optimizing, "TUNED", 0.02)
-    made = run(REGIONS, seconds=120.0)
+    leasts: list[float] = []
+    in_time = optimizing._in_time
+
+    def noted(*args: Any) -> Any:
+        leasts.append(args[-1])
+        return in_time(*args)
+
+    with pytest.MonkeyPatch.context() as short:
+        short.setattr(optimizing, "_region_chosen", lambda *_: time.sleep(60))
+        short.setattr(optimizing, "TUNED", 0.02)
+        short.setattr(optimizing, "LEAST_S", 0.01)
+        short.setattr(optimizing, "_in_time", noted)
+        made = run(REGIONS, seconds=120.0)
+    # A region that came to nothing in its share, of the 2.4 s for all, is a reason to give the next one more.
+    assert leasts[0] == 0.01
+    assert len(leasts) > 2
+    assert all(least > 2 * 0.3 for least in leasts[1:])
     assert made.report.check.cases > 0, "they are checked with the whole"
     assert made.report.measurement is not None
-    assert any("tuned by the cost model alone" in w for w in run.warnings)
-    kept = {p.name for p in (run.place / "cache").iterdir()}
-    assert "searches-1" in kept
-    assert "choices-1" not in kept, "the next run tunes them"
+    (told,) = (w for w in run.warnings if "tuned by the cost model alone" in w)
+    assert "with more time (--budget)" in told
+    with pytest.MonkeyPatch.context() as again:
+        for name in WORK:
+            again.setattr(optimizing, name, done_again)
+        for seconds in (120.0, 60.0):
+            run.warnings.clear()
+            same = run(REGIONS, seconds=seconds)
+            assert run.stages == ["stored"]
+            assert told in run.warnings
+            assert same.module == made.module
+            assert same.report.measurement is not None
+            assert same.report.measurement.date == made.report.measurement.date
+    tuned: list[str] = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        tuned.append(options["region"])
+        return tune(*args, **options)
+
+    monkeypatch.setattr(optimizing, "tune", counted)
+    monkeypatch.setattr("prism.api.partitioned.run_search", done_again)  # all regions were searched before
+    run.warnings.clear()
+    run(REGIONS, seconds=500.0)
+    assert len(tuned) > 1
+    assert "stored" not in run.stages
+    assert not [w for w in run.warnings if "the time ended" in w]
+    run.forbid(*WORK)
+    for longer in (120.0, 500.0, 1e6):  # it is finished, whatever the limit
+        run(REGIONS, seconds=longer)
+        assert run.stages == ["stored"]
+
+
+def done_again(*_: object, **__: object) -> Any:
+    raise AssertionError("done again")
+
+
+def test_without_a_limit_a_run_goes_on_from_one_that_had_time_enough_and_trials_are_known(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit fewer finalists meet, on fewer cases, and not all of the baselines."""
+    resumed: list[tuple[int, int]] = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        found = tune(*args, **options)
+        resumed.append((found.resumed, len(found.trials)))
+        return found
+
+    monkeypatch.setattr(optimizing, "tune", counted)
+    text = "m (float[4, 48] x) => (float[4, 48] y) { t = Tanh(x)  r = Mul(t, x)  y = Exp(r) }"
+    run(text, seconds=500.0)
+    assert "stored" not in run.stages
+    monkeypatch.setattr(optimizing, "run_search", done_again)
+    run(text)
+    assert "stored" not in run.stages
+    assert "confirmation" in run.stages
+    assert [again for again, _ in resumed] == [0, resumed[0][1]]
+    run.forbid(*WORK)
+    for limit in ({}, {"seconds": 500.0}):
+        run(text, **limit)
+        assert run.stages == ["stored"]
 
 
 def test_where_time_is_short_the_region_that_takes_longest_is_tuned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,11 +312,15 @@ class Hanging(Arena):
         return super().ask(request, timeout_s)
 
 
-def test_a_match_that_is_cut_off_does_not_count_and_what_was_cut_is_not_kept(tmp_path: Path) -> None:
+def test_a_match_that_is_cut_off_does_not_count_and_is_made_up_for_where_there_is_more_time(tmp_path: Path) -> None:
     store = Store(Cache("timings", tmp_path))
-    found = confirmed(Hanging({"eager4": 2.0, "eager1": 2.0}), store, until=Deadline.after(2.0))
+    found_in = 2.0
+    found = confirmed(Hanging({"eager4": 2.0, "eager1": 2.0}), store, until=Deadline.after(found_in))
     assert len(found.matches) == 1
     assert found.ratios == pytest.approx((2.0,), rel=0.1)
+    same = confirmed(Arena({}), store, until=Deadline(time.monotonic() + 500.0, found_in))
+    assert same.stored
+    assert same.ratios == found.ratios
     again = Arena({"eager4": 2.0, "eager1": 2.0})
     assert len(confirmed(again, store).matches) == 2
     assert confirmed(Arena({}), store).matches != found.matches

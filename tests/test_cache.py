@@ -12,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import sympy
@@ -21,7 +22,7 @@ import prism.api as api
 from prism.api import optimizing
 from prism.api.partitioned import ONE_BY_ONE
 from prism.cli.app import main
-from prism.errors import ExitCode, NoImprovementError, UsageError
+from prism.errors import ExitCode, ModelError, NoImprovementError, UsageError
 from prism.events import Event, StageFinished, Warned
 from prism.generate.partition import partition
 from prism.instantiate import study
@@ -256,6 +257,31 @@ def test_timing_anew_searches_nothing_again_and_that_nothing_is_better_is_rememb
         run(kernels=3e-3)
     assert again.value.why.split(" (")[0] == first.value.why.split(" (")[0]
     assert "stored, of 20" in again.value.why
+
+
+def test_a_program_that_was_compared_with_its_model_is_not_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.onnx"
+    model = onnx.parser.parse_model(HEAD + ONE)
+    onnx.save(model, path)
+    program, before = api.load_compared(path)
+    assert not before
+    with monkeypatch.context() as patch:
+        patch.setattr("prism.frontend.onnx.conformance.checked", None)
+        assert api.load_compared(path) == (program, True)
+        assert program.conformance is not None
+        with pytest.raises(TypeError):
+            api.load(path)
+        assert api.load_compared(path, check=False)[0].conformance is None
+    # Of data in other files the model's bytes say nothing.
+    weight = onnx.numpy_helper.from_array(np.ones(32, np.float32), "g")
+    del model.graph.input[1]
+    model.graph.initializer.append(weight)
+    onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    assert [api.load_compared(path)[1] for _ in range(2)] == [False, False]
+    with pytest.raises(ModelError, match="cannot be read"):
+        api.load_compared(tmp_path / "none.onnx")
 
 
 def test_a_damaged_entry_is_as_good_as_none(run: Run) -> None:

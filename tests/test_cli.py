@@ -63,6 +63,9 @@ class FakeApi:
             raise ModelError("not an ONNX model", where=str(path), why="no graph in it", fix="export it again")
         return FakeProgram(f"program {path.stem}")
 
+    def load_compared(self, path: Path, assume: tuple[str, ...] = (), check: bool = True) -> tuple[str, bool]:
+        return self.load(path, check), False
+
     def better_in_parts(self, path: Path, target: str | None, baselines: object) -> str:
         return ""
 
@@ -116,6 +119,15 @@ def test_optimize(api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert api.asked["seed"] == 0
     assert api.asked["target"] is None
     assert api.asked["budget"] == {}
+
+
+def test_the_time_that_is_given_is_the_commands_whatever_had_passed_before(api: FakeApi) -> None:
+    given = []
+    for _ in range(2):
+        assert main(["optimize", "model.onnx", "--budget", "5m"]) == ExitCode.DONE
+        given.append(api.asked["seconds"])
+    assert [d.given for d in given] == [300.0, 300.0]
+    assert all(0.0 < d.left < 300.0 for d in given)
 
 
 def test_shapes_to_tune_at(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
@@ -383,7 +395,7 @@ def slow(path, data):
 def optimize(program, *, out, **options):
     folder._write = slow
     folder.write_folder(out, {"a.py": b"1", "b.py": b"2"})
-api.load, api.SearchBudget, api.optimize = (lambda path, check: str(path)), dict, optimize
+api.load_compared, api.SearchBudget, api.optimize = (lambda path, **_: (str(path), False)), dict, optimize
 api.better_in_parts = lambda path, target, baselines: ""
 sys.modules["prism.api"] = prism.api = api
 from prism.cli import main

@@ -110,6 +110,13 @@ def test_kernels_are_checked_on_what_is_given(
     assert "inputs given" in capsys.readouterr().err
     ((array,),) = (list(s.values()) for s in seen)
     np.testing.assert_array_equal(array, given)
+    assert main([*command, *out]) == ExitCode.DONE
+    assert "inputs given" in (told := capsys.readouterr().err)
+    assert "stored, error" in told
+    assert len(seen) == 1
+    save(tmp_path / "data.npz", **{"x.1": given + 1})
+    assert main([*command, *out]) == ExitCode.DONE
+    assert len(seen) == 2
 
 
 @pytest.mark.usefixtures("small_gate")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from quick import RunPython
 
 import prism.api as api
 import prism.api.whole_models as whole
-from prism.api import optimize_model, optimize_model_ranges
+from prism.api import optimize_model, optimize_model_ranges, optimizing
 from prism.api.model_inputs import feeds
 from prism.api.optimizing import Produced
 from prism.api.options import Options
@@ -379,6 +380,42 @@ def test_a_second_run_of_a_model_in_parts_does_nothing_again(
     assert sum("stored, of 20" in line for line in told) == 2, "the comparison and the confirmation of the whole"
     for file in ("island_0/island_0.py", "model.py", "model.onnx", "island_1.weights.pt"):
         assert (tmp_path / "out" / file).read_bytes() == (folder / file).read_bytes()
+
+
+def test_an_island_that_had_no_time_has_none_again_until_a_run_has_more(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
+    monkeypatch.setattr("prism.instantiate.confirm.MATCHES", 1)
+    shutil.copytree(folder.parent / "cache", tmp_path / "cache")
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path / "cache"))
+    tried: list[str] = []
+    make = optimizing.produce
+
+    def first_alone(program: Program, options: Options) -> Produced:
+        tried.append(program.name)
+        if program.name != "island_0":
+            raise NoImprovementError("no time", fix=optimizing.MORE_TIME)
+        return make(program, options)
+
+    monkeypatch.setattr(whole, "produce", first_alone)
+    given = np.load(folder.parent / "data.npz")
+    text = GATED_LAYERS.replace("Sigmoid(m1)", "Tanh(m1)")
+    made: list[ModelReport] = []
+    asked: list[list[str]] = []
+    told: list[Event] = []
+    with saved(text, tmp_path, **GATES) as path:
+        for seconds in (500.0, 500.0, 400.0, 501.0):
+            tried.clear()
+            told.clear()
+            options: dict[str, Any] = {"inputs": dict(given), "trials": 1, "listener": told.append}
+            made.append(optimize_model(path, target="cpu", seconds=seconds, **options).report)
+            asked.append(sorted(tried))
+            said = [e.message for e in told if isinstance(e, Warned) and "had no time" in e.message]
+            assert len(said) == (len(made) in (2, 3))
+    assert asked == [["island_0", "island_1"], ["island_0"], ["island_0"], ["island_0", "island_1"]]
+    assert all([i.why for i in m.islands] == [i.why for i in made[0].islands] for m in made)
+    assert made[0].islands[1].why == "no time"
 
 
 def test_every_island_is_explained_by_itself(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from prism.api.proofs import ProvedSGraph
 from prism.api.proving import prove, prove_models
 from prism.api.ranged import RangedResult, optimize_ranges
 from prism.api.region_search import Search, SearchBudget, SearchInterruptedError, SearchResult
+from prism.api.results import load_compared
 from prism.api.rules import operators
 from prism.api.searching import search
 from prism.api.verifying import explain, verify
@@ -41,6 +42,7 @@ __all__ = [
     "better_in_parts",
     "explain",
     "load",
+    "load_compared",
     "operators",
     "optimize",
     "optimize_model",

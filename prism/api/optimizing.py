@@ -14,6 +14,7 @@ write    the folder, whole or not at all
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -106,12 +107,15 @@ ENDING_S = 16.0
 8 to 12 that it takes for models of two layers on two cores (measured)."""
 LEAST_S = 10.0
 """What a region takes until two trials and its checks are made, on two cores: seconds (measured). With less time the
-cost model picks alone, and the regions that take longest come first."""
+cost model picks alone, and the regions that take longest come first. Where none was made in the time of one, as on a
+machine that others use, the next has twice as much: few that are tuned are worth more than many that nearly are."""
 CLOSING_S = 4.0
 """What the certificate and the folder are left of the time when contenders have met: seconds, of 2 to 3 that they take
 (measured): what is measured and not written is lost."""
 SHORT_CASES = 6
 """Cases of the numeric gate where the time is limited."""
+FINISHED = sys.float_info.max
+"""The limit, seconds, of runs that had time enough: any, but not none."""
 GRACE_S = 2.0
 """What it takes, beyond the time that is given, to end: seconds."""
 WHOLE_CASES = 3
@@ -210,7 +214,7 @@ def optimize(
     only_better: bool = True,
     baselines: Sequence[str] | None = None,
     anew: bool = False,
-    seconds: float | None = None,
+    seconds: float | Deadline | None = None,
     inputs: Mapping[str, Any] | None = None,
     assume: Stated = (),
 ) -> OptimizeResult:
@@ -233,8 +237,9 @@ def optimize(
         baselines: what kernels are timed against on a device that is here, of `eager`, `compile` and `onnxruntime`:
             the best of those that are installed counts; all by default.
         anew: whether everything is timed again; by default what an earlier run of the same program stored is used.
-        seconds: after which the run ends, with the best that is proved, checked and measured by then; what it finished
-            is kept, so that the next run goes on. Only the main thread's runs can be ended at any point.
+        seconds: after which the run ends, with the best that is proved, checked and measured by then; a run that is
+            given as many, or fewer, comes to the same at once, and one that is given more goes on. Only the main
+            thread's runs can be ended at any point.
         inputs: arrays or tensors by the inputs' names: the kernels are checked on these, too, and symbolic dimensions
             that `shapes` does not name are tuned at their lengths.
         assume: what is so of the inputs, as for `trace`, besides what is stated there: the kernels are for such inputs
@@ -299,6 +304,7 @@ STEP_BY_STEP = (
     "what was given is estimated with the steps of its loops operator by operator; torch's own recurrent layers "
     "(cuDNN), which run several steps at a time, are not in that estimate"
 )
+AGAIN = "the same command gives this again, and one with more time (--budget), or without a limit, goes on"
 MORE_TIME = "run it again: what was finished is kept, and not done again; or give it more time (--budget)"
 
 
@@ -310,7 +316,7 @@ def ending(time: Deadline, before: str, where: str) -> Iterator[None]:
         NoImprovementError: it was ended.
     """
     try:
-        with Deadline(time.end + GRACE_S).limited():
+        with time.moved(GRACE_S).limited():
             yield
     except OutOfTimeError:
         raise NoImprovementError(
@@ -392,9 +398,12 @@ def produce(program: Program, options: Options) -> Produced:
             returned=returned if program.places is not None else (),
             ranges=program.ranges,
         )
-        spare = Deadline(time.end + GRACE_S).part(0.75)
+        spare = time.moved(GRACE_S).part(0.75)
         derived = tools.results.certificate(
-            request, key(choice.proved.sgraph), lambda: certificate_of(request, found, choice, recorder, worker, spare)
+            request,
+            key(choice.proved.sgraph),
+            time.given,
+            lambda: certificate_of(request, found, choice, recorder, worker, spare),
         )
         made = recorded(artifacts(request, found, choice, module, platform, recorder, derived), choice.opinion)
         return Produced(program, made, found, module)
@@ -423,15 +432,30 @@ def _found(request: Request, worker: Worker, tools: _Tools) -> tuple[SearchResul
         else:
             found, choice = _composed(request, regions, worker, tools, known)
     except NoImprovementError as error:
-        # Of what did not run at all, or had no time, another try may say something else.
-        if type(error) is NoImprovementError and not tools.cut:
-            results.keep_refusal(request, error, recorder.warnings[before:])
+        _warn_of_cut(tools)
+        # Of what did not run at all another try may say something else.
+        if type(error) is NoImprovementError:
+            results.keep_refusal(request, error, recorder.warnings[before:], _lasts(request, tools))
         raise
-    if tools.cut:
-        recorder.warn(f"the time ended: {'; '.join(tools.cut)}; the next run of the same command goes on")
-    else:
-        results.keep_choice(request, found, choice, recorder.warnings[before:])
+    _warn_of_cut(tools)
+    results.keep_choice(request, found, choice, recorder.warnings[before:], _lasts(request, tools))
     return found, choice
+
+
+def _lasts(request: Request, tools: _Tools) -> float:
+    """The most seconds for which a run comes to what this one came to.
+
+    What had time enough is not compared with all baselines, nor checked on all cases, where the time was limited.
+    """
+    if tools.cut:
+        return tools.time.given
+    return FINISHED if request.baselines and tools.time.finite else math.inf
+
+
+def _warn_of_cut(tools: _Tools) -> None:
+    if tools.cut:
+        said = [f"{what} ({n} times)" if n > 1 else what for what, n in Counter(tools.cut).items()]
+        tools.recorder.warn(f"the time ended: {'; '.join(said)}; {AGAIN}")
 
 
 def _as_one(
@@ -459,7 +483,7 @@ def _recalled(request: Request, tools: _Tools) -> tuple[SearchResult, Choice] | 
         NoImprovementError: it found nothing that is better.
     """
     start = tools.recorder.clock()
-    kept = tools.results.choice(request)
+    kept = tools.results.choice(request, tools.time.given)
     if kept is None:
         return None
     for message in kept.warnings:
@@ -747,7 +771,8 @@ def _each_chosen(
         VerificationError: kernels that were proved compute something else.
     """
     choices: dict[str, Choice] = {}
-    until = Deadline(min(tools.time.part(TUNED).end, tools.time.end - ENDING_S))
+    until = min(tools.time.part(TUNED), tools.time.moved(-ENDING_S), key=lambda d: d.end)
+    short = 0.0
     while True:
         refused: set[str] = set()
         for key_, r in _longest_first(searches) if until.finite else searches.distinct.items():
@@ -763,7 +788,11 @@ def _each_chosen(
                 left = len(searches.distinct) - len(choices)
                 which = f"region {len(choices) + 1} of {len(searches.distinct)}"
                 with tools.recorder.within(1, which):
-                    choices[key_] = _in_time(own, r.result, replace(tools, time=until), place, left)
+                    before = until.left
+                    least = max(LEAST_S, 2.0 * short)
+                    choices[key_] = _in_time(own, r.result, replace(tools, time=until), place, left, least)
+                    if until.finite and not choices[key_].tuned.trials:
+                        short = max(short, before - until.left)
             except (NoImprovementError, VerificationError, CompilerError) as error:
                 wrong = isinstance(error, VerificationError)
                 parts = (r.region,) if wrong else finer(r.region)
@@ -820,7 +849,7 @@ def _region_chosen(request: Request, found: SearchResult, tools: _Tools, place: 
     return choice
 
 
-def _in_time(request: Request, found: SearchResult, tools: _Tools, place: Path, regions: int) -> Choice:
+def _in_time(request: Request, found: SearchResult, tools: _Tools, place: Path, regions: int, least: float) -> Choice:
     """What is chosen of a region's search within its share of the time.
 
     Where that is too short, it is the best by the cost model alone, checked with the whole, and measured with it.
@@ -831,25 +860,26 @@ def _in_time(request: Request, found: SearchResult, tools: _Tools, place: Path, 
         tools: their time is that of all regions that are left.
         place: for modules.
         regions: how many are left.
+        least: the seconds that one should have.
 
     Raises:
         OutOfTimeError: the device does not say what a kernel takes before it is compiled.
     """
-    name = request.program.name
     if not tools.time.finite:
         return _region_chosen(request, found, tools, place)
-    share = max(tools.time.left / regions, LEAST_S)
+    left = tools.time.left
+    share = max(left / regions, least)
     try:
-        if share > tools.time.left:
+        if share > left:
             kept = _recalled(request, tools)
             if kept is not None:
                 return kept[1]
             raise OutOfTimeError
-        own = replace(tools, time=tools.time.part(share / tools.time.left))
+        own = replace(tools, time=tools.time.part(share / left))
         with own.time.limited():
             return _region_chosen(request, found, own, place)
     except OutOfTimeError:
-        tools.cut.append(f"a region ({', '.join(request.program.outputs)} of {name}) is tuned by the cost model alone")
+        tools.cut.append("a region is tuned by the cost model alone")
     platform, hints = tools.platform, request.program.hints
     spare = place / "estimated"
     spare.mkdir()
@@ -1138,14 +1168,22 @@ def _right_for(
     """
     program, sgraph, config = request.program, choice.proved.sgraph, choice.best.config
     own = {t.name: given[t.name] for t in program.inputs if t.name in given}
-    with tools.recorder.stage("inputs given") as detail:
+    stored = True
+
+    def check() -> CheckSummary:
+        nonlocal stored
+        stored = False
         path = _emitted(tools.folder / "given", sgraph, _formula(found), tools.platform, [config], ())
         report = check_given(program, path, sgraph, config, own, runner=tools.runner)
         if report.rounding:
             raise _nothing_better(program.name, report.failures)
-        checked = merged_checks([choice.checked, report.summary()])
-        detail.append(f"error {max(report.worst.values(), default=0.0):.2g} of what is allowed")
-    return replace(choice, checked=checked)
+        return report.summary()
+
+    with tools.recorder.stage("inputs given") as detail:
+        summary = tools.results.checked(request, f"{key(sgraph)} {config.key()}", own, check)
+        detail += ["stored"] if stored else []
+        detail.append(f"error {max(summary.worst.values(), default=0.0):.2g} of what is allowed")
+    return replace(choice, checked=merged_checks([choice.checked, summary]))
 
 
 def _beside(
@@ -1196,7 +1234,7 @@ def _confirmed(
         basis = (
             f"{platform.device_name} {platform.compiler} {versions()} {version_of('onnxruntime')} protocol {PROTOCOL}"
         )
-        until = Deadline(tools.time.end - CLOSING_S)
+        until = tools.time.moved(-CLOSING_S)
         outcome = confirm(bench, kernels, found, store=tools.store, basis=basis, until=until)
         detail.append(f"stored, of {outcome.date}" if outcome.stored else "timed anew")
     busy = others_now() if outcome.stored and outcome.loads else None

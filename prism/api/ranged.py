@@ -104,7 +104,7 @@ def optimize_ranges(
     only_better: bool = True,
     baselines: Sequence[str] | None = None,
     anew: bool = False,
-    seconds: float | None = None,
+    seconds: float | Deadline | None = None,
     inputs: Mapping[str, Any] | None = None,
     original: Path | None = None,
     assume: Stated = (),

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from pickle import PicklingError
 from typing import TypeVar
+
+import numpy as np
 
 import prism
 from prism.api import loading
@@ -25,16 +28,21 @@ from prism.api.region_search import SearchBudget, SearchResult
 from prism.cost.model import CostModel
 from prism.egraph.derivation.certificate import Derivation
 from prism.egraph.rules import rule_files
-from prism.errors import NoImprovementError
+from prism.errors import NoImprovementError, UsageError
+from prism.events import CheckSummary
+from prism.folders import cache_root
 from prism.instantiate.cache import Cache, digest, version_of
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.plain_pickles import dumps, loads
 from prism.platforms.platform import Platform
+from prism.program.assumptions import Stated
 from prism.program.nodes import Conformance, Program
 from prism.sgraph.nodes import SGraph
 
 SEARCHES, CHOICES, CERTIFICATES, COMPARISONS = "searches", "choices", "certificates", "comparisons"
 """Kinds of entries."""
+_ELSEWHERE = b"location"
+"""What the bytes of a model hold that keeps data in other files; of one that holds it by chance nothing is kept."""
 _CODE = (".py", ".egg", ".hpp", ".cpp", ".h")
 """Files of the package that decide what a run finds."""
 
@@ -61,6 +69,7 @@ class Kept:
         choice: what was chosen of it, but for the cost model, which is made again.
         refusal: why nothing was; one of the two.
         warnings: what the run warned of on the way.
+        given: the most seconds for which that is what a run comes to; infinite where it does not hang on them.
     """
 
     date: str
@@ -68,6 +77,7 @@ class Kept:
     choice: _Chosen | None
     refusal: Refusal | None
     warnings: tuple[str, ...]
+    given: float = math.inf
 
     def error(self) -> NoImprovementError | None:
         """The refusal as it was raised."""
@@ -97,6 +107,14 @@ class _Chosen:
     def choice(self) -> Choice:
         proved, best, tuned, checked, *rest = self.fields
         return Choice(proved, best, None, tuned, checked, *rest)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Derived:
+    """A certificate; `given` as in `Kept`."""
+
+    derivation: Derivation
+    given: float
 
 
 def _without_model(c: Choice) -> _Chosen:
@@ -129,36 +147,67 @@ class Results:
         if not found.interrupted:
             self._put(SEARCHES, self._searched(program, budget), found)
 
-    def choice(self, request: Request) -> Kept | None:
-        """What an earlier run chose."""
+    def choice(self, request: Request, given: float = math.inf) -> Kept | None:
+        """What an earlier run chose that was given so many seconds, or more, or needed no more."""
         key = self._chosen(request)
-        return None if self.anew or not key else self._get(CHOICES, key, Kept)
+        kept = None if self.anew or not key else self._get(CHOICES, key, Kept)
+        return kept if kept is not None and given <= kept.given else None
 
-    def keep_choice(self, request: Request, search: SearchResult, choice: Choice, warnings: Sequence[str]) -> None:
-        """Keep what was chosen."""
-        kept = Kept(now_text(), search, _without_model(choice), None, tuple(warnings))
-        if not search.interrupted:
+    def keep_choice(
+        self,
+        request: Request,
+        search: SearchResult,
+        choice: Choice,
+        warnings: Sequence[str],
+        given: float = math.inf,
+    ) -> None:
+        """Keep what was chosen; `given` as in `Kept`."""
+        kept = Kept(now_text(), search, _without_model(choice), None, tuple(warnings), given)
+        if not search.interrupted or math.isfinite(given):
             self._put(CHOICES, self._chosen(request), kept)
 
-    def keep_refusal(self, request: Request, error: NoImprovementError, warnings: Sequence[str]) -> None:
-        """Keep that nothing of what was found is better."""
+    def keep_refusal(
+        self, request: Request, error: NoImprovementError, warnings: Sequence[str], given: float = math.inf
+    ) -> None:
+        """Keep that nothing of what was found is better; `given` as in `Kept`."""
         refusal = Refusal(error.what, error.where, error.why, error.fix)
-        self._put(CHOICES, self._chosen(request), Kept(now_text(), None, None, refusal, tuple(warnings)))
+        self._put(CHOICES, self._chosen(request), Kept(now_text(), None, None, refusal, tuple(warnings), given))
 
-    def certificate(self, request: Request, sgraph: str, make: Callable[[], Derivation]) -> Derivation:
+    def certificate(self, request: Request, sgraph: str, given: float, make: Callable[[], Derivation]) -> Derivation:
         """The certificate of an sGraph of the request's program.
 
         Args:
             request: what was asked for.
             sgraph: its key.
-            make: derives it, where no earlier run did.
+            given: the seconds that the run was given.
+            make: derives it, where no earlier run did, or tried in as much time; what did not end then is tried once
+                more where everything is timed again.
         """
         key = f"{self._searched(request.program, request.budget)} {sgraph}"
-        found = self._get(CERTIFICATES, key, Derivation)
+        found = self._get(CERTIFICATES, key, _Derived)
+        if found is None or given > found.given or (self.anew and found.derivation.reason):
+            made = make()
+            found = _Derived(made, given if made.reason else math.inf)
+            self._put(CERTIFICATES, key, found)
+        return found.derivation
+
+    def checked(
+        self, request: Request, config: str, given: Mapping[str, np.ndarray], make: Callable[[], CheckSummary]
+    ) -> CheckSummary:
+        """What a check on the user's own inputs gave.
+
+        Args:
+            request: what was asked for.
+            config: what is checked: the sGraph's key and its configuration's.
+            given: the inputs.
+            make: checks, where no earlier run did; what it raises is not kept.
+        """
+        drawn = [(n, x.dtype.str, x.shape, hashlib.sha256(x.tobytes()).hexdigest()) for n, x in sorted(given.items())]
+        key = digest(self._searched(request.program, request.budget), self.machine, config, drawn)
+        found = None if self.anew else self._get(COMPARISONS, key, CheckSummary)
         if found is None:
             found = make()
-            if not found.reason:  # what was not derived may be by a machine that has more time
-                self._put(CERTIFICATES, key, found)
+            self._put(COMPARISONS, key, found)
         return found
 
     def _searched(self, program: Program, budget: SearchBudget) -> str:
@@ -189,28 +238,36 @@ class Results:
                 Cache(kind, self.root).put_bytes(digest(key), dumps(value))
 
 
-def load_compared(path: Path, *, rules: Sequence[Path | str], check: bool, root: Path) -> Program:
-    """A model that holds all of its data, as `load` reads it; what an earlier run compared is not compared again.
+def load_compared(
+    path: Path, *, assume: Stated = (), rules: Sequence[Path | str] = (), check: bool = True, root: Path | None = None
+) -> tuple[Program, bool]:
+    """A model as `load` reads it, and whether an earlier run compared it: that is not done again.
 
     Args:
-        path: the file.
+        path: the file; where some of its data lie in others it is always compared.
+        assume: as for `load`.
         rules: rule files of the user's own.
         check: whether the program is compared with the model.
-        root: the cache folder.
+        root: the cache folder; the user's by default.
     """
-    if not check:
-        return loading.load(path, rules=rules, check=False)
-    own = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in rules]
-    key = digest(code_digest(), versions(), own, hashlib.sha256(path.read_bytes()).hexdigest())
+    key = ""
+    if check:
+        with suppress(OSError, UsageError):  # what is missing is told by who reads it
+            data, root = path.read_bytes(), root or cache_root()
+            own = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in rules]
+            if _ELSEWHERE not in data:
+                key = digest(code_digest(), versions(), own, hashlib.sha256(data).hexdigest())
+    if root is None or not key:
+        return loading.load(path, assume=assume, rules=rules, check=check), False
     cache = Cache(COMPARISONS, root)
-    data = cache.get_bytes(key)
-    known = None if data is None else loads(data)
-    program = loading.load(path, rules=rules, check=not isinstance(known, Conformance))
+    stored = cache.get_bytes(key)
+    known = None if stored is None else loads(stored)
     if isinstance(known, Conformance):
-        return replace(program, conformance=known)
+        return replace(loading.load(path, assume=assume, rules=rules, check=False), conformance=known), True
+    program = loading.load(path, assume=assume, rules=rules)
     if program.conformance is not None:
         cache.put_bytes(key, dumps(program.conformance))
-    return program
+    return program, False
 
 
 def results_of(request: Request, platform: Platform, cache: Path, *, anew: bool) -> Results:

@@ -24,11 +24,11 @@ import numpy as np
 
 from prism.api import loading
 from prism.api.model_inputs import Feeds, drawn, feeds, given_feeds, smaller
-from prism.api.optimizing import MORE_TIME, Produced, ending, no_better, produce
+from prism.api.optimizing import AGAIN, MORE_TIME, Produced, ending, no_better, produce
 from prism.api.options import Options
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
-from prism.api.results import COMPARISONS, code_digest, load_compared, now_text
+from prism.api.results import CHOICES, COMPARISONS, code_digest, load_compared, now_text
 from prism.api.rules import declared
 from prism.api.trivial import nothing_to_gain
 from prism.backends.assembled import Step, assembled_text
@@ -43,6 +43,7 @@ from prism.errors import (
     UsageError,
     VerificationError,
     debugging,
+    some,
 )
 from prism.events import IslandReport, KeptReport, Listener, ModelReport, Recorder
 from prism.folders import cache_or_spare
@@ -146,7 +147,7 @@ def optimize_model(
     baselines: Sequence[str] | None = None,
     anew: bool = False,
     check: bool = True,
-    seconds: float | None = None,
+    seconds: float | Deadline | None = None,
     inputs: Mapping[str, Any] | None = None,
 ) -> ModelResult:
     """Optimise what prism reads of an ONNX model, and leave the rest as it is.
@@ -332,7 +333,8 @@ class Run:
             self._comparable(given, stock)
             sizes = self._boundaries(given)
         with tempfile.TemporaryDirectory(prefix="prism-whole-") as place:
-            islands = self._islands(sizes, Path(place))
+            late = Late(Cache(CHOICES, self.cache), self._late_key(given), self.options)
+            islands = self._islands(sizes, Path(place), late)
             sets = candidates(islands)
             if not sets:
                 raise self._nothing(islands)
@@ -341,6 +343,7 @@ class Run:
             found, best = self._timed(given, wholes, stock, plain)
             if best:
                 self._compared(given, wholes[best], stock, plain)
+        late.keep([m.report for m in islands if m.ended])
         for made in islands:
             if made.kernels is not None and made.report.name not in sets[best]:
                 made.report = replace(made.report, folder="", same_as="", why=NOT_IN_THE_WHOLE)
@@ -350,7 +353,8 @@ class Run:
                 "the assembled model is no faster than onnxruntime",
                 where=where,
                 why=no_better(report.best_seconds, report.baseline_seconds, report.baseline, found),
-                fix="keep the model as it is, or tune at other shapes (--shape); --anew times again",
+                fix="keep the model as it is, or tune at other shapes (--shape); --anew times again"
+                + ("; or give it more time (--budget): islands had none" if any(m.ended for m in islands) else ""),
             )
         files = self._assembled(islands, sets[best])
         return report, files | render_model(report, files)
@@ -408,11 +412,14 @@ class Run:
                 ) from None
         return found
 
-    def _islands(self, sizes: Mapping[str, Mapping[str, int]], place: Path) -> list[_Made]:
+    def _islands(self, sizes: Mapping[str, Mapping[str, int]], place: Path, late: Late) -> list[_Made]:
         """What comes of each island."""
         found: list[_Made] = []
         first: dict[str, _Made] = {}
         todo = [(i, sizes.get(i.name, {})) for i in reversed(self.parts.islands)]
+        known = late.known()
+        if known:
+            self.recorder.warn(f"stored: {some(known)} had no time; {AGAIN}")
         time = self.options.time.part(MADE)
         if time.finite:
             todo.sort(key=lambda x: len(x[0].nodes))
@@ -425,7 +432,8 @@ class Run:
             part = self.parts.part(island)
             place_in = f"{island.name} of {len(self.parts.islands)}"
             with self.recorder.stage(island.name) as detail, self.recorder.within(0, place_in):
-                made = self._island(island, part, first.get(part.key), own, place, time.part(share))
+                again = known.get(island.name, "")
+                made = self._island(island, part, first.get(part.key), own, place, time.part(share), again)
                 detail += [f"{len(island.nodes)} nodes", _outcome(made.report)]
             if made.failed and len(island.nodes) > 1:
                 # What fails is in one of its halves, and the other may do without.
@@ -446,8 +454,12 @@ class Run:
         sizes: Mapping[str, int],
         place: Path,
         time: Deadline,
+        again: str,
     ) -> _Made:
+        """What comes of an island; `again` is why an earlier run had no time for it, which nothing has changed."""
         report = IslandReport(island.name, len(island.nodes), dict(Counter(self.parts.operators(island))))
+        if again:
+            return _Made(replace(report, why=again), ended=True)
         foreign = next((p for p in (*part.inputs, *part.outputs) if p.dtype not in BOUNDARY), None)
         if foreign is not None:
             why = f"{foreign.name} is of type {foreign.dtype}, which does not pass between numpy and onnxruntime"
@@ -460,7 +472,8 @@ class Run:
         file.write_bytes(part.data)
         try:
             check = self.check and like is None
-            program = fold_constants(load_compared(file, rules=self.options.rules, check=check, root=self.cache))
+            read, _ = load_compared(file, rules=self.options.rules, check=check, root=self.cache)
+            program = fold_constants(read)
         except PrismError as error:
             return _Made(replace(report, why=_said(error)), failed=True)
         if like is not None and like.kernels is not None:
@@ -597,8 +610,19 @@ class Run:
         drawn_of = (sorted(given.sizes.items()), sorted(self.options.shapes.items()), self.options.seed, DRAWS)
         if self.options.inputs is not None:
             drawn_of = (*drawn_of, *(hashlib.sha256(x.tobytes()).hexdigest() for _, x in sorted(given.arrays.items())))
+        return digest(*self._basis(), made, drawn_of)
+
+    def _late_key(self, given: Feeds) -> str:
+        """What it depends on which islands there was time for."""
+        o = self.options
+        rules = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in o.rules]
+        bounds = (o.budget or SearchBudget()).as_dict()
+        return digest("late", *self._basis(), sorted(given.sizes.items()), rules, bounds, o.trials, o.seed)
+
+    def _basis(self) -> tuple[object, ...]:
+        """The model, the machine, and what is installed there."""
         machine = (self.platform.device_name, self.platform.compiler, versions(), version_of("onnxruntime"))
-        return digest(code_digest(), hashlib.sha256(self.path.read_bytes()).hexdigest(), made, drawn_of, machine)
+        return code_digest(), hashlib.sha256(self.path.read_bytes()).hexdigest(), machine
 
     def _expected(
         self, arrays: Mapping[str, np.ndarray], stock: Stock, plain: Stock
@@ -664,6 +688,34 @@ class Run:
             versions=versions(),
             warnings=tuple(self.recorder.warnings),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The islands that a run had no time for: one that is given no more has none for them either.
+
+    Attributes:
+        cache: where that is kept.
+        key: all that it depends on, but for the time.
+        options: of this run.
+    """
+
+    cache: Cache
+    key: str
+    options: Options
+
+    def known(self) -> dict[str, str]:
+        """Why an earlier run kept them, by name."""
+        entry = None if self.options.anew else self.cache.get(self.key)
+        if entry is None or self.options.time.given > entry["given"]:
+            return {}
+        return {str(name): str(why) for name, why in entry["islands"].items()}
+
+    def keep(self, islands: Sequence[IslandReport]) -> None:
+        """Keep which they were, of a run that came to its end."""
+        if islands:
+            known = {i.name: i.why for i in islands}
+            self.cache.put(self.key, {"given": self.options.time.given, "islands": known})
 
 
 def candidates(islands: Sequence[_Made]) -> list[frozenset[str]]:

@@ -73,7 +73,7 @@ def optimize_model_ranges(
     baselines: Sequence[str] | None = None,
     anew: bool = False,
     check: bool = True,
-    seconds: float | None = None,
+    seconds: float | Deadline | None = None,
     original: bool = False,
 ) -> ModelRanges:
     """Optimise what prism reads of an ONNX model for a range of lengths, each part of it with its own choice.

@@ -182,14 +182,15 @@ def optimize(
         assume: what is so of an input, as "x > 0", "x != 0", "x in [0, 1]", "x in {0, 1}": the kernels are for such
             inputs alone, and their function checks them on request; give it again for others.
         budget: the time that the run may take, as 60s, 5m or 1h: it ends then, with the best that is proved, checked
-            and measured by that time. What it finished is kept, and the next run of the same command goes on.
+            and measured by that time. What it finished is kept: the same command gives the same again, at once, and one
+            with more time, or without a limit, goes on.
         anew: time everything again, instead of using what an earlier run stored.
         check: compare the program with the model as it is read, by onnx's reference runtime; on by default.
         verbose: show every step.
         json: print the report as JSON instead of the summary.
     """
     from prism.cli.progress import Progress
-    from prism.process.deadline import since_start
+    from prism.process.deadline import Deadline, since_start
     from prism.report.folder import check_writable
 
     seconds = _seconds(budget)
@@ -207,12 +208,13 @@ def optimize(
         program = None
         with progress.recorder.stage("load") as detail:
             try:
-                program = api.load(model, check=check, **({"assume": assume} if assume else {}), **own)
+                program, compared = api.load_compared(model, assume=assume, check=check, **own)
             except FaultyModelError:
                 raise
             except UnsupportedError as error:
                 detail.append(f"in parts: {error.what}")
             else:
+                detail += ["compared with the model before"] if compared else []
                 why = api.better_in_parts(model, target, baseline or None)
                 if why:
                     program = None
@@ -243,7 +245,7 @@ def optimize(
             "baselines": baseline or None,
             "anew": anew,
             "inputs": given,
-            "seconds": None if ends is None else max(0.0, ends - time.monotonic()),
+            "seconds": None if ends is None or seconds is None else Deadline(ends, seconds),
             **own,
         }
         try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +52,8 @@ AGREE = 1.2
 """Matches agree whose gains are no further apart than this, as a ratio."""
 MATCHES = 4
 """Matches at most."""
+WITHIN = "within"
+"""Of what is stored: the seconds that the run was given which cut it short."""
 WORTH = 1.02
 """A range that begins below this is no gain: by so much two processes that run the same code may differ."""
 
@@ -169,7 +172,8 @@ def confirm(
         baselines: what is there to compare with; where there are none, the fastest kernel is looked for, in one match.
         store: of matches of earlier runs.
         basis: what measurements depend on besides the program and the contenders.
-        until: when matches end; one that is under way then does not count. What it cuts short is not stored.
+        until: when matches end; one that is under way then does not count. What it cuts short is stored for runs that
+            are given no more time.
 
     Raises:
         BackendError: no baseline can be timed.
@@ -179,13 +183,12 @@ def confirm(
     who = [identity(c) for c in (*baselines, *kernels)]
     key = digest("matches", basis, bench.program_key, bench.source_key if baselines else "", who, limits)
     entry = store.get(key)
-    found = None if entry is None else confirmation_from(entry)
+    found = None if entry is None or until.given > entry.get(WITHIN, math.inf) else confirmation_from(entry)
     if found is not None:
         return replace(found, stored=True)
     matches, whole = _matches(bench, kernels, baselines, until)
     found = Confirmation(tuple(matches), gain_between(matches), _now())
-    if whole:
-        store.put(key, plain_confirmation(found))
+    store.put(key, plain_confirmation(found) | ({} if whole else {WITHIN: until.given}))
     return found
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 AGAIN_S = 0.02
@@ -28,14 +28,18 @@ class Deadline:
 
     Attributes:
         end: by `time.monotonic()`; infinite for never.
+        given: the seconds that the whole run was given, of which this may be the end of a part; infinite for never.
     """
 
     end: float = math.inf
+    given: float = math.inf
 
     @classmethod
-    def after(cls, seconds: float | None) -> Deadline:
-        """So many seconds from now; never for None."""
-        return cls() if seconds is None else cls(time.monotonic() + seconds)
+    def after(cls, seconds: float | Deadline | None) -> Deadline:
+        """So many seconds from now; never for None; a moment is taken as it is."""
+        if isinstance(seconds, Deadline):
+            return seconds
+        return cls() if seconds is None else cls(time.monotonic() + seconds, seconds)
 
     @property
     def finite(self) -> bool:
@@ -49,7 +53,11 @@ class Deadline:
 
     def part(self, share: float) -> Deadline:
         """The moment when this share of what is left is over."""
-        return Deadline(time.monotonic() + share * self.left) if self.finite else self
+        return replace(self, end=time.monotonic() + share * self.left) if self.finite else self
+
+    def moved(self, seconds: float) -> Deadline:
+        """The moment so many seconds later, or before."""
+        return replace(self, end=self.end + seconds)
 
     @contextmanager
     def limited(self) -> Iterator[Limit]:
