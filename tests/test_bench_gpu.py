@@ -9,11 +9,13 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import stand_in_gpu
 import torch
 import triton_modules
 from bench_reference import REFERENCES
@@ -698,6 +700,68 @@ def own_record(folder: Path) -> dict[str, Any]:
     )
 
 
+def by_the_oldest(folder: Path, device: str) -> tuple[dict[str, str], bool]:
+    """A child's environment with the oldest Triton, where there is one: a GPU's machine may have it; and whether so."""
+    environment = device_environment(folder, device)
+    oldest = os.environ.get(OLDEST)
+    found = [str(Path(oldest).resolve())] if oldest else []
+    environment["PYTHONPATH"] = os.pathsep.join([*found, environment["PYTHONPATH"]])
+    return environment, bool(oldest)
+
+
+def test_the_whole_path_runs_on_a_stand_in_for_a_gpu(tmp_path: Path) -> None:
+    """As on a device: streams, graphs that are captured and replayed, copies that rotate, one process for all cases."""
+    (tmp_path / "modules").mkdir()
+    manifest(tmp_path, [own_record(tmp_path)])
+    environment, _ = by_the_oldest(tmp_path, "cuda")
+    plan = Plan(device="cuda", compilers=1, confirm_s=0.0, rounds=5, only=("eager", "torch.compile"), cache=tmp_path)
+    lines: list[str] = []
+
+    def run(results: str, plan: Plan, known: Path | None = None) -> Run:
+        child = lambda: EventWorker(stand_in_gpu.child_command(), environment)  # noqa: E731
+        return Run(tmp_path, tmp_path / results, plan, lines.append, child, known=known)
+
+    assert run("smoke.json", plan).smoke() == []
+    configs = run("configs.json", replace(plan, baselines=False)).run()
+    assert configs["ceilings"].keys() == {"copy_bytes_s", "dot_flops"}
+    assert (configs["device"]["name"], configs["device"]["target"]) == ("a stand-in for a GPU", "sm_90")
+    ((trial,), (failure,)) = configs["cases"][0]["trials"], configs["cases"][0]["failures"]
+    assert (trial["config"], trial["error"] <= 1) == (0, True)
+    assert failure["contender"] == "prism [0, 1]"
+    body = run("results.json", plan, tmp_path / "configs.json").run()
+    (row,) = body["cases"]
+    # What was timed is not timed again, and nothing of it was measured on a device.
+    assert (row["wrong"], [f["why"] for f in row["failures"]]) == ({}, [])
+    assert row["trials"] == configs["cases"][0]["trials"]
+    assert (row["evidence"], body["summary"]["measured"]) == (INTERPRETED, 0)
+    assert row["prism_us"] > 0
+    assert row["error"] <= 1
+    assert set(row["baselines"]) == {"eager", "torch.compile"}
+    assert "1 of 2 configurations, 1 failed" in lines[1]
+
+
+def test_a_replay_of_the_stand_in_computes_anew(tmp_path: Path) -> None:
+    environment, _ = by_the_oldest(tmp_path, "cuda")
+    code = f"""
+import sys; sys.path.insert(0, {str(Path(stand_in_gpu.__file__).parent)!r})
+import stand_in_gpu; stand_in_gpu.install()
+import torch
+from prism.backends.triton.replay import GraphReplay, poison
+made = [[torch.arange(4.0, device="cuda") + n, torch.empty(4, device="cuda")] for n in range(3)]
+def launch(n):
+    return [torch.exp(made[n][0]), torch.add(made[n][0], 1, out=made[n][1])]
+p = GraphReplay(launch, 3)
+p.capture(6)
+poison(p.outputs)
+assert not p.outputs[0].isfinite().any()
+assert p.replay() > 0 and p.calls == 6
+assert torch.equal(p.outputs[0], torch.exp(torch.arange(4.0) + 2)), p.outputs
+assert torch.equal(p.outputs[1], torch.arange(4.0) + 3), p.outputs
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_whole_path_runs_in_the_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "modules").mkdir()
     one = own_record(tmp_path)
@@ -705,11 +769,7 @@ def test_the_whole_path_runs_in_the_interpreter(tmp_path: Path, capsys: pytest.C
     plan = Plan(
         device="interpreter", compile_ahead_s=0.0, confirm_s=0.0, rounds=5, only=("eager", "liger"), cache=tmp_path
     )
-    # By the oldest Triton, where there is one: a GPU's machine may have it, with a newer numpy.
-    environment = device_environment(tmp_path, "interpreter")
-    oldest = os.environ.get(OLDEST)
-    found = [str(Path(oldest).resolve())] if oldest else []
-    environment["PYTHONPATH"] = os.pathsep.join([*found, environment["PYTHONPATH"]])
+    environment, oldest = by_the_oldest(tmp_path, "interpreter")
 
     def child() -> EventWorker:
         return EventWorker(module_command(CHILD), environment)
@@ -812,7 +872,6 @@ def test_what_nothing_tells_stays_as_it_was() -> None:
 
 
 def test_the_command_writes_constants_that_a_device_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dataclasses import replace
 
     (tmp_path / "r.json").write_text(json.dumps(synthetic(model.Scales(2.0, 1.0, 1.0, 4.0))))
     assert model.main(["fit", str(tmp_path / "r.json"), "--out", str(tmp_path / "m.json")]) == 0
@@ -889,6 +948,8 @@ def test_the_committed_estimates_are_complete_and_marked() -> None:
         assert row["prism_us"] is None
         assert row["speedup"] is None
         assert row["floor_us"] == pytest.approx(c.floor_us)
+        # What the operators take one by one is a plan, too.
+        assert row["estimate_us"] <= row["baseline_estimate_us"], c.name
         # Published shapes are compiled for the device of the estimates alone.
         everywhere = {"sm_80", "sm_90", "sm_100", "gfx942"}
         assert set(row["resources"]) == (everywhere if c.group == "suite" else {"sm_90"})

@@ -300,15 +300,16 @@ def test_a_running_value_must_be_absorbed_by_rescaling() -> None:
             denote(bad)
 
 
-def three_layers(products: bool = False) -> Program:
+def three_layers(products: bool = False, layers: int = 3) -> Program:
     """Three products, of numbers or in the max-plus algebra, too large to compute one again for tiles of the next."""
-    m, *n = (Axis(name, 1024) for name in "mabcd")
+    m, *n = (Axis(name, 1024) for name in "mabcdefgh"[: layers + 2])
     value: Expr = read("x", m, n[0])
     for k, layer in itertools.pairwise(n):
         weight = read(f"w{k}", k, layer)
         value = reduce("sum", k, mul(value, weight)) if products else reduce("max", k, add(value, weight))
         value = op("sigmoid", value)
-    return program("three", dict.fromkeys(("x", "wa", "wb", "wc"), (1024, 1024)), {"y": ((m, n[-1]), value)})
+    inputs = ("x", *(f"w{a}" for a in n[:-1]))
+    return program("three", dict.fromkeys(inputs, (1024, 1024)), {"y": ((m, n[-1]), value)})
 
 
 def test_a_further_round_finds_what_narrow_bounds_hide() -> None:
@@ -326,6 +327,22 @@ def test_products_as_written_are_a_floor_under_all_bounds() -> None:
     for narrow in (Bounds(max_cuts=1, max_families=1, max_rounds=1), Bounds(max_kernels=2, max_rounds=2)):
         assert generate(t, narrow).candidates[0].seconds == least
     assert generate(t, Bounds(max_kernels=2, max_rounds=1)).candidates[0].seconds > 2 * least  # not beyond all bounds
+
+
+def test_plans_have_as_many_launches_as_the_operators_one_by_one_where_these_are_worth_it() -> None:
+    t = task(three_layers(layers=6))
+    three = generate(t, Bounds())
+    assert len(three.candidates[0].sgraph.launches) == 3
+    for launches in (4, 5, 6, 9):
+        found = generate(replace(t, launches=launches), Bounds())
+        assert len(found.candidates[0].sgraph.launches) == min(launches, 6)
+        assert found.candidates[0].seconds < 0.8 * three.candidates[0].seconds
+    assert found.candidates == generate(replace(t, launches=9), Bounds()).candidates
+    alone = Bounds(max_rounds=1)
+    assert generate(replace(t, launches=6), alone).candidates == generate(t, alone).candidates
+    # Where nothing can be gained, nothing more is built.
+    for make in (attention, gated, layer_norm):
+        assert generate(replace(task(make()), launches=9), Bounds()) == generate(task(make()), Bounds())
 
 
 def test_there_is_no_further_round_where_nothing_can_be_gained() -> None:

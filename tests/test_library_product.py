@@ -47,7 +47,7 @@ from prism.program import build
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
-from prism.program.nodes import Definition, DType, Program, ReduceKind, SymbolRange, Tensor
+from prism.program.nodes import Definition, DType, Expr, Program, ReduceKind, SymbolRange, Tensor
 from prism.sgraph import spec
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import (
@@ -792,6 +792,44 @@ def test_what_products_alone_read_is_stored_as_they_take_it(dtype: DType) -> Non
     }
     # float16 has not float32's range: what is small stays in float32 there.
     assert stored == ({BF16} if dtype is BF16 else {F32})
+
+
+def biased_layers(act: Callable[[Expr], Expr], rows: int = 512) -> Task:
+    """A norm, a product with a bias, something element by element, and a product with a bias: four operators."""
+    i, k, h, o = Axis("i", rows), Axis("k", 1024), Axis("h", 4096), Axis("o", 512)
+    shapes = {"x": (rows, 1024), "w": (1024, 4096), "b": (4096,), "v": (4096, 512), "c": (512,)}
+    x = build.read("x", i, k)
+    normed = build.mul(x, build.recip(build.reduce("sum", k, build.op("abs", x))))
+    first = build.reduce("sum", k, build.mul(normed, build.read("w", k, h)))
+    active = act(build.add(first, build.read("b", h)))
+    second = build.reduce("sum", h, build.mul(active, build.read("v", h, o)))
+    y = Definition("y", (i, o), build.add(second, build.read("c", o)), BF16)
+    p = Program("layers", tuple(Tensor(t, s, BF16) for t, s in shapes.items()), (y,), ("y",))
+    formulas = inline(p)
+    return Task(p.name, p.inputs, formulas, classes_of([f.expr for f in formulas]), {}, device("sm_90"), (), 4)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda e: build.mul(e, build.op("sigmoid", e)),
+        lambda e: build.op("sigmoid", e),  # which the pruner `chain` would store in place of its operand
+        lambda e: build.op("maximum", e, build.const(0.0)),
+    ],
+)
+def test_products_are_left_to_the_library_in_as_many_launches_as_operators_take(act: Callable[[Expr], Expr]) -> None:
+    t = biased_layers(act)
+
+    def most(t: Task, bounds: Bounds) -> int:
+        return max(len(plain_products(c.sgraph)) for c in generate(t, bounds).candidates)
+
+    assert most(t, Bounds()) == 2
+    kept = [c.sgraph for c in generate(t, Bounds()).candidates if len(plain_products(c.sgraph)) == 2]
+    relu = any(p.relu for g in kept for p in plain_products(g).values())
+    assert min(len(g.kernels) for g in kept) == (3 if relu else 4)
+    assert all(p.addend is not None for p in plain_products(kept[0]).values())
+    # A round alone keeps to three kernels.
+    assert most(t, Bounds(max_rounds=1)) == (2 if relu else 1)
 
 
 def test_the_search_keeps_the_families_that_a_library_makes_good() -> None:

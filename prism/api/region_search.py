@@ -20,6 +20,7 @@ from prism.api.proofs import Proofs, ProvedSGraph
 from prism.api.second_opinion import SecondOpinions
 from prism.api.trivial import nothing_to_gain
 from prism.cost.device import Device
+from prism.cost.model import operators
 from prism.cost.shapes import points
 from prism.egraph.budget import Budget
 from prism.egraph.rules import FpClass
@@ -47,7 +48,8 @@ class SearchBudget:
 
     Attributes:
         max_kernels: launches in one sGraph; neither second stages of splits are counted, nor what outputs over other
-            axes take besides the first. 3.
+            axes take besides the first. Further rounds go on to as many as the operators one by one take, a launch at
+            a time. 3.
         max_ops: operators (pointwise, reductions, products) in one kernel. 64.
         max_loops: loops in one kernel, nested or one after another. 6.
         max_forms: forms (one way to compute each value) that are walked. 16.
@@ -341,7 +343,8 @@ class Search(Iterator[ProvedSGraph], Closing):
     def _generate(self, formulas: tuple[Formula, ...], classes: EClasses) -> Generated:
         p = self._program
         shapes = points(p.ranges) if p.ranges else ()
-        task = Task(p.name, p.inputs, formulas, classes, p.hints, self._target, shapes)
+        launches = len(operators(p))
+        task = Task(p.name, p.inputs, formulas, classes, p.hints, self._target, shapes, launches)
         return generate(task, self._budget.bounds())
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:

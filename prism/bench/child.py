@@ -473,6 +473,7 @@ def describe(request: Request) -> Iterator[Event]:
             "numpy": numpy.__version__,
         },
         "device": {"name": "Triton's interpreter"},
+        "interpreted": os.environ.get("TRITON_INTERPRET") == "1",
     }
     for library in ("liger_kernel", "helion"):
         if importlib.util.find_spec(library) is not None:
@@ -495,12 +496,17 @@ def describe(request: Request) -> Iterator[Event]:
 
 
 def ceilings() -> dict[str, float]:
-    """What the card reaches now: bytes a second of a large copy (read and written), operations of a large product."""
+    """What the card reaches now: bytes a second of a large copy (read and written), operations of a large product.
+
+    Both take a part of the memory that is free.
+    """
     import torch
 
-    source = torch.empty(2 << 30, dtype=torch.uint8, device="cuda").random_()
+    size = min(2 << 30, torch.cuda.mem_get_info()[0] // 8)
+    side = min(8192, math.isqrt(size // 16))
+    source = torch.empty(size, dtype=torch.uint8, device="cuda").random_()
     target = torch.empty_like(source)
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    a, b = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
 
     def fastest(work: Callable[[], Any]) -> float:
         times = []
@@ -514,7 +520,7 @@ def ceilings() -> dict[str, float]:
         return sorted(times[3:])[2]
 
     copied = 2 * source.numel() / fastest(lambda: target.copy_(source))
-    return {"copy_bytes_s": copied, "dot_flops": 2 * 8192**3 / fastest(lambda: torch.mm(a, b))}
+    return {"copy_bytes_s": copied, "dot_flops": 2 * side**3 / fastest(lambda: torch.mm(a, b))}
 
 
 HANDLERS: Mapping[str, Callable[[Request], Iterator[Event]]] = {

@@ -364,7 +364,7 @@ class Run:
         told: dict[str, Any] = {}
         for event in self._child.ask({"op": "describe", "device": self.plan.device}, 120.0):
             if event["event"] == "device":
-                told = {k: event[k] for k in ("device", "versions", "ceilings") if k in event}
+                told = {k: event[k] for k in ("device", "versions", "ceilings", "interpreted") if k in event}
             elif event.get("error") or event["event"] == "lost":
                 raise BackendError(
                     "no device",
@@ -386,7 +386,12 @@ class Run:
         """
         until = time.monotonic() + min(self.plan.compile_ahead_s, max(0.0, self.left - 60.0))
         common = {"op": "compile", "folder": str(self.folder), "device": self.plan.device}
-        jobs = [{**common, "case": c, "candidate": n} for c in cases for n in range(len(c["candidates"]))]
+        jobs = [
+            {**common, "case": c, "candidate": n}
+            for c in cases
+            for n, candidate in enumerate(c["candidates"])
+            if any("error" not in e for e in candidate["configs"])
+        ]
         slow = [{**common, "case": c, "baseline": COMPILED} for c in cases if self.plan.baselines]
         entries = [e for c in cases for candidate in c["candidates"] for e in candidate["configs"]]
         tally = Tally(sum("error" not in e for e in entries))
@@ -495,7 +500,7 @@ class Run:
             "failures": failures,
             "clocks": clocks() if self.plan.device == "cuda" else {},
         }
-        if self.plan.device == "interpreter":
+        if self.body.get("interpreted"):
             kept["evidence"] = INTERPRETED
         row = measured_row(record, timed, kept)
         if (row["speedup"] or 0.0) > INCREDIBLE and time.monotonic() < until:

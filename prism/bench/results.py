@@ -164,6 +164,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "geometric_mean_over_compilers": geometric_mean(compilers),
         "geometric_mean_over_compilers_baseline_a_candidate": geometric_mean(max(1.0, s) for s in compilers),
         "geometric_mean_over_best": geometric_mean(speedups),
+        "geometric_mean_over_best_baseline_a_candidate": geometric_mean(max(1.0, s) for s in speedups),
         "slower_than_best_baseline": sorted(r["name"] for r in counted if r["speedup"] and r["speedup"] < 1),
         "memory_bound_below_0.85": sorted(
             r["name"] for r in counted if r["memory_bound"] and r["floor_us"] > 5 and r["share_of_floor"] < 0.85

@@ -161,7 +161,8 @@ def optimize(
             among them; other lengths are refused.
         outside: what runs at lengths outside of ranges: "original" is the model that was given, in onnxruntime.
         max_kernels: the most kernels that a candidate may have, but for second stages of splits, and what outputs over
-            other axes take besides the first; 3 by default.
+            other axes take besides the first; 3 by default. Rounds after the first go on to as many as the operators
+            one by one take, where that gains.
         max_ops: the most operators in one kernel; 64 by default.
         max_loops: the most loops in one kernel; 6 by default.
         max_forms: the most forms (one way to compute each value) that are walked; 16 by default.

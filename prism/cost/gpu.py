@@ -99,6 +99,14 @@ def transfer(device: Device, missed: Any, moved: Any, programs: Any, most: Calla
     return memory(device, missed / DRAM_EFFICIENCY, moved, drawn, most)
 
 
+def overlapped(trips: Any) -> Any:
+    """The share of what does not bound a launch that runs beside what does, by a multiprocessor's trips at a time.
+
+    One that does nothing else has half of it exposed (guess).
+    """
+    return 1 - 1 / (trips + 1)
+
+
 def folding(combine: str) -> str:
     """What a table of points calls whether a second stage is folded into its split, 1 or 0."""
     return f"folded.{combine}"
@@ -491,7 +499,7 @@ def _times(
         chain, longest_chain = chain + ARRIVAL_TRIPS, longest_chain + ARRIVAL_TRIPS
     waits = dealt(programs, d.processors * resident, longest_chain / chain, in_order and len(parts) == 1)
     latency = d.memory_latency_s * chain * waits
-    overlap = 1 - 1 / (active * hidden + 1)
+    overlap = overlapped(active * hidden)
     return Times(transfer(d, dram, moved, programs, np.maximum), compute, latency, overlap, spill, fits, dram)
 
 

@@ -31,6 +31,7 @@ from prism.cost.gpu import (
     Times,
     joined_dtype,
     launch_models,
+    overlapped,
     transfer,
 )
 from prism.cost.library import Extents, call_times, library_times
@@ -49,6 +50,8 @@ from prism.sgraph.nodes import SGraph
 Limiter: TypeAlias = Literal["memory", "compute", "latency", "launch"]
 BASELINE_TILE = 1024
 """Elements that one program of a pointwise baseline kernel handles (guess)."""
+BASELINE_WARPS = 4
+"""Warps of such a program (guess)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +259,17 @@ def baseline_estimate(program: Program, device: Device, hints: Mapping[str, int]
         device: what it runs on.
         hints: a value for every symbol of the extents.
     """
-    biases = added_biases(program)
-    operators = (d for d in program.definitions if not d.view and d.name not in biases)
-    found = [launched([d], program, device, hints) for d in operators if not isinstance(d.expr, Steps)]
+    found = [launched([d], program, device, hints) for d in operators(program) if not isinstance(d.expr, Steps)]
     for loop in program.loops:
         step = baseline_estimate(loop.body, device, hints)
         found += [_times(k, value(loop.trips, hints)) for k in step.per_kernel]
     return sum_estimates(found)
+
+
+def operators(program: Program) -> list[Definition]:
+    """What is launched operator by operator: neither views, nor biases that a product's call adds."""
+    biases = added_biases(program)
+    return [d for d in program.definitions if not d.view and d.name not in biases]
 
 
 def added_biases(program: Program) -> frozenset[str]:
@@ -376,7 +383,10 @@ def launched(
     busy = min(1.0, programs / device.processors)
     memory = transfer(device, moved - kept, moved, programs)
     compute = pointwise / (device.multiply_adds_s * VECTOR_EFFICIENCY * busy)
-    latency, overlap, spill = 2 * device.memory_latency_s, 1.0, 0.0
+    # What is exposed is judged as of kernels of prism's own: the same launch takes the same time on either side.
+    resident = device.multiprocessor.warps // BASELINE_WARPS if device.is_gpu else 1
+    overlap = overlapped(min(math.ceil(programs / device.processors), resident))
+    latency, spill = 2 * device.memory_latency_s, 0.0
     for t in (library_times(Extents(*p, dtype.bytes), dtype, device) for p in products):
         # As a library call of an sGraph is judged, so that the same call takes the same time on either side.
         memory, latency = max(memory, t.memory), max(latency, t.latency)

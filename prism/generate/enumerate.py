@@ -2,7 +2,7 @@
 
     forms   an option for each e-class: how it is computed (options.py, forms.py)
     cuts    which e-classes are materialised, so which kernels there are (materialise.py); what windows that slide see
-            is one over places (places.py)
+            is one over places (places.py); one after another where the operators one by one are more launches
     roles   what each axis of each kernel is (roles.py), scheduled into loops (schedule.py, families.py)
     written the form as the model has it has a place, whatever the bounds leave out (as_written.py)
     launch  independent kernels that read a common tensor are one launch (horizontal.py)
@@ -42,7 +42,7 @@ from prism.program.classes import EClasses
 from prism.program.index import Index
 from prism.program.nodes import Formula, Tensor
 from prism.sgraph.horizontal import fusable, fuse
-from prism.sgraph.library import library_call
+from prism.sgraph.library import library_call, library_calls
 from prism.sgraph.nodes import SGraph
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
@@ -61,6 +61,8 @@ CUT_TWICE = 3
 HOPE = 1.2
 # Plans of the form as written that are built until one can run.
 WRITTEN_PLANS = 16
+# So many of the fastest plans get a further cut.
+DEEPENED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Bounds:
 
     Attributes:
         max_kernels: launches in one sGraph; neither second stages of splits are counted, nor what outputs over other
-            axes take besides the first.
+            axes take besides the first. Further rounds go on to `Task.launches`.
         max_ops: operators (pointwise, reductions, products) in one kernel.
         max_loops: loops in one kernel, nested or one after another.
         max_forms: forms that are walked.
@@ -115,6 +117,7 @@ class Task:
         hints: the value of every symbol at which costs are compared first.
         device: what the sGraphs are for.
         points: further values of the symbols: a family is kept that is best at any of them.
+        launches: those of the program's operators one by one; plans may have as many.
     """
 
     name: str
@@ -124,6 +127,7 @@ class Task:
     hints: Mapping[str, int]
     device: Device
     points: tuple[Mapping[str, int], ...] = ()
+    launches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +269,10 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     complete = complete and not agenda.left
     if own is not None:
         walk.keep_products(own, weights)
+        looked.append(walk.looking(own, weights))
+    _deepen(walk, looked, least)
+    if own is not None:
+        walk.keep_calls(own, weights)
         walk.keep_written(*places.added(own, weights), weights)
     return walk.result(complete)
 
@@ -298,6 +306,36 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
             break
     if not walk.found:
         agenda.visit(walk, bounds.max_families * PATIENCE, math.inf, impatient=True)
+
+
+def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: float) -> None:
+    """Visit plans of more kernels than rounds list, up to the launches of the program's operators one by one.
+
+    Sets of so many cuts are too many to list: the fastest plans get one cut more, as long as some plan that this makes
+    looks faster and is.
+
+    Args:
+        walk: what is built.
+        forms: what lists each form's plans, and what looks at them.
+        least: seconds that no plan beats, launches apart.
+    """
+    bounds, overhead = walk.bounds, walk.task.device.launch_overhead_s
+    levels = walk.task.launches - bounds.max_kernels if min(bounds.max_kernels, bounds.max_rounds) > 1 else 0
+    for _ in range(levels):
+        before = walk.best
+        if before is None or before.seconds <= NEAR * (least + max(before.launches, CUT_TWICE) * overhead):
+            break
+        fastest = dict.fromkeys(id(p.plan) for p in sorted(walk.found.values(), key=lambda p: p.seconds))
+        plans = {id(p.plan): p.plan for p in walk.found.values()}
+        agenda = _Agenda(())
+        for plan in [plans[n] for n in fastest][:DEEPENED]:
+            agenda.deepen(plan, forms, walk.task.launches)
+        if agenda.promise > (1 - GAIN) * before.seconds:
+            break
+        agenda.visit(walk, walk.built + bounds.max_families, HOPE * before.seconds)
+        after = walk.best
+        if after is None or after.seconds > (1 - GAIN) * before.seconds:
+            break
 
 
 @dataclass(slots=True)
@@ -338,6 +376,15 @@ class _Agenda:
                 self._plans.append((estimate.seconds(plan), plan))
             self.cuts_left += max(0, len(planner.cuts or ()) - max_cuts)
         self._cuts = max_cuts
+        self._put_in_order()
+
+    def deepen(self, plan: Plan, forms: Sequence[tuple[Planner, PlanEstimate]], most: int) -> None:
+        """Add the plans that have one cut more than this one of one of these forms, and put all in order."""
+        planner, estimate = next((p, e) for p, e in forms if p.choices is plan.choices)
+        self._plans += [(estimate.seconds(more), more) for more in planner.deeper(plan, most)]
+        self._put_in_order()
+
+    def _put_in_order(self) -> None:
         turns: Counter[object] = Counter()
         later: list[tuple[float, int]] = []
         for n in sorted(range(len(self._plans)), key=lambda n: (self._plans[n][0], n)):
@@ -381,6 +428,7 @@ class _Walk:
     numbers: dict[Family, int] = field(default_factory=dict)
     found: dict[object, _Pick] = field(default_factory=dict)
     written: _Pick | None = None
+    calls: _Pick | None = None
 
     @property
     def points(self) -> tuple[Mapping[str, int], ...]:
@@ -393,18 +441,43 @@ class _Walk:
         """The fastest pick so far, by its estimate."""
         return min(self.found.values(), key=lambda p: p.seconds, default=None)
 
+    def looking(self, choices: Choices, weights: Weights) -> tuple[Planner, PlanEstimate]:
+        """What lists the plans of a form, and what looks at them."""
+        task, within = self.task, Within(choices)
+        planner = Planner(task.formulas, task.inputs, within, weights, task.device, self.bounds.off)
+        return planner, PlanEstimate(weights, within, task.formulas, task.inputs, task.device)
+
     def keep_products(self, choices: Choices, weights: Weights) -> None:
         """Visit the form's plan of products with what follows them, if no round did.
 
         Bounds are a budget: a plan that is known to be good may take a kernel more for each further round.
         """
-        task, bounds = self.task, self.bounds
-        planner = Planner(task.formulas, task.inputs, Within(choices), weights, task.device, bounds.off)
+        bounds = self.bounds
+        planner, _ = self.looking(choices, weights)
         plan = planner.products(bounds.max_kernels, bounds.max_rounds - 1)
         if plan is not None and all(
             p.plan.groups != plan.groups or p.plan.choices != choices for p in self.found.values()
         ):
             self.visit(plan, False)
+
+    def keep_calls(self, choices: Choices, weights: Weights) -> None:
+        """Keep a pick of the form that leaves its products to the library, in as many launches as the operators take.
+
+        In the pruners' eyes it only moves more: what a library gains they do not see.
+        """
+        task, bounds = self.task, self.bounds
+        if not task.device.library or min(bounds.max_kernels, bounds.max_rounds) < 2:
+            return
+        planner, _ = self.looking(choices, weights)
+        # What ends a product may be what "chain" would not store.
+        plan = replace(planner, off=bounds.off | {"chain"}).calls(max(task.launches, bounds.max_kernels))
+        if plan is None:
+            return
+        # What is one launch of several kernels is no call.
+        self.visit(plan, False, join=False)
+        picks = [(p, self._candidate(p).sgraph) for p in self.found.values() if p.plan is plan]
+        if picks:
+            self.calls, _ = min(picks, key=lambda p: (-len(library_calls(p[1])), p[0].seconds))
 
     def keep_written(self, choices: Choices, windows: Sequence[Window], weights: Weights) -> None:
         """Keep the fastest pick of the form as written; where the bounds let none be built, build one."""
@@ -422,8 +495,11 @@ class _Walk:
                     break
         self.written = min(picks, key=lambda p: p.seconds, default=None)
 
-    def visit(self, plan: Plan, looping: bool) -> None:
-        """Combine the families of the plan's kernels: those without loops over output axes first, then all."""
+    def visit(self, plan: Plan, looping: bool, join: bool = True) -> None:
+        """Combine the families of the plan's kernels: those without loops over output axes first, then all.
+
+        With `join` kernels that may be one launch are, as well.
+        """
         per_group: list[list[_Kept]] = []
         for _, group in plan.groups:
             mine = self._families(plan, group, looping)
@@ -437,10 +513,10 @@ class _Walk:
         if not looping:
             self.pruned["rank"] += max(0, len(picks) - self.bounds.per_plan)
         for pick in picks[: self.bounds.per_plan]:
-            self._add(plan, pick, looping)
+            self._add(plan, pick, looping, join)
 
-    def _add(self, plan: Plan, pick: tuple[_Kept, ...], looping: bool) -> None:
-        fused = _joinable(plan, pick)
+    def _add(self, plan: Plan, pick: tuple[_Kept, ...], looping: bool, join: bool) -> None:
+        fused = _joinable(plan, pick) if join else ()
         for places in (fused, ()) if fused else ((),):
             made = _Pick.of(plan, pick, places, self.task.device)
             key = (tuple(k.number for k in pick), plan.buffers, bool(places))
@@ -533,9 +609,10 @@ class _Walk:
         kept = sorted(turns, key=lambda t: t[:2])[: self.bounds.max_sgraphs]
         self.pruned["rank"] += len(turns) - len(kept)
         best_first = sorted(kept, key=lambda t: t[1])
-        if self.written is not None and all(p is not self.written for _, _, p in best_first):
-            best_first.append((0, len(ordered), self.written))
-            best_first.sort(key=lambda t: t[2].seconds)
+        for always in (self.written, self.calls):
+            if always is not None and all(p is not always for _, _, p in best_first):
+                best_first.append((0, len(ordered), always))
+                best_first.sort(key=lambda t: t[2].seconds)
         counts = {k: n for k, n in sorted(self.pruned.items()) if n}
         return Generated(tuple(self._candidate(p) for _, _, p in best_first), self.generated, counts, complete)
 

@@ -26,6 +26,7 @@ from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Formula, Position, Read, Tensor
 from prism.program.ops import OPS
+from prism.program.products import matrix_product
 
 Choices: TypeAlias = Mapping[int, Choice]
 
@@ -61,12 +62,14 @@ class Plan:
         groups: what is computed by one kernel each, in launch order, with the number of kernels that must come before.
         stored: e-class to its buffer and where it is in it, for what is read back.
         buffers: what the cuts materialise.
+        cuts: the cuts.
     """
 
     choices: Choices
     groups: tuple[tuple[int, tuple[Target, ...]], ...]
     stored: Mapping[int, tuple[str, tuple[Index, ...]]]
     buffers: tuple[Tensor, ...]
+    cuts: tuple[Cut, ...]
 
     def cut_signature(self) -> object:
         """What plans of different forms share that cut the program in the same way."""
@@ -435,6 +438,64 @@ class Planner:
         plan = self._plan([cut for cut in every if any(cls in ends for cls, _ in cut.members)])
         return plan if plan is not None and len(plan.groups) <= self._most(max_kernels) + more else None
 
+    def deeper(self, plan: Plan, most: int) -> Iterator[Plan]:
+        """The plans that have one cut more than this one, of so many kernels at most (`max_kernels` of `plans`)."""
+        most = self._most(most)
+        for cut in self._cuts(most, Counter()):
+            known = any(cls in plan.stored for cls, _ in cut.members)
+            more = None if known else self._plan([*plan.cuts, cut])
+            if more is not None:
+                yield from (p for p in (more, *self._fused(more)) if len(plan.groups) < len(p.groups) <= most)
+
+    def calls(self, most: int) -> Plan | None:
+        """The plan that leaves each product of matrices to a library: what it reads is stored, and what it stores.
+
+        That is the sum, or what libraries add to it. Each product is a kernel of its own. None where that is no plan,
+        takes more than so many kernels, or where there is no such product.
+        """
+        axes, order = self.weights.classes.axes, below(self.choices, self.weights.classes.roots)
+        users: dict[int, list[int]] = defaultdict(list)
+        for c in order:
+            for child in set(self.choices[c].children):
+                users[child].append(c)
+        ends: set[int] = set()
+        wanted: set[int] = set()
+        for c in order:
+            choice = self.choices[c]
+            if choice.op != "contract":
+                continue
+            lhs, rhs = choice.children
+            if matrix_product(axes[lhs], axes[rhs], choice.reduced) is not None:
+                ends.add(self._called(c, users))
+                wanted |= {k for k in (lhs, rhs) if self.choices[k].op != "read"}
+        every = self._cuts(most, Counter())
+        plan = self._plan([cut for cut in every if any(cls in ends | wanted for cls, _ in cut.members)])
+        if plan is None or not ends:
+            return None
+        groups: list[tuple[int, tuple[Target, ...]]] = []
+        for rank, group in plan.groups:
+            alone = [(t,) for t in group if t.cls in ends]
+            beside = tuple(t for t in group if t.cls not in ends)
+            groups += [(rank, targets) for targets in (*alone, beside) if targets]
+        return replace(plan, groups=tuple(groups)) if len(groups) <= self._most(most) else None
+
+    def _called(self, cls: int, users: Mapping[int, Sequence[int]]) -> int:
+        """Of a product what a library's call stores: with a tensor that it adds, and then the positive part."""
+        axes = self.weights.classes.axes
+
+        def takes(op: str, other: Choice) -> bool:
+            return other.op == "read" if op == "add" else other.payload == Const(0)
+
+        for op in ("add", "maximum"):
+            if cls in self.weights.classes.roots or len(users[cls]) != 1:
+                break
+            (user,) = users[cls]
+            others = [self.choices[c] for c in self.choices[user].children if c != cls]
+            if self.choices[user].op != op or axes[user] != axes[cls] or not all(takes(op, c) for c in others):
+                break
+            cls = user
+        return cls
+
     def _cuts(self, max_kernels: int, pruned: Counter[str]) -> tuple[Cut, ...]:
         if self.cuts is None:
             given = self.formulas, self.choices, self.weights, self.device, self.off, pruned, self.windows
@@ -708,7 +769,7 @@ class Planner:
             first = at_once and t.cls in owner
             groups[0 if first else rank(t.cls), frozenset(t.axes)].append(t)
         ordered = sorted(groups.items(), key=lambda g: g[0][0])
-        return Plan(self.choices, tuple((r, tuple(g)) for (r, _), g in ordered), stored, tuple(buffers))
+        return Plan(self.choices, tuple((r, tuple(g)) for (r, _), g in ordered), stored, tuple(buffers), tuple(chosen))
 
     def _all_read(self, chosen: Sequence[Cut], stored: Mapping[int, object], owner: Mapping[int, int]) -> bool:
         read: set[int] = set()
