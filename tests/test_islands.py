@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from quick import RunPython
+from test_stages import split_matvec
 
 import prism.api as api
 import prism.api.whole_models as whole
@@ -23,7 +25,10 @@ from prism.api.model_inputs import feeds
 from prism.api.optimizing import Produced
 from prism.api.options import Options
 from prism.api.verifying import verify
-from prism.backends.assembled import Step, assembled_text
+from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
+from prism.backends.assembled import Step, assembled_text, consecutive
+from prism.backends.cpu.emit import emit_module
+from prism.backends.protocol import write_module
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
 from prism.events import Event, IslandReport, ModelReport, Warned
@@ -32,7 +37,8 @@ from prism.frontend.onnx.islands import Cut, cut
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
 from prism.program.nodes import Program
-from prism.report.model_folder import render_model
+from prism.report.model_folder import TOGETHER, render_model
+from prism.sgraph.config import Config
 
 onnxruntime = pytest.importorskip("onnxruntime")  # of the extra `models`, which `dev` has too
 
@@ -514,9 +520,58 @@ def test_halves_of_an_island_run_in_their_order(tmp_path: Path, chosen: set[str]
         names = frozenset(i.name for i in parts.islands if i.name[-1] in chosen)
         found = in_parts(parts, names, values)
         whole_model = Stock(parts.with_functions(names), "m").run(values, list(values))
+        again = cut(path, inference=asked)
+        again.halve_for({i.name for i in parts.islands})
+        assert [i.name for i in again.islands] == [i.name for i in parts.islands]
+        assert again.with_functions(names) == parts.with_functions(names), "as `prism verify --model` looks at them"
     for n, y in expected.items():
         np.testing.assert_allclose(found[n], y, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(whole_model[n], y, rtol=1e-5, atol=1e-6)
+
+
+def test_islands_that_follow_each_other_are_one_native_call_and_share_memory(tmp_path: Path) -> None:
+    """Two equal ones and one that reads what the first makes; all of them exchange partial sums between launches."""
+    place = tmp_path / "model"
+    steps = []
+    for name, (rows, columns) in {"first": (24, 100), "second": (3000, 24)}.items():
+        g = replace(split_matvec(rows, columns), name=name)
+        launches = dict.fromkeys(["parts", "combine"], 1)
+        config = Config({"T_n": 8, "T_k": 16, "S_k": 3, "T_n2": 8}, launches, launches)
+        (place / name).mkdir(parents=True)
+        write_module(emit_module(g, configs={"cpu": [config]}), place / name / "kernels.py")
+    for name, takes, gives in (("first", "xw", "h"), ("first", "zw", "g"), ("second", "hv", "y")):
+        steps.append(Step(f"{name}/kernels.py", tuple(takes), (gives,), name))
+    assert consecutive(steps)
+    assert not consecutive([steps[0], Step("rest_0.onnx", ("h",), ("i",)), steps[1]])
+    (place / "model.py").write_text(assembled_text("m", ["x", "z", "w", "v"], ["y", "g"], steps))
+    (place / TOGETHER).write_text(TOGETHER_TEXT)
+    spec = importlib.util.spec_from_file_location("islands_in_one_call", place / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = module.load(threads=2)
+    assert len(model._steps) == 1
+    first, second = module._MODULES.values()
+
+    given = [RNG.standard_normal(s).astype(np.float32) for s in ((100,), (100,), (24, 100), (3000, 24))]
+    x, z, w, v = given
+    for _ in range(3):
+        y, g = model(*given)
+        np.testing.assert_allclose(g, w @ z, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(y, v @ (w @ x), rtol=1e-3, atol=1e-3)
+    buffers = [m._OWN.arena[2] for m in (first, second)]
+    assert buffers[0] is buffers[1] is module._MEMORY.memory
+    assert not np.shares_memory(y, model(*given)[0]), "results are the caller's"
+    turned = [np.asfortranarray(t) for t in given]
+    for read_only in (given, turned):
+        for t in read_only:
+            t.flags.writeable = False
+        np.testing.assert_array_equal(model(*read_only)[0], y)
+    with pytest.raises(ValueError, match="must have the shape"):
+        model(x, z, w, w)
+    np.testing.assert_array_equal(model(x, z, w=2 * w, v=v)[0], 2 * y)
+    np.testing.assert_allclose(first.first(x, w), w @ x, rtol=1e-4, atol=1e-4)
 
 
 def test_what_has_no_translation_is_shown_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,8 @@ from prism.api.region_search import SearchBudget
 from prism.api.results import CHOICES, COMPARISONS, code_digest, load_compared, now_text
 from prism.api.rules import declared
 from prism.api.trivial import nothing_to_gain
-from prism.backends.assembled import Step, assembled_text
+from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
+from prism.backends.assembled import Step, assembled_text, consecutive
 from prism.backends.cpu.support import find_compiler
 from prism.backends.weights import weights_bytes
 from prism.cost.constant_folding import fold_constants
@@ -68,7 +69,7 @@ from prism.report.folder import (
     render_folder,
     write_folder,
 )
-from prism.report.model_folder import MODULE, STOCK, island_lines, kept_lines, render_model
+from prism.report.model_folder import MODULE, STOCK, TOGETHER, island_lines, kept_lines, render_model
 from prism.report.records import from_json
 from prism.report.units import duration, on_threads
 
@@ -265,7 +266,9 @@ def made_of(out: Path | str, model: Path | str) -> str:
         model: the ONNX file.
     """
     report = from_json(read_file(Path(out), REPORT_NAME), ModelReport, where=str(Path(out) / REPORT_NAME))
-    expected = cut(Path(model)).with_functions({i.name for i in report.chosen})
+    parts = cut(Path(model))
+    parts.halve_for({i.name for i in report.islands})
+    expected = parts.with_functions({i.name for i in report.chosen})
     same = hashlib.sha256(expected).hexdigest() == digest_of(Path(out), STOCK)
     return "" if same else f"{STOCK} is not {model} with its islands as functions"
 
@@ -555,6 +558,8 @@ class Run:
             steps.append(_step(made, by_name[made.report.same_as or part.name], takes, gives, file))
         inputs, outputs = ([p.name for p in ports] for ports in (self.parts.inputs, self.parts.outputs))
         files[MODULE] = assembled_text(self.path.stem, inputs, outputs, steps).encode()
+        if consecutive(steps):
+            files[TOGETHER] = TOGETHER_TEXT.encode()
         return files
 
     def _bench(self, arrays: Mapping[str, np.ndarray], key: str, stock: Stock, plain: Stock) -> ModelBench:

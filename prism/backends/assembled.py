@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import sympy
 
@@ -52,11 +53,26 @@ class Model:
     def __init__(self, threads):
         self.threads = threads
         self._steps = []
-        left = {name: n for n, step in enumerate(STEPS) for name in step["takes"]}
-        for n, step in enumerate(STEPS):
-            run = _island(step, threads) if "function" in step else _session(step, threads)
-            done = [name for name in step["takes"] if left[name] == n and name not in OUTPUTS]
-            self._steps.append((run, step["takes"], step["gives"], done))
+        # Islands that follow each other are one step.
+        groups = []
+        for step in STEPS:
+            if groups and "function" in step and "function" in groups[-1][-1]:
+                groups[-1].append(step)
+            else:
+                groups.append([step])
+        left = {name: n for n, group in enumerate(groups) for step in group for name in step["takes"]}
+        for n, group in enumerate(groups):
+            made = {name for step in group for name in step["gives"]}
+            takes = list(dict.fromkeys(name for step in group for name in step["takes"] if name not in made))
+            gives = [x for step in group for x in step["gives"] if x in OUTPUTS or left.get(x, n) > n]
+            if len(group) > 1:
+                run = _Together(group, threads, takes, gives)
+            elif "function" in group[0]:
+                run, gives = _island(group[0], threads)[0], group[0]["gives"]
+            else:
+                run, gives = _session(group[0], threads), group[0]["gives"]
+            done = [name for name in takes if left[name] == n and name not in OUTPUTS]
+            self._steps.append((run, takes, gives, done))
 
     def __call__(self, *args, **kwargs):
         given = _given(args, kwargs)
@@ -108,16 +124,18 @@ def _session(step, threads):
 
 
 _MODULES = {}
+_MEMORY = threading.local()
 
 
 def _island(step, threads):
-    """An island's kernels as a function of arrays, with the weights of this place in the model."""
+    """An island's kernels as a function of arrays, with the weights of this place in the model; and their module."""
     path = HERE / step["file"]
     if path not in _MODULES:
         spec = importlib.util.spec_from_file_location(f"{__name__}_{path.stem}", path)
         module = _MODULES[path] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     module = _MODULES[path]
+    module._SHARED[:] = [_MEMORY]  # islands run one after another: what one of them has stored, the next may overwrite
     function = getattr(module, step["function"])
     order = step["weights"]
     held = module._read_weights(HERE / step["weights_file"]) if order else {}
@@ -129,8 +147,90 @@ def _island(step, threads):
         found = function(*values, *weights, threads=threads)
         return (found,) if single else found
 
-    return run
+    return run, module
 '''.replace("<given>\n", _GIVEN.lstrip("\n") + "\n")
+
+SEVERAL = '''
+
+class _Together:
+    """Islands that follow each other as a function of arrays: all of their launches are one native call.
+
+    What is checked and where everything lies is found once for inputs of the same shapes, a thread for itself. What the
+    islands exchange stays where it is for the next call.
+    """
+
+    def __init__(self, steps, threads, takes, gives):
+        self._steps, self._threads, self._takes, self._gives = steps, threads, takes, gives
+        self._islands = [_island(step, threads) for step in steps]
+        library, _ = self._islands[0][1].compile_source(HERE / "together.cpp", {})
+        self._native = ctypes.CDLL(str(library)).together
+        self._native.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int]
+        self._native.restype = None
+        self._own = threading.local()
+
+    def __call__(self, values):
+        values = [v if v.flags.c_contiguous else v.copy(order="C") for v in values]
+        key = [(v.shape, v.dtype) for v in values]
+        known = self._own.__dict__.get("plan")
+        if known is None or known[0] != key:
+            known = self._own.plan = key, self._planned(values)
+        given, made, places, results, arguments, _ = known[1]
+        arrays = [np.empty(shape, dtype) for shape, dtype in made]
+        address = self._islands[0][1]._address
+        at = [address(values[n]) for n in given]
+        at += [address(y) for y in arrays]
+        for addresses, n, where in places:
+            addresses[n] = at[where]
+        self._native(*arguments, self._threads)
+        return [
+            arrays[n] if kind == "made" else values[n] if kind == "given" else constant.copy()
+            for kind, n, constant in results
+        ]
+
+    def _planned(self, values):
+        """The islands' own calls, noted and not made: what is given, what is made, and where either goes."""
+        known, calls = self._noted(values)
+        if any(call[6] is not None and call[6][2] is not _MEMORY.memory for call in calls):
+            known, calls = self._noted(values)  # a later one needed more memory, which is there now for all
+        computed = {id(t) for call in calls for t in call[5]}
+        given = {id(v): n for n, v in enumerate(values)}
+        read = [n for n, v in enumerate(values) if id(v) in computed]
+        made, where, results = [], {id(values[n]): place for place, n in enumerate(read)}, []
+        for name in self._gives:
+            y = known[name]
+            if id(y) in given:
+                results.append(("given", given[id(y)], None))
+            elif id(y) not in computed:
+                results.append(("constant", 0, y))
+            else:
+                if id(y) not in where:
+                    where[id(y)] = len(read) + len(made)
+                    made.append((y.shape, y.dtype))
+                results.append(("made", where[id(y)] - len(read), None))
+        places = []
+        for call in calls:
+            for n, t in enumerate(call[5]):
+                if id(t) in where:
+                    places.append((call[4], n, where[id(t)]))
+        # What comes and goes with a call is not kept.
+        for call in calls:
+            call[5][:] = [t for t in call[5] if id(t) not in where]
+        pointers = ctypes.c_void_p * len(calls)
+        runs = pointers(*[ctypes.c_void_p.from_buffer(call[0]).value for call in calls])
+        lengths = pointers(*[call[2] and ctypes.addressof(call[2]) for call in calls])
+        arguments = len(calls), runs, pointers(*[call[1] for call in calls]), lengths
+        return read, made, places, results, arguments, calls
+
+    def _noted(self, values):
+        known, calls = dict(zip(self._takes, values)), []
+        for step, (island, module) in zip(self._steps, self._islands):
+            module._OWN.later = calls
+            try:
+                known.update(zip(step["gives"], island([known[name] for name in step["takes"]])))
+            finally:
+                del module._OWN.later
+        return known, calls
+'''
 
 RANGED = '''
 HERE = Path(__file__).resolve().parent
@@ -196,6 +296,24 @@ class Step:
     weights_file: str = ""
 
 
+TOGETHER = """// All launches of islands that follow each other, in one call; written by prism.
+#include <cstdint>
+
+using Run = void (*)(void* const* tensors, const int64_t* lengths, int threads);
+
+extern "C" void together(
+    int64_t many, void* const* runs, void* const* const* tensors, const int64_t* const* lengths, int threads
+) {
+    for (int64_t n = 0; n < many; ++n) ((Run)runs[n])(tensors[n], lengths[n], threads);
+}
+"""
+
+
+def consecutive(steps: Sequence[Step]) -> bool:
+    """Whether islands follow each other: the module then compiles `TOGETHER`, which is `together.cpp` beside it."""
+    return any(a.function and b.function for a, b in pairwise(steps))
+
+
 def assembled_text(name: str, inputs: Sequence[str], outputs: Sequence[str], steps: Sequence[Step]) -> str:
     """The module of a whole model.
 
@@ -218,8 +336,10 @@ def assembled_text(name: str, inputs: Sequence[str], outputs: Sequence[str], ste
         f"    {returned} = model({taken})",
         '"""',
         "",
+        "import ctypes",
         "import importlib.util",
         "import os",
+        "import threading",
         "from pathlib import Path",
         "",
         "import numpy as np",
@@ -234,7 +354,7 @@ def assembled_text(name: str, inputs: Sequence[str], outputs: Sequence[str], ste
             entry |= {"function": s.function, "weights": s.weights, "weights_file": s.weights_file}
         lines += ["    {", *(f"        {key!r}: {value!r}," for key, value in entry.items()), "    },"]
     lines += [")", ""]
-    return "\n".join(lines) + RUNTIME
+    return "\n".join(lines) + RUNTIME + (SEVERAL if consecutive(steps) else "")
 
 
 def ranged_model_text(

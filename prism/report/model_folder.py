@@ -5,6 +5,7 @@ model.py             `load()`: the model as a function, which needs numpy, onnxr
 model.onnx           the model with each island a function of its own operators, for onnxruntime and for viewers
 rest_<n>.onnx        what stays as it is between islands, which onnxruntime runs
 island_<n>/          an island's kernels, an output folder like that of a model that is one program
+together.cpp         one call for islands that follow each other, where there are such
 island_<n>.weights.pt  the weights of an island that shares another's kernels
 report.json          the run
 prism.lock.json      the SHA-256 of every file here, and of the lock files of the folders
@@ -30,9 +31,11 @@ from prism.report.usage import README_NAME, shown
 
 MODULE = "model.py"
 STOCK = "model.onnx"
+TOGETHER = "together.cpp"
 _PURPOSES = {
     MODULE: "`load()`: the model as a function",
     STOCK: "the model with each island a function of its own operators, for onnxruntime and for viewers",
+    TOGETHER: "the entry that runs all launches of islands that follow each other",
     REPORT_NAME: "the run, for programs",
     LOCK_NAME: "the SHA-256 of every file here, and of the lock files of the folders",
 }

@@ -41,6 +41,8 @@ _HELD = []
 _PLACES = {}
 _SPELLED = {}
 _OWN = threading.local()
+# Instead of the thread's own memory of this module: that of a model, which runs several modules one after another.
+_SHARED = []
 _TORCH = {}
 
 
@@ -147,13 +149,15 @@ def _arena(sizes, places):
 
     `sizes` are bytes, place by place, and `places` says in which of them each buffer is.
     """
-    kept = _OWN.__dict__.get("arena")
-    if kept is not None and kept[0] == sizes:
+    kept, whose = _OWN.__dict__.get("arena"), _SHARED[0] if _SHARED else _OWN
+    memory = whose.__dict__.get("memory")
+    if kept is not None and kept[0] == sizes and kept[2] is memory:
         return kept[1]
     starts = [0]
     for size in sizes:
         starts.append(starts[-1] + (size + 63) // 64 * 64)
-    memory = kept[2] if kept is not None and kept[2].size >= starts[-1] + 64 else np.empty(starts[-1] + 64, np.uint8)
+    if memory is None or memory.size < starts[-1] + 64:
+        memory = whose.memory = np.empty(starts[-1] + 64, np.uint8)
     first = (_address(memory) + 63) // 64 * 64
     _OWN.arena = sizes, [first + starts[n] for n in places], memory
     return _OWN.arena[1]
@@ -221,12 +225,18 @@ def default_threads():
 
 
 def _call(config, tensors, buffers, lengths, threads):
-    """One call of the compiled function; all tensors are contiguous, and buffers are at these addresses."""
+    """One call of the compiled function; all tensors are contiguous, and buffers are at these addresses.
+
+    Where this thread's calls are collected, to be one with those of other modules, it is noted and not made.
+    """
     run, many, kept = load(config), len(tensors) + len(buffers), _OWN.__dict__
-    if many not in kept:
+    later, own = kept.get("later"), kept.get(many)
+    if own is None or later is not None:
         made = (ctypes.c_void_p * many)()
-        kept[many] = made, ctypes.addressof(made)
-    addresses, begin = kept[many]
+        own = made, ctypes.addressof(made)
+        if later is None:
+            kept[many] = own
+    addresses, begin = own
     if buffers:
         addresses[len(tensors) :] = buffers
     for n, t in enumerate(tensors):
@@ -236,7 +246,10 @@ def _call(config, tensors, buffers, lengths, threads):
         else:
             addresses[n] = t.data_ptr()
     sizes = (ctypes.c_int64 * len(lengths))(*lengths) if lengths else None
-    run(begin, sizes, threads or _THREADS)
+    if later is None:
+        run(begin, sizes, threads or _THREADS)
+    else:  # with all that has to live until then
+        later.append((run, begin, sizes, threads or _THREADS, addresses, tensors, kept.get("arena")))
 
 
 _THREADS = default_threads()

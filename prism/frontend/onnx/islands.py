@@ -12,6 +12,7 @@ needed, known numbers as constants, and sizes as they follow from the part's own
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
@@ -476,6 +477,14 @@ class Cut:
         place = self.islands.index(island)
         self.islands = (*self.islands[:place], one, two, *self.islands[place + 1 :])
         return one, two
+
+    def halve_for(self, names: AbstractSet[str]) -> None:
+        """Halve islands as it was done where these names come from."""
+        todo = list(self.islands)
+        while todo:
+            island = todo.pop()
+            if any(re.fullmatch(f"{re.escape(island.name)}[ab]+", name) for name in names):
+                todo += self.halve(island)
 
     def operators(self, island: Island) -> list[str]:
         """The operators of the island's nodes."""
