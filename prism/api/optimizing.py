@@ -60,7 +60,7 @@ from prism.instantiate.gate.plan import plan_cases
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.machine_load import CROWDED, Load, others_now
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
-from prism.instantiate.options import Offered, Option, options_of
+from prism.instantiate.options import Offered, Option, foreign, options_of
 from prism.instantiate.rematch import challenged, rematch
 from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, leading, tune
 from prism.platforms.choice import platform_of
@@ -76,7 +76,6 @@ from prism.report.folder import WEIGHTS_NAME, render_folder, write_folder
 from prism.report.units import duration, evidence_note, on_threads, times_line
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.products import LIBRARY
 from prism.sgraph.show import key
 
 ROUNDS = 3
@@ -1090,7 +1089,7 @@ def _right(
             named = f"{some(k.name for k in c.sgraph.kernels)}: {report.failures[0]}"
             (late if report.late else rounding if report.rounding else failures).append(named)
             tools.recorder.warn(f"a proved sGraph failed the numeric gate and was dropped: {report.failures[0]}")
-            if best.config.launches(LIBRARY):
+            if foreign(best.config):
                 waiting += _without_library(best.candidate, tuned)
     if passed:
         return passed
@@ -1140,7 +1139,7 @@ def _without_library(candidate: int, tuned: TuneResult) -> list[Best]:
     own = [
         Best(candidate, t.point.config, t.outcome.seconds, t.outcome.resources)
         for t in tuned.trials
-        if t.point.candidate == candidate and t.outcome.seconds is not None and not t.point.config.launches(LIBRARY)
+        if t.point.candidate == candidate and t.outcome.seconds is not None and not foreign(t.point.config)
     ]
     return sorted(own, key=lambda b: b.seconds)[:1]
 

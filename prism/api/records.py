@@ -48,7 +48,7 @@ from prism.program.pretty import formula_text
 from prism.program.verdict import Verdict
 from prism.report.units import OURS, on_threads
 from prism.sgraph.denote import Denotation, expand, split_axes
-from prism.sgraph.folding import FOLDED, bound, folds
+from prism.sgraph.folding import bound, chosen_folds, launched
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.ranges import assumed
 from prism.sgraph.show import dot, key, text
@@ -223,7 +223,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         baseline_seconds=choice.baseline_seconds,
         best_seconds=best.seconds,
         operator_count=request.program.operator_count,
-        kernel_count=len(sgraph.launches) - len(best.config.launches(FOLDED)),
+        kernel_count=len(launched(sgraph, best.config)),
         funnel=replace(found.funnel, timed_or_estimated=len({t.point.candidate for t in choice.tuned.trials})),
         stages=dict(recorder.seconds),
         enodes=found.enodes,
@@ -323,11 +323,11 @@ def _kernels(choice: Choice) -> tuple[KernelReport, ...]:
     """One row a launch. Its own time is the model's share of the total, scaled to it where that was measured."""
     best, sgraph = choice.best, choice.proved.sgraph
     estimate = choice.model.estimate(best.config, best.resources)
-    launches = {x.name: x for x in sgraph.launches}
+    launches, folds = {x.name: x for x in sgraph.launches}, chosen_folds(sgraph, best.config)
     # A second stage that its split does is in the split's row.
-    held = {f.split: (launches[c],) for c, f in folds(sgraph).items() if c in best.config.launches(FOLDED)}
-    rows = [(x, *held.get(n, ())) for n, x in launches.items() if n not in best.config.launches(FOLDED)]
-    symbols = bound(sgraph, best.config.symbols, best.config.launches(FOLDED))
+    held = {f.split: (launches[c],) for c, f in folds.items()}
+    rows = [(x, *held.get(x.name, ())) for x in launched(sgraph, best.config)]
+    symbols = bound(sgraph, best.config.symbols, folds)
     scale = best.seconds / estimate.seconds if estimate.seconds > 0 else 1.0
     return tuple(
         KernelReport(

@@ -13,7 +13,6 @@ fused_sums.py      sums that only meet in a sum as one
 exponents.py        exponentials to the base 2, log2 e in the scale of their argument
 guards.py           masks only where they do not hold for whole tiles, as a branch in the loop
 sharing.py          the order of programs in the grid, hints for caches
-longest_first.py    the order of programs where some do more than others
 """
 
 from __future__ import annotations

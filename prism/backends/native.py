@@ -29,6 +29,7 @@ from prism.backends.torch_graph import as_written, exported, one_thread
 from prism.program import extents
 from prism.program.evaluate import Interpreter, bind
 from prism.program.nodes import Const, Definition, Expr, Map, Program, Read, Reduce, ReduceKind, walk
+from prism.program.region import subprogram
 
 Call: TypeAlias = Callable[..., torch.Tensor]
 Known: TypeAlias = Mapping[str, torch.Tensor]
@@ -90,7 +91,7 @@ def native(program: Program, tensors: Sequence[torch.Tensor], found: Path | None
 
     given = {t.name: x for t, x in zip(program.inputs, tensors, strict=True)}
     binding = bind(program.inputs, {n: x.shape for n, x in given.items()})
-    needed = _live(program)
+    needed = subprogram(program, program.name, program.outputs).definitions
     earlier: dict[str, int | None] = json.loads(found.read_text()) if found is not None and found.exists() else {}
     with torch.no_grad(), one_thread():
         # In float32, where half precision would overflow and so tell nothing apart.
@@ -127,15 +128,6 @@ def native(program: Program, tensors: Sequence[torch.Tensor], found: Path | None
         # Recorded without computing: that is done once, to see which of torch's functions give the same.
         recorded = make_fx(run, tracing_mode="fake", pre_dispatch=True)(*tensors)
         return as_written(recorded, tensors)
-
-
-def _live(program: Program) -> list[Definition]:
-    """The definitions that outputs need, in order."""
-    names = set(program.outputs)
-    for d in reversed(program.definitions):
-        if d.name in names:
-            names |= {e.tensor for e in walk(d.expr) if isinstance(e, Read)}
-    return [d for d in program.definitions if d.name in names]
 
 
 def _elementary(d: Definition, binding: Mapping[str, int], dtype: torch.dtype) -> Step:

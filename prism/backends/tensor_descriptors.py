@@ -54,7 +54,6 @@ from prism.backends.tile import (
 )
 from prism.backends.tile_rename import names_beside
 from prism.cost.counts import next_power_of_two
-from prism.cost.shared_memory import DESCRIPTORS as DESCRIPTORS
 from prism.cost.shared_memory import Step, in_two_layouts, made_of
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, add, at_most, cdiv, exact_quotient, mul, normal

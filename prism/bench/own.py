@@ -15,8 +15,10 @@ import numpy as np
 from prism.backends.tile import identifier
 from prism.bench.suite import Argument, Case, Workload
 from prism.errors import UsageError
+from prism.instantiate.options import foreign
 from prism.program.extents import evaluate
 from prism.program.nodes import Program, Tensor
+from prism.sgraph.config import Config
 
 PROGRAM = "program.pickle"
 
@@ -80,7 +82,7 @@ def from_output(record: Mapping[str, Any], program: Program, output: Path, folde
     candidate = {
         "module": f"modules/{source.name}",
         "sgraph": (output / "sgraph.txt").read_text("utf-8") if (output / "sgraph.txt").exists() else "",
-        "kernels": sorted([*plain[0]["warps"], *plain[0].get("library", ())]),
+        "kernels": sorted([*plain[0]["warps"], *foreign(Config.decode(plain[0]))]),
         "takes": [names[a] for a in arguments[:many]],
         "configs": entries,
     }

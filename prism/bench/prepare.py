@@ -43,7 +43,6 @@ from prism.process.worker import Ending, Pool
 from prism.program.nodes import Program
 from prism.sgraph import show
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.folding import FOLDED
 from prism.sgraph.nodes import SGraph
 
 SCHEMA = "prism.bench/1"
@@ -239,13 +238,8 @@ def entry(f: Finalist, config: Config, outcome: Outcome, *, spread: bool = False
 
 def _times(model: Model, config: Config, resources: Sequence[Resources]) -> list[dict[str, float]]:
     """The model's parts of each launch, microseconds (`overlap` is a share), for benchmarks/model.py to fit."""
-    known = {r.kernel: r for r in resources}
     found = []
-    for launch in model.launches:
-        name = launch.name
-        if name in config.launches(FOLDED):
-            continue
-        t = launch.times_of(config, known.get(name))
+    for _, t in model.times(config, resources):
         parts = {"memory": t.memory, "compute": t.compute, "latency": t.latency, "spill": t.spill}
         found.append({k: 1e6 * float(v) for k, v in parts.items()} | {"overlap": float(t.overlap)})
     return found

@@ -1,7 +1,7 @@
 """Programs of unequal length dealt to processors, each taking the next when it is done: when the last is done.
 
 Lengths are taken to lie evenly between the shortest and the longest. Programs of one length come in whole rounds.
-Where they differ and the longest come first (`prism.backends.passes.longest_first`), what is left at the end is as
+Where they differ and the longest come first (`prism.sgraph.load_balance`), what is left at the end is as
 short as they get. In any other order a long one may begin last, when the others are on average in the middle of theirs:
 two thirds of what the longest does beyond the shortest are then done alone. tests/test_longest_first.py compares this
 with schedules worked out program by program.

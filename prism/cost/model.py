@@ -149,13 +149,8 @@ class Model:
                 second stages that are folded, which are no launches then.
             resources: what the compiler said of each launch; estimated where it is missing.
         """
-        known = {r.kernel: r for r in resources or ()}
-        found: list[KernelEstimate] = []
-        for k in self.launches:
-            if k.name in config.launches(FOLDED):
-                continue
-            times = k.times_of(config, known.get(k.name))
-            found.append(kernel_estimate(k.name, times, self.device.launch_overhead_s))
+        overhead = self.device.launch_overhead_s
+        found = [kernel_estimate(name, t, overhead) for name, t in self.times(config, resources or ())]
         found = repeated(found, self._sgraph, self._hints)
         one_by_one = sum_estimates(found)
         if not config.launches(STREAMS) or not math.isfinite(one_by_one.seconds):
@@ -165,6 +160,11 @@ class Model:
         return replace(
             one_by_one, seconds=finished(after, demands, config.numbers(STREAMS), self.device.launch_overhead_s)
         )
+
+    def times(self, config: Config, resources: Sequence[Resources]) -> list[tuple[str, Times]]:
+        """Seconds by cause of every launch that there is, run once."""
+        known, folded = {r.kernel: r for r in resources}, config.launches(FOLDED)
+        return [(k.name, k.times_of(config, known.get(k.name))) for k in self.launches if k.name not in folded]
 
     def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
         """The estimated seconds alone; an `Estimator`."""

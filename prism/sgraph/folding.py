@@ -26,7 +26,8 @@ from typing import Any
 import sympy
 
 from prism.program.index import Axis
-from prism.sgraph.nodes import Gather, Grid, Kernel, Load, Loop, SGraph, Split, Store, Tile, Whole, part_axis
+from prism.sgraph.config import Config
+from prism.sgraph.nodes import Gather, Grid, Kernel, Launch, Load, Loop, SGraph, Split, Store, Tile, Whole, part_axis
 
 FOLDED = "folded"
 """What configurations call it, by the second stage's launch."""
@@ -84,6 +85,18 @@ def folds(sgraph: SGraph) -> dict[str, Fold]:
         if grid is not None:
             found[combine] = Fold(split, combine, grid)
     return dict(sorted(found.items(), key=lambda item: lone[item[0]][0]))
+
+
+def chosen_folds(sgraph: SGraph, config: Config) -> dict[str, Fold]:
+    """The folds that a configuration has, by the name of the second stage's launch, in order."""
+    folded = config.launches(FOLDED)
+    return {name: fold for name, fold in folds(sgraph).items() if name in folded} if folded else {}
+
+
+def launched(sgraph: SGraph, config: Config) -> tuple[Launch, ...]:
+    """The launches under a configuration: a second stage that is folded is none, as the programs of its split do it."""
+    folded = config.launches(FOLDED)
+    return tuple(x for x in sgraph.launches if x.name not in folded)
 
 
 def bound(sgraph: SGraph, symbols: Mapping[str, int], folded: Collection[str]) -> dict[str, int]:

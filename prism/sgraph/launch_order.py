@@ -1,4 +1,7 @@
-"""Which launches of an sGraph have to wait for which: those that touch a tensor which either of them stores."""
+"""Which launches of an sGraph have to wait for which: those that touch a tensor which either of them stores.
+
+And which may start before the one before them has ended.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from typing import TypeAlias
 
 from prism.sgraph.folding import folds
 from prism.sgraph.nodes import Launch, SGraph
+
+DEPENDENT = "dependent"
+"""What configurations call launches that start before the one before them has ended."""
 
 After: TypeAlias = "Mapping[str, Sequence[str]]"
 """For each launch, in order, the earlier launches that it waits for."""
@@ -88,6 +94,15 @@ def apart(after: After) -> bool:
     """Whether there are two launches of which neither waits for the other, directly or not."""
     # In an order of all launches each waits for the one before it: there is none between them to wait for instead.
     return any(earlier not in after[later] for earlier, later in itertools.pairwise(after))
+
+
+def overlapping(sgraph: SGraph) -> tuple[str, ...]:
+    """The launches that may start before the one before them has ended.
+
+    All but the first, and but second stages that their splits may do.
+    """
+    seconds = folds(sgraph)
+    return tuple(x.name for x in sgraph.launches[1:] if x.name not in seconds)
 
 
 def _touched(launches: Sequence[Launch]) -> tuple[set[str], set[str]]:

@@ -1,4 +1,9 @@
-"""Which programs of a kernel do more than others: those that visit more tiles of a loop with a range."""
+"""Which programs of a kernel do more than others: those that visit more tiles of a loop with a range.
+
+Handing out the longest first is Graham's LPT rule ("Bounds on multiprocessing timing anomalies", 1969): a launch ends
+at most a short program after it could, where in ascending order it may be a long one. So along `growing` axes programs
+count down, in every backend (`GridAxis.reversed`, set by lowering).
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ Programs that differ only in what it does not mention read the same elements.
 
 Order. Along two neighbouring axes of the grid where each has tiles that do not depend on the other (the rows and
 columns of a matrix product) programs are numbered in groups, so that those at work at a time have tiles in common.
-Where there are no groups, an axis that is counted down orders its grid in sections (longest_first.py).
+Where there are no groups, an axis that is counted down orders its grid in sections: where a loop has a range (causal
+attention) a program's work grows along an axis, and along it programs count down, so that the longest come first
+(`prism.sgraph.load_balance`). With many heads that is not enough, as each has its long programs and its short ones.
 
 Hints. A load is `readers=()` when no two programs, no two iterations, and no other load read an element of it, so that
 caches need not keep it; else it names the grid indices that it does not mention. Where one iteration takes a part of
@@ -22,7 +24,6 @@ from itertools import pairwise
 
 import sympy
 
-from prism.backends.passes.longest_first import in_sections
 from prism.backends.tile import (
     Affine,
     Cast,
@@ -33,6 +34,7 @@ from prism.backends.tile import (
     Offsets,
     Pointwise,
     Scalar,
+    Sections,
     Stmt,
     Store,
     TileModule,
@@ -44,6 +46,7 @@ from prism.cost.pipelining import SECTOR_BYTES
 from prism.ir.kit import statements
 from prism.program.extents import Extent, at_most
 from prism.program.nodes import DType
+from prism.sgraph.load_balance import SECTION
 
 GROUP = 8
 """Tiles of the slow axis in a group: with as many programs at work, about as many tiles of either axis are."""
@@ -71,6 +74,23 @@ def grouped(program: TileProgram, size: int = GROUP) -> TileProgram:
         if any(slow in of and fast not in of for of in tiles) and any(fast in of and slow not in of for of in tiles):
             return replace(program, groups=Groups(slow, fast, size))
     return program
+
+
+def in_sections(program: TileProgram) -> TileProgram:
+    """The program, in sections where an axis counts down and groups do not order its grid already.
+
+    A section hands out the long programs of many heads first. It holds about SECTION programs, twice what a large GPU
+    runs at a time, and not all: what the programs of a head share (keys and values) is at most that of SECTION tiles,
+    which an L2 cache holds. A CPU has few threads, that each take the next program when they are done, and caches that
+    want a head's programs together: there counting down is all.
+
+    Args:
+        program: a legal tile program.
+    """
+    down = [g.index for g in program.grid if g.reversed]
+    if not down or len(program.grid) < 2 or program.groups is not None:
+        return program
+    return replace(program, sections=Sections(down[0], SECTION))
 
 
 def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:

@@ -23,10 +23,11 @@ import sympy
 
 from prism.errors import some
 from prism.instantiate.gate.draws import DRAWS, struck_sets
+from prism.instantiate.options import foreign
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
-from prism.sgraph.folding import FOLDED, folds
+from prism.sgraph.folding import Fold, chosen_folds, launched
 from prism.sgraph.nodes import (
     Contract,
     Gather,
@@ -45,7 +46,6 @@ from prism.sgraph.nodes import (
     TileReduce,
     value_axes,
 )
-from prism.sgraph.products import LIBRARY
 
 Sample: TypeAlias = tuple[tuple[tuple[int, ...], int], ...] | None
 """For each kernel of a launch, tiles along each axis of its grid, and how many programs to run; None: all of them."""
@@ -433,6 +433,8 @@ class InterpreterCosts:
     _having: dict[str, list[int]] = field(default_factory=dict)
     _known: dict[str, dict[int, float]] = field(default_factory=dict)
     _held: dict[str, int] = field(default_factory=dict)
+    _folded: Mapping[str, Fold] = field(default_factory=dict)
+    _foreign: frozenset[str] = frozenset()
     # Tiles of second stages that are folded: by symbol, the split's.
     _bound: dict[str, Tile] = field(default_factory=dict)
 
@@ -448,11 +450,12 @@ class InterpreterCosts:
             for name in self._symbols(n):
                 self._having.setdefault(name, []).append(n)
         # A second stage that is folded has the symbols of its split.
-        for fold in folds(self.sgraph).values() if self.config.launches(FOLDED) else ():
-            if fold.combine in self.config.launches(FOLDED):
-                self._bound |= {own.name: tile for _, tile, own in fold.grid if isinstance(own, sympy.Symbol)}
-                for name in self._symbols(places[fold.split]):
-                    self._having.setdefault(name, []).append(places[fold.combine])
+        self._folded = chosen_folds(self.sgraph, self.config)
+        self._foreign = foreign(self.config)
+        for fold in self._folded.values():
+            self._bound |= {own.name: tile for _, tile, own in fold.grid if isinstance(own, sympy.Symbol)}
+            for name in self._symbols(places[fold.split]):
+                self._having.setdefault(name, []).append(places[fold.combine])
         self._seconds = [self._launch(n, self._held) for n in range(len(self._launches))]
         self.total = sum(self._seconds)
 
@@ -487,9 +490,9 @@ class InterpreterCosts:
 
     def _launch(self, place: int, values: Mapping[str, int]) -> float:
         launch = self._launches[place]
-        if launch.name in self.config.launches(LIBRARY):
+        if launch.name in self._foreign:
             return 0.0
-        whole = not self.sampled or launch.name in self.config.launches(FOLDED)
+        whole = not self.sampled or launch.name in self._folded
         works = self._works[place]
         sample = None if whole else _sample(launch, works, values, self.binding, self._read)
         if self._bound:
@@ -589,8 +592,7 @@ def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> 
     read = _read(sgraph)
     return [
         _sample(launch, [_Work.of(k) for k in launch.kernels], config.symbols, binding, read)
-        for launch in sgraph.launches
-        if launch.name not in config.launches(FOLDED)
+        for launch in launched(sgraph, config)
     ]
 
 

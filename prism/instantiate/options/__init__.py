@@ -32,6 +32,11 @@ def options_of(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> tupl
     return tuple(o(family) for o in OPTIONS)
 
 
+def foreign(config: Config) -> frozenset[str]:
+    """The launches that run code which is not prism's own."""
+    return frozenset().union(*(config.launches(o.name) for o in OPTIONS if o.foreign))
+
+
 def variants(
     options: Sequence[Option], offered: Offered, config: Config, model: CostModel, resources: Sequence[Resources] = ()
 ) -> tuple[Config, ...]:

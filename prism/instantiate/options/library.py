@@ -20,6 +20,7 @@ class Library(Option):
     name = LIBRARY
     offered = Offered.SPACE
     replaces = True
+    foreign = True
 
     def __init__(self, family: Family) -> None:
         super().__init__(family)

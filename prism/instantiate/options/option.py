@@ -76,6 +76,7 @@ class Option:
         numbered: whether launches have a number of it.
         offered: when it is tried.
         replaces: whether a launch that has it is no kernel of its own, and has neither warps nor stages.
+        foreign: whether its launches run code that is not prism's own.
         common: whether it is about all launches together, so that a part's choice says nothing of the whole.
         launches: those that may have it, at some of their points.
         columns: of an option that launches have to agree on, the columns that tables have for it (1 where it is
@@ -86,6 +87,7 @@ class Option:
     offered: ClassVar[Offered]
     numbered: ClassVar[bool] = False
     replaces: ClassVar[bool] = False
+    foreign: ClassVar[bool] = False
     common: ClassVar[bool] = False
 
     def __init__(self, family: Family) -> None:

@@ -19,8 +19,8 @@ from prism.backends.tile import TileLaunch, TileModule
 from prism.backends.tile_rename import names_beside
 from prism.backends.triton.emit_kernel import KernelEmitter
 from prism.backends.triton.options.printed import Call, Printed
-from prism.cost.dependent import DEPENDENT, overlapping
 from prism.sgraph.config import Config
+from prism.sgraph.launch_order import DEPENDENT, overlapping
 from prism.sgraph.nodes import SGraph
 
 

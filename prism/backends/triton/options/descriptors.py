@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from prism.backends.host import tuple_of
 from prism.backends.source import HOST, Writer
-from prism.backends.tensor_descriptors import DESCRIPTORS, LaunchDescriptors, TensorMap, launch_descriptors
+from prism.backends.tensor_descriptors import LaunchDescriptors, TensorMap, launch_descriptors
 from prism.backends.tile import TileLaunch, TileModule
 from prism.backends.triton.options.printed import Call, Printed
+from prism.cost.shared_memory import DESCRIPTORS
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
