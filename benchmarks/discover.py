@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.collection import KNOWN, PARTIAL, Known
 
 if TYPE_CHECKING:
+    from benchmarks.gallery import Entry
     from prism.api.proofs import ProvedSGraph
     from prism.cost.device import Device
     from prism.cost.model import Estimate
@@ -278,9 +279,45 @@ def report(rows: Sequence[Row]) -> str:
     return "\n".join(text)
 
 
+def entry(known: Known, row: Row, made: Sequence[Chosen], worker: Worker) -> list[Entry]:
+    """The entry of a function that is one region; none of others.
+
+    Args:
+        known: the function.
+        row: what was counted.
+        made: what its regions became.
+        worker: derives.
+    """
+    from benchmarks.gallery import Entry, kernels, proof, source
+    from prism.backends.triton.emit import emit_module
+    from prism.cost.device import device
+    from prism.cost.model import baseline_estimate
+    from prism.sgraph.show import text
+
+    if len(made) != 1:
+        return []
+    (found,) = made
+    sgraph = found.proved.sgraph
+    baseline = baseline_estimate(known.program(), device(TARGET), {})
+    return [
+        Entry(
+            known.name,
+            f"{known.arguments}, {known.sizes}",
+            source(known),
+            text(sgraph),
+            tuple(proof(found.formulas, found.proved, worker)),
+            kernels(emit_module(sgraph, formula=known.name, configs={TARGET: [found.config]}).text),
+            found.config.encode(),
+            baseline.seconds / found.estimate.seconds,
+            row.ratio,
+            row.source,
+        )
+    ]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Search and print."""
-    from benchmarks.gallery import NEAR, Entry, entry, page
+    from benchmarks.gallery import NEAR, page
     from prism.egraph.worker import Worker
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

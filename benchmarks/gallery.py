@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchmarks.collection import Known
-    from benchmarks.discover import Chosen, Row
+    from prism.api.proofs import ProvedSGraph
     from prism.egraph.worker import Worker
+    from prism.program.nodes import Formula
 
 NEAR = 1.1
 """How far from the best known an entry may be, as a ratio of times."""
@@ -56,58 +57,22 @@ class Entry:
     known: str
 
 
-def entry(known: Known, row: Row, made: Sequence[Chosen], worker: Worker) -> list[Entry]:
-    """The entry of a function that is one region; none of others.
-
-    Args:
-        known: the function.
-        row: what was counted.
-        made: what its regions became.
-        worker: derives.
-    """
-    from benchmarks.discover import TARGET
-    from prism.backends.triton.emit import emit_module
-    from prism.cost.device import device
-    from prism.cost.model import baseline_estimate
-    from prism.sgraph.show import text
-
-    if len(made) != 1:
-        return []
-    (found,) = made
-    sgraph = found.proved.sgraph
-    baseline = baseline_estimate(known.program(), device(TARGET), {})
-    return [
-        Entry(
-            known.name,
-            f"{known.arguments}, {known.sizes}",
-            source(known),
-            text(sgraph),
-            tuple(proof(found, worker)),
-            kernels(emit_module(sgraph, formula=known.name, configs={TARGET: [found.config]}).text),
-            found.config.encode(),
-            baseline.seconds / found.estimate.seconds,
-            row.ratio,
-            row.source,
-        )
-    ]
-
-
 def source(known: Known) -> str:
     """The function's text."""
     return textwrap.dedent(inspect.getsource(known.fn)).strip()
 
 
-def proof(found: Chosen, worker: Worker) -> list[str]:
+def proof(formulas: Sequence[Formula], proved: ProvedSGraph, worker: Worker) -> list[str]:
     """The verdict, and the rules of the derivation in order; why there is none, where there is none."""
     from prism.api.records import reference_of
     from prism.api.verifying import explanation
     from prism.checker import check
     from prism.egraph.rules import load_rules, rule_files
 
-    denotation = found.proved.denotation
-    names = [f.tensor.name for f in found.formulas]
-    derived = worker.derive(names, reference_of(found.formulas, denotation), denotation.outputs)
-    lines = [str(found.proved.verdict)]
+    denotation = proved.denotation
+    names = [f.tensor.name for f in formulas]
+    derived = worker.derive(names, reference_of(formulas, denotation), denotation.outputs)
+    lines = [str(proved.verdict)]
     if derived.reason:
         return [*lines, f"no derivation: {derived.reason}"]
     accepted = check(derived.certificate, {p.name: p.read_bytes() for p in rule_files()})

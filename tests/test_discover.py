@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import discover
 from benchmarks.collection import KNOWN, PARTIAL, Known, rms_norm
-from benchmarks.discover import Counts, Row, best_known, geometric_mean, main, measure, report
-from benchmarks.gallery import SHOWN, entry, page
+from benchmarks.discover import Counts, Row, best_known, entry, geometric_mean, main, measure, report
+from benchmarks.gallery import SHOWN, page
 from prism.cost.device import device
 from prism.egraph.worker import Worker
 

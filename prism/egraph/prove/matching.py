@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import sympy
@@ -173,8 +174,8 @@ class Names:
         Raises:
             UnsupportedError: a part has an output whose indices cannot be made affine.
         """
-        reference = tuple(_renamed(f, self.ours) for f in inline(a))
-        candidate = tuple(_renamed(f, self.theirs) for f in inline(b))
+        reference = tuple(replace(f, expr=renamed(f.expr, self.ours)) for f in inline(a))
+        candidate = tuple(replace(f, expr=renamed(f.expr, self.theirs)) for f in inline(b))
         read = _reads([f.expr for f in (*reference, *candidate)])
         weights = {n: w for n, w in self.weights.items() if n in read}
         tensors = [s for s, _ in self.pairs]
@@ -377,21 +378,11 @@ def _over(program: Program, symbols: Mapping[sympy.Basic, Extent]) -> Program:
     if not changed:
         return program
     definitions = [
-        replace(d, axes=tuple([_axis(a, changed) for a in d.axes]), expr=_rewritten(d.expr, {}, changed))
+        replace(d, axes=tuple([_axis(a, changed) for a in d.axes]), expr=renamed(d.expr, {}, changed))
         for d in program.definitions
     ]
     inputs = [replace(t, shape=tuple([_extent(e, changed) for e in t.shape])) for t in program.inputs]
     return replace(program, inputs=tuple(inputs), definitions=tuple(definitions))
-
-
-def _renamed(formula: Formula, names: Mapping[str, Expr | str]) -> Formula:
-    """The formula over other names."""
-    return replace(formula, expr=renamed(formula.expr, names))
-
-
-def renamed(expr: Expr, names: Mapping[str, Expr | str]) -> Expr:
-    """The expression over other names; some reads are expressions."""
-    return _rewritten(expr, names, {})
 
 
 def _axis(a: Axis, symbols: Mapping[sympy.Basic, Extent]) -> Axis:
@@ -414,7 +405,9 @@ def _index(i: Index, symbols: Mapping[sympy.Basic, Extent]) -> Index:
     return total
 
 
-def _rewritten(expr: Expr, names: Mapping[str, Expr | str], symbols: Mapping[sympy.Basic, Extent]) -> Expr:
+def renamed(
+    expr: Expr, names: Mapping[str, Expr | str], symbols: Mapping[sympy.Basic, Extent] = MappingProxyType({})
+) -> Expr:
     """The expression over other names and symbols; some reads are expressions."""
 
     def element(e: Expr, at: tuple[Index, ...]) -> Expr:
