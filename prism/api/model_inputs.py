@@ -10,6 +10,7 @@ import numpy as np
 import sympy
 
 from prism.api.given_inputs import WHERE, by_name
+from prism.api.options import check_dimensions
 from prism.errors import NoImprovementError, UsageError
 from prism.frontend.onnx.islands import Port
 from prism.platforms.stock import NotRunError
@@ -64,10 +65,7 @@ def feeds(
             why = "its rank is not known" if port.shape is None else f"it is of type {port.dtype or 'no tensor'}"
             raise _nothing(f"{where}, input {port.name!r}", why)
     names = sorted({s.name for p in ports for e in p.shape or () if not is_static(e) for s in e.free_symbols})  # type: ignore[union-attr]
-    for name in given:
-        if name not in names:
-            known = ", ".join(names) or "none"
-            raise UsageError(f"the model has no symbolic dimension {name}", where="--shape", fix=f"it has: {known}")
+    check_dimensions(given, names)
     whole = [p.name for p in ports if np.issubdtype(np.dtype(p.dtype), np.integer)]
     last = ""
 

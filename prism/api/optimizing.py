@@ -28,7 +28,7 @@ import numpy as np
 
 from prism.api.finalists import Emit, Finalist, finalists
 from prism.api.given_inputs import given_to
-from prism.api.options import Options
+from prism.api.options import Options, check_dimensions
 from prism.api.partitioned import PartitionedSearch, RegionSearch, composed_choice, finer, merged_checks, search_regions
 from prism.api.proofs import ProvedSGraph
 from prism.api.records import Choice, Request, artifacts, certificate_of, formulas
@@ -920,10 +920,8 @@ def _supported(program: Program) -> None:
 def _at(program: Program, shapes: Mapping[str, int]) -> Program:
     """The program, with the given values as those that costs are quoted at."""
     ranges = dict(program.ranges)
+    check_dimensions(shapes, ranges)
     for name, value in shapes.items():
-        if name not in ranges:
-            known = ", ".join(sorted(ranges)) or "none"
-            raise UsageError(f"the model has no symbolic dimension {name}", where="--shape", fix=f"it has: {known}")
         if not ranges[name].low <= value <= ranges[name].high:
             raise UsageError(
                 f"{name}={value} is out of range",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,3 +40,17 @@ class Options:
         if out is not None and not self.only_better:
             raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
         return None if out is None else check_writable(Path(out))
+
+
+def check_dimensions(asked: Iterable[str], known: Collection[str], values: Collection[str] = ()) -> None:
+    """Make sure that a model has symbolic dimensions of these names, and that none of them has a value as well.
+
+    Raises:
+        UsageError: it has no such one, or two things are asked of one.
+    """
+    for name in asked:
+        if name not in known:
+            has = ", ".join(sorted(known)) or "none"
+            raise UsageError(f"the model has no symbolic dimension {name}", where="--shape", fix=f"it has: {has}")
+        if name in values:
+            raise UsageError(f"{name} has a range and a value", where="--shape", fix="give one of them")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.api.optimizing import MORE_TIME, Produced, produce
-from prism.api.options import Options
+from prism.api.options import Options, check_dimensions
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.api.searching import search
 from prism.backends.protocol import load_module
@@ -153,9 +153,7 @@ def optimize_ranges(
     )
     folder = options.folder(out)
     program = over(under(program, assume), ranges)
-    for name in options.shapes:
-        if name in ranges:
-            raise UsageError(f"{name} has a range and a value", where="--shape", fix="give one of them")
+    check_dimensions(ranges, program.ranges, options.shapes)
     recorder = Recorder(listener)
     with recorder.stage("cells") as detail:
         varying = {n: program.ranges[n] for n in ranges if program.ranges[n].low < program.ranges[n].high}
@@ -189,10 +187,8 @@ def over(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Program:
     if not ranges:
         raise UsageError("no ranges", where="ranges", fix='name one, as {"seq": (1, 4096)}')
     held = dict(program.ranges)
+    check_dimensions(ranges, held)
     for name, (low, high) in ranges.items():
-        if name not in held:
-            known = ", ".join(sorted(held)) or "none"
-            raise UsageError(f"the model has no symbolic dimension {name}", where="--shape", fix=f"it has: {known}")
         r = held[name]
         if not r.low <= low <= high or (high > r.high and not r.open):
             most = "" if r.open else f" to {r.high}"

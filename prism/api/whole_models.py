@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -195,13 +195,9 @@ def optimize_model(
     folder = options.folder(out)
     recorder = Recorder(listener)
     parts = parts_of(path, rules, recorder)
-    with cache_or_spare(recorder.warn) as cache:
-        platform = platform_of(target, recorder.warn, cache)
-        if not isinstance(platform, CpuPlatform):
-            raise only_on_cpu(parts, str(path), platform.target)
-        check_installed(str(path))
-        with ending(options.time, "the model was compared and timed", str(path)):
-            report, files = Run(path, parts, options, check, platform, recorder, cache).made()
+    ended = ending(options.time, "the model was compared and timed", str(path))
+    with on_cpu(path, parts, target, recorder) as (platform, cache), ended:
+        report, files = Run(path, parts, options, check, platform, recorder, cache).made()
     if folder is not None:
         report = replace(report, output=str(out))
         folder = write_folder(folder, files)
@@ -298,15 +294,26 @@ def shown_in_parts(path: Path | str, error: UnsupportedError) -> list[str]:
     return lines + kept_lines(kept_of(parts))
 
 
-def only_on_cpu(parts: Cut, where: str, target: str) -> UnsupportedError:
-    """The error for a target whose kernels would wait for onnxruntime's tensors."""
-    named = ", ".join(dict.fromkeys(k.op for k in parts.kept.values()))
-    return UnsupportedError(
-        f"no translation for {named}",
-        where=where,
-        why=f"what has none runs in onnxruntime on the CPU, and kernels for {target} do not",
-        fix="take the model in parts with --target cpu",
-    )
+@contextmanager
+def on_cpu(path: Path, parts: Cut, target: str | None, recorder: Recorder) -> Iterator[tuple[CpuPlatform, Path]]:
+    """The CPU that a model in parts runs on, and the cache.
+
+    Raises:
+        UnsupportedError: another target is wanted, whose kernels would wait for onnxruntime's tensors.
+        UsageError: onnxruntime is not installed.
+    """
+    with cache_or_spare(recorder.warn) as cache:
+        platform = platform_of(target, recorder.warn, cache)
+        if not isinstance(platform, CpuPlatform):
+            named = ", ".join(dict.fromkeys(k.op for k in parts.kept.values()))
+            raise UnsupportedError(
+                f"no translation for {named}",
+                where=str(path),
+                why=f"what has none runs in onnxruntime on the CPU, and kernels for {platform.target} do not",
+                fix="take the model in parts with --target cpu",
+            )
+        check_installed(str(path))
+        yield platform, cache
 
 
 @dataclass(slots=True)

@@ -17,20 +17,16 @@ from typing import Any
 import sympy
 
 from prism.api.optimizing import MORE_TIME
-from prism.api.options import Options
+from prism.api.options import Options, check_dimensions
 from prism.api.region_search import SearchBudget
-from prism.api.whole_models import STOCK_NAME, Run, check_stock, only_on_cpu, parts_of
+from prism.api.whole_models import STOCK_NAME, Run, check_stock, on_cpu, parts_of
 from prism.backends.assembled import Step, assembled_text, ranged_model_text
 from prism.cost.shapes import middle
 from prism.errors import NoImprovementError, UnsupportedError, UsageError
 from prism.events import Argument, CellReport, Evidence, Listener, ModelReport, RangedReport, Recorder
-from prism.folders import cache_or_spare
 from prism.frontend.onnx.islands import Cut
 from prism.generate.cells import Cell, cells
 from prism.instantiate.lock import versions
-from prism.platforms.choice import platform_of
-from prism.platforms.cpu import CpuPlatform
-from prism.platforms.stock import check_installed
 from prism.process.deadline import Deadline
 from prism.program.extents import evaluate
 from prism.program.nodes import SymbolRange
@@ -121,11 +117,7 @@ def optimize_model_ranges(
     lengths = _lengths(parts, ranges, options.shapes, str(path))
     found = _cells(ranges)
     made: list[tuple[ModelReport, dict[str, bytes]] | NoImprovementError] = []
-    with cache_or_spare(recorder.warn) as cache:
-        platform = platform_of(target, recorder.warn, cache)
-        if not isinstance(platform, CpuPlatform):
-            raise only_on_cpu(parts, str(path), platform.target)
-        check_installed(str(path))
+    with on_cpu(path, parts, target, recorder) as (platform, cache):
         for n, cell in enumerate(found):
             own = Recorder(listener)
             with recorder.stage(f"cell {n + 1}") as detail:
@@ -163,12 +155,8 @@ def _lengths(
                 names |= {s.name for s in extent.free_symbols}
             if isinstance(extent, sympy.Symbol):
                 found.setdefault(extent.name, (port.name, axis))
+    check_dimensions(ranges, names, shapes)
     for name, (low, high) in ranges.items():
-        if name not in names:
-            known = ", ".join(sorted(names)) or "none"
-            raise UsageError(f"the model has no symbolic dimension {name}", where="--shape", fix=f"it has: {known}")
-        if name in shapes:
-            raise UsageError(f"{name} has a range and a value", where="--shape", fix="give one of them")
         if not 1 <= low <= high:
             raise UsageError(f"{name}={low}..{high} is no range of it", where="--shape", fix="give one from 1 on")
         if name not in found:
