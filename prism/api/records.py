@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -214,6 +215,8 @@ def _rung(derived: Derivation) -> str:
 
 def _report(request: Request, found: SearchResult, choice: Choice, recorder: Recorder) -> RunReport:
     sgraph, best, verdict = choice.proved.sgraph, choice.best, _verdict(request, choice.proved)
+    prepared = [x for x in sgraph.launches if x.kernels[0].name in sgraph.prepared]
+    kept = [sgraph.tensors[t] for x in prepared for k in x.kernels for t in k.writes]
     return RunReport(
         name=request.program.name,
         formulas=formulas(found),
@@ -223,7 +226,9 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         baseline_seconds=choice.baseline_seconds,
         best_seconds=best.seconds,
         operator_count=request.program.operator_count,
-        kernel_count=len(launched(sgraph, best.config)),
+        kernel_count=len(launched(sgraph, best.config)) - len(prepared),
+        prepared_count=len(prepared),
+        prepared_bytes=sum(math.prod(map(int, t.shape)) * t.dtype.bytes for t in kept),
         funnel=replace(found.funnel, timed_or_estimated=len({t.point.candidate for t in choice.tuned.trials})),
         stages=dict(recorder.seconds),
         enodes=found.enodes,

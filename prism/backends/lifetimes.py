@@ -30,11 +30,11 @@ class _Place:
 
 
 def shared_places(module: TileModule) -> list[tuple[Tensor, ...]]:
-    """The module's buffers, in groups whose members never live at the same time."""
+    """The buffers that launches of a call exchange, in groups whose members never live at the same time."""
     needed = [_live(module, x) for x in module.order]
-    lives = {b.name: [n for n, names in enumerate(needed) if b.name in names] for b in module.buffers}
+    lives = {b.name: [n for n, names in enumerate(needed) if b.name in names] for b in module.exchanged}
     places: list[_Place] = []
-    for b in sorted(module.buffers, key=lambda b: lives[b.name][:1]):
+    for b in sorted(module.exchanged, key=lambda b: lives[b.name][:1]):
         begin, end = min(lives[b.name], default=0), max(lives[b.name], default=0)
         wanted = _bytes(b.shape) * b.dtype.bytes
         free = [p for p in places if p.end < begin]

@@ -93,6 +93,7 @@ def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
         launches,
         tuple(whole.symbols.values()),
         repeats=repeats,
+        before=frozenset(x.name for x in sgraph.launches if x.kernels[0].name in sgraph.prepared),
     )
 
 

@@ -481,6 +481,7 @@ class TileModule:
         symbols: names of the configuration's symbols, as the configuration spells them.
         folds: launches that may be part of another one, as the configuration says.
         repeats: the steps of loops.
+        before: the launches that run once for weights that stay as they are, before any call (`SGraph.prepared`).
     """
 
     name: str
@@ -491,11 +492,37 @@ class TileModule:
     symbols: tuple[str, ...] = field(default=())
     folds: tuple[TileFold, ...] = ()
     repeats: tuple[TileRepeat, ...] = ()
+    before: frozenset[str] = frozenset()
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The inputs, buffers and outputs, and the windows of steps."""
         return (*self.inputs, *self.buffers, *self.outputs, *(w.tensor for r in self.repeats for w in r.windows))
+
+    @property
+    def prepared(self) -> tuple[TileLaunch, ...]:
+        """The launches that run before any call, in order."""
+        return tuple(x for x in self.launches if x.name in self.before)
+
+    @property
+    def kept(self) -> tuple[Tensor, ...]:
+        """The buffers that these store; they outlive calls."""
+        stored = {
+            s.tensor for x in self.prepared for p in x.programs for s in kit.statements(p.body) if isinstance(s, Store)
+        }
+        return tuple(b for b in self.buffers if b.name in stored)
+
+    @property
+    def exchanged(self) -> tuple[Tensor, ...]:
+        """The other buffers: what the launches of one call exchange."""
+        kept = {b.name for b in self.kept}
+        return tuple(b for b in self.buffers if b.name not in kept)
+
+    @property
+    def fixed(self) -> tuple[Tensor, ...]:
+        """The inputs that these launches read: weights."""
+        read = {t.name for x in self.prepared for t in x.tensors}
+        return tuple(t for t in self.inputs if t.name in read)
 
     @property
     def lengths(self) -> tuple[str, ...]:
@@ -505,13 +532,13 @@ class TileModule:
 
     @property
     def order(self) -> tuple[TileLaunch | TileRepeat, ...]:
-        """Launches that run once, and steps, in order."""
+        """Launches that a call runs once, and steps, in order."""
         first = {r.launches[0]: r for r in self.repeats}
         inside = {name for r in self.repeats for name in r.launches}
         return tuple(
             first.get(launch.name, launch)
             for launch in self.launches
-            if launch.name in first or launch.name not in inside
+            if launch.name in first or (launch.name not in inside and launch.name not in self.before)
         )
 
     def within(self, repeat: TileRepeat) -> tuple[TileLaunch, ...]:

@@ -26,7 +26,7 @@ from prism.cost.counts import kernel_cost
 from prism.cost.device import Device
 from prism.cost.gpu import Times
 from prism.cost.list_scheduling import dealt
-from prism.cost.model import Estimate, kernel_estimate, repeated, sum_estimates
+from prism.cost.model import Estimate, by_call, kernel_estimate, sum_estimates
 from prism.cost.roofline import memory
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -258,7 +258,7 @@ class CpuModel:
         """The estimate for one configuration; what the compiler says does not change it."""
         launch = self.device.launch_overhead_s
         found = [kernel_estimate(k.name, cpu_times(k.kernels, config.symbols), launch) for k in self.launches]
-        return sum_estimates(repeated(found, self._sgraph, self._hints))
+        return sum_estimates(by_call(found, self._sgraph, self._hints))
 
     def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
         """The estimated seconds alone; an `Estimator`."""

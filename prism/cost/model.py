@@ -35,6 +35,7 @@ from prism.cost.gpu import (
     transfer,
 )
 from prism.cost.library import Extents, call_times, library_times
+from prism.cost.roofline import CALLS
 from prism.cost.streams import STREAMS, Demand, finished, placed
 from prism.cost.work import work
 from prism.program.extents import Extent
@@ -151,7 +152,7 @@ class Model:
         """
         overhead = self.device.launch_overhead_s
         found = [kernel_estimate(name, t, overhead) for name, t in self.times(config, resources or ())]
-        found = repeated(found, self._sgraph, self._hints)
+        found = by_call(found, self._sgraph, self._hints)
         one_by_one = sum_estimates(found)
         if not config.launches(STREAMS) or not math.isfinite(one_by_one.seconds):
             return one_by_one
@@ -223,12 +224,16 @@ def kernel_estimate(name: str, t: Times, launch: float) -> KernelEstimate:
     )
 
 
-def repeated(kernels: Sequence[KernelEstimate], sgraph: SGraph, hints: Mapping[str, int]) -> list[KernelEstimate]:
-    """The estimates, those of launches of a loop's step for all steps: each waits for the one before it."""
-    if not sgraph.repeats:
-        return list(kernels)
-    trips = {x.name: value(r.trips, hints) for x in sgraph.launches if (r := sgraph.repeat(x)) is not None}
-    return [_times(k, trips.get(k.name, 1)) for k in kernels]
+def by_call(kernels: Sequence[KernelEstimate], sgraph: SGraph, hints: Mapping[str, int]) -> list[KernelEstimate]:
+    """The estimates of launches, times how often a call runs them.
+
+    Those of a loop's step run for all steps: each waits for the one before it. What hangs on weights alone runs once
+    for many calls.
+    """
+    times: dict[str, float] = {x.name: 1 / CALLS for x in sgraph.launches if x.kernels[0].name in sgraph.prepared}
+    if sgraph.repeats:
+        times |= {x.name: value(r.trips, hints) for x in sgraph.launches if (r := sgraph.repeat(x)) is not None}
+    return [_times(k, times.get(k.name, 1)) for k in kernels]
 
 
 def _times(k: KernelEstimate, many: float) -> KernelEstimate:

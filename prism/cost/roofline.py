@@ -28,6 +28,10 @@ is stored. With `TILE`, of all programs of `benchmarks/snapshot.py` the best est
 better: QK-norm attention 527 -> 876 us, chunked linear attention 177 -> 181 us."""
 
 
+CALLS = 1e6
+"""Calls that what is computed from a model's weights, once, serves (guess): enough that it is next to nothing."""
+
+
 def full(device: Device, moved: Any, work: Any, most: Callable[..., Any] = max) -> Any:
     """The time that a device takes whose processors are all busy: the larger of traffic and work, no launch counted.
 

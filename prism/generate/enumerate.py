@@ -31,8 +31,8 @@ from prism.generate.as_written import written
 from prism.generate.families import Family, Space, Target, families
 from prism.generate.forms import Form, forms, one_pass, shared_once
 from prism.generate.isomorphism import isomorphism_key
-from prism.generate.materialise import Choices, Plan, Planner
-from prism.generate.options import Weights, below, options
+from prism.generate.materialise import PREPARED, Choices, Plan, Planner
+from prism.generate.options import Weights, below, fixed_classes, options
 from prism.generate.places import Places, Window
 from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import SLACK, Array, Reach, keep, reach
@@ -233,16 +233,18 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     task = replace(task, classes=places.classes)
     walk = _Walk(task, bounds)
     table = options(task.classes, bounds.off, walk.pruned)
+    fixed = fixed_classes(task.classes, table, task.inputs)
+    dot = task.device.tiles.dot
+    weights = Weights(task.classes, task.hints, dot)
     found: dict[tuple[tuple[int, int], ...], Form] = {}
     complete = True
     for hints in walk.points:
-        mine = forms(task.classes, table, Weights(task.classes, hints, task.device.tiles.dot), bounds.max_forms)
+        mine = forms(task.classes, table, Weights(task.classes, hints, dot, fixed), bounds.max_forms)
         complete = complete and mine.complete
         walk.pruned["max_forms"] = max(walk.pruned["max_forms"], mine.left_out)
         for form in mine.found:
             key = tuple((c, table[c].index(o)) for c, o in sorted(form.choices.items()))
             found.setdefault(key, form)
-    weights = Weights(task.classes, task.hints, task.device.tiles.dot)
     own = written(task.classes, [f.expr for f in task.formulas], table)
     ways = [form.choices for form in found.values()]
     once = None if own is None or complete else shared_once(task.classes, table, weights, own)
@@ -501,8 +503,11 @@ class _Walk:
         With `join` kernels that may be one launch are, as well.
         """
         per_group: list[list[_Kept]] = []
-        for _, group in plan.groups:
-            mine = self._families(plan, group, looping)
+        for rank, group in plan.groups:
+            if rank == PREPARED:
+                mine = [replace(k, reach=k.reach.prepared()) for k in self._families(plan, group, False)[:1]]
+            else:
+                mine = self._families(plan, group, looping)
             if not mine:
                 return
             per_group.append(mine)
@@ -680,7 +685,7 @@ def _joinable(plan: Plan, pick: Sequence[_Kept]) -> tuple[tuple[int, ...], ...]:
     """Places of kernels of one rank that each read a tensor which one before it reads, a launch each."""
     by_rank: dict[int, list[int]] = defaultdict(list)
     for place, ((rank, _), kept) in enumerate(zip(plan.groups, pick, strict=True)):
-        if len(kept.family.kernels) == 1:
+        if len(kept.family.kernels) == 1 and rank != PREPARED:
             by_rank[rank].append(place)
     launches: list[tuple[int, ...]] = []
     for places in by_rank.values():

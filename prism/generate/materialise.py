@@ -18,7 +18,7 @@ from typing import TypeAlias
 from prism.cost.device import Device
 from prism.cost.roofline import CUT_TILE, full
 from prism.generate.families import Target
-from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Over, Weights, below
+from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Over, Weights, below, fixed_classes
 from prism.generate.places import Window
 from prism.generate.slices import Slices
 from prism.generate.within import Inside, Within
@@ -32,6 +32,8 @@ Choices: TypeAlias = Mapping[int, Choice]
 
 # A buffer that is so many times smaller than what it is computed from is stored in full precision.
 NEGLIGIBLE = 8
+# The number of kernels before one that runs once, when the weights are there: it waits for none, and none waits for it.
+PREPARED = -1
 # Of whole numbers these make whole numbers, as reductions do.
 WHOLE = ("add", "mul", "neg", "abs", "maximum", "minimum")
 
@@ -59,7 +61,8 @@ class Plan:
 
     Attributes:
         choices: the form.
-        groups: what is computed by one kernel each, in launch order, with the number of kernels that must come before.
+        groups: what is computed by one kernel each, in launch order, with the number of kernels that must come before,
+            or `PREPARED`.
         stored: e-class to its buffer and where it is in it, for what is read back.
         buffers: what the cuts materialise.
         cuts: the cuts.
@@ -70,6 +73,11 @@ class Plan:
     stored: Mapping[int, tuple[str, tuple[Index, ...]]]
     buffers: tuple[Tensor, ...]
     cuts: tuple[Cut, ...]
+
+    @property
+    def launches(self) -> int:
+        """How many kernels a call runs."""
+        return sum(rank != PREPARED for rank, _ in self.groups)
 
     def cut_signature(self) -> object:
         """What plans of different forms share that cut the program in the same way."""
@@ -84,6 +92,7 @@ def cuts(
     off: frozenset[str] = frozenset(),
     pruned: Counter[str] | None = None,
     windows: Sequence[Window] = (),
+    fixed: Prepared | None = None,
 ) -> tuple[Cut, ...]:
     """The cuts of a form, those that may save most time first.
 
@@ -125,12 +134,17 @@ def cuts(
             if axis not in classes.axes[seen]:
                 repeated *= max(1.0, weights.size(frozenset({axis})) / CUT_TILE)
         again, once = (float(full(device, 0.0, sum(work[c] for c in under[k]))) for k in (seen, cls))
+        if fixed is not None and cls in fixed.classes:
+            return again * repeated * fused - float(full(device, weights.size(own) * 4, 0.0))
         stored = 0.0 if cls in outputs else float(full(device, weights.size(own) * 4, 0.0))
         return again * repeated * fused - once * idle(own) - stored - device.launch_overhead_s
 
     slices = Slices(choices, classes, order)
+    done = fixed.done if fixed is not None else frozenset()
     free = [
-        c for c in order if choices[c].children and classes.axes[c] and reading[c] and (c not in roots or c in outputs)
+        c
+        for c in order
+        if choices[c].children and classes.axes[c] and reading[c] and (c not in roots or c in outputs) and c not in done
     ]
     if "chain" not in off:
         left = _ends(choices, order, free, classes, names, outputs)
@@ -165,6 +179,54 @@ def cuts(
         cut = Cut(((w.at, tuple(map(Index.axis, axes))), (w.seen, w.index(axes))))
         made.append((saved(w.at, w.seen), cut))
     return tuple(cut for _, cut in sorted(made, key=lambda t: -t[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a form computes from the model's weights alone.
+
+    Attributes:
+        classes: the e-classes, those included that are made on the way.
+        stored: those that are stored in any case: they take no more bytes than the weights that they are made of.
+        done: what is below those alone, and they themselves: no other cuts.
+    """
+
+    classes: frozenset[int]
+    stored: tuple[int, ...]
+    done: frozenset[int]
+
+    @staticmethod
+    def of(within: Within, weights: Weights, formulas: Sequence[Formula], inputs: Sequence[Tensor]) -> Prepared | None:
+        """The same of a form; None where there is nothing."""
+        choices, classes = within.choices, weights.classes
+        own = fixed_classes(classes, {c: (choice,) for c, choice in choices.items()}, inputs)
+        own -= frozenset(classes.roots)
+        if not own:
+            return None
+        declared = {t.name: t for t in inputs}
+        width = max((f.tensor.dtype.bytes for f in formulas), default=4)
+
+        def worth(cls: int) -> bool:
+            made = [choices[c].payload for c in below(choices, [cls])]
+            read = {p.tensor if isinstance(p, Read) else p.element.tensor for p in made if isinstance(p, Read | Chosen)}
+            sources = sum(weights.elements(declared[t].shape) * declared[t].dtype.bytes for t in read)
+            return weights.size(classes.axes[cls]) * width <= sources
+
+        order = below(choices, classes.roots)
+        waiting = [k for c in order if c not in own for k in choices[c].children if k in own]
+        stored: dict[int, None] = {}
+        seen: set[int] = set()
+        while waiting:
+            cls = waiting.pop()
+            if cls in seen or not choices[cls].children:
+                continue
+            seen.add(cls)
+            if choices[cls].op != "gather" and worth(cls):
+                stored[cls] = None
+            else:
+                waiting += [k for k in choices[cls].children if k in own]
+        left = within.of(classes.roots, stored).used
+        return Prepared(own, tuple(sorted(stored)), frozenset(order) - frozenset(left) | frozenset(stored))
 
 
 def _readable(formulas: Sequence[Formula], classes: EClasses) -> dict[int, Formula]:
@@ -371,6 +433,7 @@ class Planner:
         off: names of pruners that are switched off.
         windows: values of the form that may be stored once a place.
         cuts: the form's cuts, those that may save most time first; once plans are listed.
+        prepared: what is computed from weights alone, which no bound counts.
     """
 
     formulas: Sequence[Formula]
@@ -381,8 +444,12 @@ class Planner:
     off: frozenset[str] = frozenset()
     windows: Sequence[Window] = ()
     cuts: tuple[Cut, ...] | None = None
+    prepared: Prepared | None = field(init=False)
     _buffers: dict[int, Tensor] = field(default_factory=dict)
     _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.prepared = Prepared.of(self.within, self.weights, self.formulas, self.inputs)
 
     @property
     def choices(self) -> Choices:
@@ -407,11 +474,11 @@ class Planner:
                     continue
                 plan = self._plan([every[n] for n in chosen])
                 if plan is not None:
-                    yield from (p for p in (plan, *self._fused(plan)) if len(p.groups) <= most)
+                    yield from (p for p in (plan, *self._fused(plan)) if p.launches <= most)
         for together in () if known else self._statistics(every):
             plan = self._plan(together, at_once=True)
             if plan is not None:
-                yield from (p for p in (plan, *self._apart(plan), *self._fused(plan)) if len(p.groups) <= most)
+                yield from (p for p in (plan, *self._apart(plan), *self._fused(plan)) if p.launches <= most)
 
     def products(self, max_kernels: int, more: int = 0) -> Plan | None:
         """The plan that stores each product with what is computed from it alone, element by element.
@@ -436,7 +503,7 @@ class Planner:
         ends = {ended(c) for c in order if self.choices[c].op == "contract"}
         every = self._cuts(max_kernels, Counter())
         plan = self._plan([cut for cut in every if any(cls in ends for cls, _ in cut.members)])
-        return plan if plan is not None and len(plan.groups) <= self._most(max_kernels) + more else None
+        return plan if plan is not None and plan.launches <= self._most(max_kernels) + more else None
 
     def deeper(self, plan: Plan, most: int) -> Iterator[Plan]:
         """The plans that have one cut more than this one, of so many kernels at most (`max_kernels` of `plans`)."""
@@ -445,7 +512,7 @@ class Planner:
             known = any(cls in plan.stored for cls, _ in cut.members)
             more = None if known else self._plan([*plan.cuts, cut])
             if more is not None:
-                yield from (p for p in (more, *self._fused(more)) if len(plan.groups) < len(p.groups) <= most)
+                yield from (p for p in (more, *self._fused(more)) if plan.launches < p.launches <= most)
 
     def calls(self, most: int) -> Plan | None:
         """The plan that leaves each product of matrices to a library: what it reads is stored, and what it stores.
@@ -477,20 +544,24 @@ class Planner:
             alone = [(t,) for t in group if t.cls in ends]
             beside = tuple(t for t in group if t.cls not in ends)
             groups += [(rank, targets) for targets in (*alone, beside) if targets]
-        return replace(plan, groups=tuple(groups)) if len(groups) <= self._most(most) else None
+        apart = replace(plan, groups=tuple(groups))
+        return apart if apart.launches <= self._most(most) else None
 
     def _called(self, cls: int, users: Mapping[int, Sequence[int]]) -> int:
         """Of a product what a library's call stores: with a tensor that it adds, and then the positive part."""
         axes = self.weights.classes.axes
 
-        def takes(op: str, other: Choice) -> bool:
-            return other.op == "read" if op == "add" else other.payload == Const(0)
+        made = frozenset(self.prepared.stored) if self.prepared is not None else frozenset()
+
+        def takes(op: str, other: int) -> bool:
+            choice = self.choices[other]
+            return choice.op == "read" or other in made if op == "add" else choice.payload == Const(0)
 
         for op in ("add", "maximum"):
             if cls in self.weights.classes.roots or len(users[cls]) != 1:
                 break
             (user,) = users[cls]
-            others = [self.choices[c] for c in self.choices[user].children if c != cls]
+            others = [c for c in self.choices[user].children if c != cls]
             if self.choices[user].op != op or axes[user] != axes[cls] or not all(takes(op, c) for c in others):
                 break
             cls = user
@@ -499,7 +570,7 @@ class Planner:
     def _cuts(self, max_kernels: int, pruned: Counter[str]) -> tuple[Cut, ...]:
         if self.cuts is None:
             given = self.formulas, self.choices, self.weights, self.device, self.off, pruned, self.windows
-            self.cuts = cuts(*given) if max_kernels > 1 else ()
+            self.cuts = cuts(*given, self.prepared) if max_kernels > 1 else ()
         return self.cuts
 
     def _most(self, max_kernels: int) -> int:
@@ -571,7 +642,12 @@ class Planner:
         lacking: dict[int, tuple[int, int]] = {}
         for n, (rank, group) in enumerate(plan.groups):
             for m, (other, wider) in enumerate(plan.groups):
-                if n in lacking or rank > other or not frozenset(group[0].axes) < frozenset(wider[0].axes):
+                if (
+                    n in lacking
+                    or rank == PREPARED
+                    or rank > other
+                    or not frozenset(group[0].axes) < frozenset(wider[0].axes)
+                ):
                     continue
                 lacks = frozenset(wider[0].axes) - frozenset(group[0].axes)
                 own = {t.cls for t in group}
@@ -752,26 +828,48 @@ class Planner:
         roots = zip(self.formulas, classes.roots, strict=True)
         targets += [Target(f.tensor.name, f.index, root) for f, root in roots]
         owner = {cls: cut.cls for cut in chosen for cls, _ in cut.members}
-        if not self._all_read(chosen, stored, owner):
+        before = [c for c in self.prepared.stored if c not in stored] if self.prepared is not None else []
+        for cls in before:
+            stored[cls] = f"t{cls}", tuple(map(Index.axis, self._dimensions(cls)))
+            owner[cls] = cls
+        read = self._read(stored, owner)
+        if not read.issuperset(cut.cls for cut in chosen):
             return None
+        for cls in before:
+            if cls in read:
+                name, index = stored[cls]
+                target = Target(name, index, cls)
+                buffers.append(self._buffer(name, cls, target.axes))
+                targets.append(target)
+            else:
+                del stored[cls]
         depth: dict[int, int] = {}
 
         def rank(cls: int) -> int:
             """How many kernels must have ended before the e-class can be computed."""
             known = depth.get(cls)
             if known is None:
-                back = self.within.of((cls,), stored).back
-                known = depth[cls] = max((1 if at_once else rank(owner[c]) + 1 for c in back), default=0)
+                back = {owner[c] for c in self.within.of((cls,), stored).back} - fixed
+                known = depth[cls] = max((1 if at_once else rank(c) + 1 for c in back), default=0)
             return known
 
-        groups: dict[tuple[int, frozenset[Axis]], list[Target]] = defaultdict(list)
+        fixed = self.prepared.classes if self.prepared is not None else frozenset()
+        groups: dict[tuple[int, object], list[Target]] = defaultdict(list)
         for t in targets:
-            first = at_once and t.cls in owner
-            groups[0 if first else rank(t.cls), frozenset(t.axes)].append(t)
+            if t.cls in fixed:
+                groups[PREPARED, t.cls].append(t)
+            else:
+                first = at_once and t.cls in owner
+                groups[0 if first else rank(t.cls), frozenset(t.axes)].append(t)
         ordered = sorted(groups.items(), key=lambda g: g[0][0])
         return Plan(self.choices, tuple((r, tuple(g)) for (r, _), g in ordered), stored, tuple(buffers), tuple(chosen))
 
-    def _all_read(self, chosen: Sequence[Cut], stored: Mapping[int, object], owner: Mapping[int, int]) -> bool:
+    def _dimensions(self, cls: int) -> list[Axis]:
+        outer = dict.fromkeys(a for f in self.formulas for a in Target("", f.index, 0).axes)
+        return _dimensions(self.choices, cls, self.weights.classes.axes[cls], {a: n for n, a in enumerate(outer)})
+
+    def _read(self, stored: Mapping[int, object], owner: Mapping[int, int]) -> set[int]:
+        """The cuts that some kernel reads back, by the e-class that is stored."""
         read: set[int] = set()
         needed = list(self.weights.classes.roots)
         done: set[int] = set()
@@ -783,4 +881,4 @@ class Planner:
             cuts_read = {owner[c] for c in self.within.of((top,), stored).back}
             read |= cuts_read
             needed += cuts_read
-        return len(read) == len(chosen)
+        return read

@@ -34,7 +34,7 @@ from prism.generate.scans import Pairs, Scans, differences, is_number, positions
 from prism.program.classes import EClasses, ENode, Payload
 from prism.program.extents import Extent, evaluate, is_static
 from prism.program.index import Axis
-from prism.program.nodes import Const, Read, Size
+from prism.program.nodes import Const, Read, Size, Tensor
 from prism.program.ops import OPS
 from prism.program.products import matrix_product
 
@@ -177,6 +177,44 @@ def options(
                 counts[name] += before - len(left)
         found[cls] = tuple(left)
     return found
+
+
+def fixed_classes(classes: EClasses, ways: Mapping[int, Sequence[Choice]], inputs: Iterable[Tensor]) -> frozenset[int]:
+    """The e-classes that some way computes from the model's weights alone, and that have axes.
+
+    All lengths are known there, so that it can be done before any call. What reads nothing (constants, positions) hangs
+    on nothing, and is no such e-class.
+
+    Args:
+        classes: the e-graph.
+        ways: the options of each e-class; of a form its choice alone.
+        inputs: the program's inputs, of which some are weights.
+    """
+    weights = {t.name for t in inputs if t.weight}
+    if not weights:
+        return frozenset()
+    static = {c for c in ways if all(is_static(a.extent) for a in classes.axes[c])}
+    reads: dict[int, bool] = {}
+    """Of what hangs on nothing but weights, whether it reads one."""
+
+    def found(choice: Choice) -> bool | None:
+        match choice.payload:
+            case Read(tensor) | Chosen(Read(tensor)) if tensor not in weights:
+                return None
+            case payload:
+                if any(k not in reads for k in choice.children) or not all(is_static(a.extent) for a in choice.reduced):
+                    return None
+                return isinstance(payload, Read | Chosen) or any(reads[k] for k in choice.children)
+
+    grown = True
+    while grown:
+        grown = False
+        for c in static:
+            for choice in ways[c]:
+                more = found(choice)
+                if more is not None and (c not in reads or more > reads[c]):
+                    reads[c], grown = more, True
+    return frozenset(c for c, read in reads.items() if read and classes.axes[c])
 
 
 def _commuted(_: EClasses, mine: list[Choice]) -> list[Choice]:
@@ -405,11 +443,13 @@ class Weights:
         classes: the e-graph.
         hints: the value of every symbol of the extents.
         dot: the least elements that matrix units sum; shorter sums are filled up.
+        fixed: e-classes that hang on the model's weights alone: they are computed before any call, and cost nothing.
     """
 
     classes: EClasses
     hints: Mapping[str, int]
     dot: int = 1
+    fixed: frozenset[int] = frozenset()
     _sizes: dict[frozenset[Axis], float] = field(default_factory=dict, compare=False, repr=False)
 
     def size(self, axes: frozenset[Axis]) -> float:
@@ -428,6 +468,8 @@ class Weights:
 
     def work(self, cls: int, choice: Choice) -> float:
         """Multiply-adds of vector units, those of matrix units weighed by MATRIX_OPERATION."""
+        if cls in self.fixed:
+            return 0.0
         axes = [self.classes.axes[k] for k in choice.children]
         match choice.op:
             case "contract":

@@ -26,7 +26,7 @@ from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device, Tiles
 from prism.cost.roofline import TILE, full
 from prism.generate.families import Target
-from prism.generate.materialise import Choices, Plan
+from prism.generate.materialise import PREPARED, Choices, Plan
 from prism.generate.options import REDUCING, Chosen, Weights, below
 from prism.generate.within import Inside, Within
 from prism.program.extents import evaluate
@@ -170,8 +170,8 @@ class PlanEstimate:
         return self.within.choices
 
     def seconds(self, plan: Plan) -> float:
-        """Roughly the time of the plan's kernels, one after another."""
-        return sum(self._kernel(plan, group) for _, group in plan.groups)
+        """Roughly the time of the plan's kernels that a call runs, one after another."""
+        return sum(self._kernel(plan, group) for rank, group in plan.groups if rank != PREPARED)
 
     def least(self) -> float:
         """What no plan of the form beats, launches apart: inputs read, values computed and outputs stored once each.

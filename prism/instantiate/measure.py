@@ -422,7 +422,7 @@ class Bench(Arena):
         spec: dict[str, Any] = {"side": c.side, "threads": c.threads}
         if c.module is not None and c.sgraph is not None and c.config is not None:
             takes = [places[t.name] for t in c.sgraph.inputs]
-            weights = [n for n, t in enumerate(c.sgraph.inputs) if t.name in self.program.weights]
+            weights = [n for n, t in enumerate(c.sgraph.inputs) if t.weight]
             spec |= {"kind": "module", "module": str(c.module), "config": c.config.encode()}
             return spec | {"inputs": takes, "weights": weights}
         given = [n for t, n in places.items() if t not in self.program.weights]

@@ -23,7 +23,7 @@ remembered, so that shared expressions stay cheap.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -372,12 +372,14 @@ class Tensor:
         shape: elements per dimension.
         dtype: how each is stored.
         stated: of an input, what all of its elements are, as the user says: programs are for such inputs alone.
+        weight: of an input, whether the model fixes its values: what hangs on such alone is computed once, at load.
     """
 
     name: str
     shape: tuple[Extent, ...]
     dtype: DType
     stated: Assumption | None = None
+    weight: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,6 +488,12 @@ class Program:
     _inputs: Mapping[str, Tensor] | None = field(default=None, init=False, compare=False, repr=False)
     _order: Mapping[str, int] | None = field(default=None, init=False, compare=False, repr=False)
     _input_order: Mapping[str, int] | None = field(default=None, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Stated once, by `weights`; parts and forms of the program that leave the values out keep it.
+        if any(t.name in self.weights and not t.weight for t in self.inputs):
+            told = (replace(t, weight=True) if t.name in self.weights else t for t in self.inputs)
+            object.__setattr__(self, "inputs", tuple(told))
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
@@ -167,7 +167,7 @@ def _symbols(inputs: Iterable[Tensor], body: Iterable[Definition]) -> set[str]:
 def canonical(program: Program) -> Canonical:
     """The program with every tensor named after its place, and the names that this took away.
 
-    Weights are left out: a search does not look at them, and equal regions may have different ones.
+    The values of weights are left out: a search does not look at them, and equal regions may have different ones.
     """
     # Inputs in the order in which they are first read: which of them an earlier region computes makes no difference.
     seen = dict.fromkeys(t for d in program.definitions for t in reads(d.expr))
@@ -183,14 +183,15 @@ def canonical(program: Program) -> Canonical:
             inner += 1
     made = Program(
         CANONICAL_NAME,
-        tuple(Tensor(new[t.name], t.shape, t.dtype, t.stated) for t in inputs),
+        tuple(replace(t, name=new[t.name]) for t in inputs),
         tuple(_renamed(d, new) for d in program.definitions),
         tuple(new[n] for n in program.outputs),
         dict(program.ranges),
     )
     kinds = [f"{d.name} {d.dtype.value} {d.view}" for d in made.definitions]
     ranges = [f"{s} {r.low} {r.high} {r.hint}" for s, r in sorted(made.ranges.items())]
-    key = hashlib.sha256("\n".join([str(made), *kinds, *ranges]).encode()).hexdigest()
+    fixed = [t.name for t in made.inputs if t.weight]
+    key = hashlib.sha256("\n".join([str(made), *kinds, *ranges, *fixed]).encode()).hexdigest()
     return Canonical(made, {v: k for k, v in new.items()}, key)
 
 

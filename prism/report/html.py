@@ -20,6 +20,7 @@ from prism.report.units import (
     load_line,
     measured_line,
     number,
+    prepared_note,
     size,
     speedup,
 )
@@ -76,6 +77,7 @@ def _lead(r: RunReport) -> str:
         f"{escape(r.baseline)} → {duration(r.best_seconds)}; "
         f"{r.operator_count} kernels → {r.kernel_count}; <b>{escape(r.verdict)}</b>.</p>",
         f"<p>{escape(evidence_note(r))}</p>",
+        *(f"<p>{escape(note)}</p>" for note in [prepared_note(r)] if note),
     ]
     if r.shapes:
         lines.append(f"<p>Quoted at <code>{escape(config_text(r.shapes))}</code>.</p>")

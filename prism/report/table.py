@@ -18,6 +18,7 @@ from prism.report.units import (
     load_line,
     measured_line,
     number,
+    prepared_note,
     size,
     times_line,
 )
@@ -120,6 +121,8 @@ def _outcome(report: RunReport) -> ConsoleRenderable:
         for name, why in report.measurement.missing.items():
             row("not timed", f"{name}: {why}")
     row("kernels", f"{report.operator_count} → {report.kernel_count}")
+    if note := prepared_note(report):
+        row("weights", note)
     if report.shapes:
         row("at shapes", config_text(report.shapes))
     if report.rung:

@@ -134,6 +134,15 @@ def evidence_note(report: RunReport) -> str:
     )
 
 
+def prepared_note(report: RunReport) -> str:
+    """One sentence on what is computed before any call; nothing where nothing is."""
+    if not report.prepared_count:
+        return ""
+    many = "One more hangs" if report.prepared_count == 1 else f"{report.prepared_count} more hang"
+    runs = "runs once and keeps" if report.prepared_count == 1 else "run once and keep"
+    return f"{many} on the weights alone, {runs} {size(report.prepared_bytes)} beside them."
+
+
 def config_text(values: Mapping[str, int]) -> str:
     """A configuration in one line: `T_m=64 T_k=32`."""
     return " ".join(f"{k}={v}" for k, v in values.items())

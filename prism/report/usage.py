@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from prism.events import Argument, Evidence, RunReport
-from prism.report.units import chosen_threads, duration, evidence_note, speedup
+from prism.report.units import chosen_threads, duration, evidence_note, prepared_note, speedup
 
 README_NAME = "README.md"
 NEEDS = {
@@ -110,6 +110,7 @@ def readme(report: RunReport, module: str, files: Sequence[str]) -> str:
         f"{_many(report.operator_count, 'operator')} became {_many(report.kernel_count, 'launch', 'launches')}: "
         f"{duration(report.best_seconds)} instead of {duration(report.baseline_seconds)} ({report.baseline}), "
         f"{speedup(report)}, {word}. {evidence_note(report)}",
+        *filter(None, [prepared_note(report)]),
         "",
         "## Call it",
         "",

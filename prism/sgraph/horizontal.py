@@ -25,7 +25,8 @@ Group: TypeAlias = "tuple[str, ...]"
 def fusable(sgraph: SGraph, *, sharing: bool = True) -> list[Group]:
     """Groups of kernels that can be launched together, and are not yet: disjoint, so that all of them can be fused.
 
-    Each group is the first kernel in launch order that is in no group, with all later ones that may join it.
+    Each group is the first kernel in launch order that is in no group, with all later ones that may join it. What runs
+    once, before any call, is launched by itself.
 
     Args:
         sgraph: a legal sGraph.
@@ -35,7 +36,7 @@ def fusable(sgraph: SGraph, *, sharing: bool = True) -> list[Group]:
         names of kernels, two or more a group, in launch order; `fuse` takes them one after another.
     """
     groups: list[Group] = list(sgraph.together)
-    taken = {name for group in groups for name in group}
+    taken = {name for group in groups for name in group} | sgraph.prepared
     found: list[Group] = []
     for n, first in enumerate(sgraph.kernels):
         if first.name in taken:

@@ -70,7 +70,7 @@ import sympy
 
 from prism.ir import kit
 from prism.ir.kit import Changed, Defined, Holds, Used
-from prism.program.extents import Extent
+from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 
@@ -400,6 +400,7 @@ class SGraph:
     repeats: tuple[Repeat, ...] = ()
     _tensors: Mapping[str, Tensor] | None = field(default=None, init=False, compare=False, repr=False)
     _handed_over: frozenset[str] | None = field(default=None, init=False, compare=False, repr=False)
+    _prepared: frozenset[str] | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -448,6 +449,32 @@ class SGraph:
                 taken.add(name)
                 found.append(Launch(name, tuple(members[group])))
         return tuple(found)
+
+    @property
+    def prepared(self) -> frozenset[str]:
+        """The kernels of launches that run once, when the weights are there: what they read follows from weights alone.
+
+        They store buffers of lengths that are known, and are not steps of loops.
+        """
+        if self._prepared is None:
+            object.__setattr__(self, "_prepared", self._before_calls())
+        return self._prepared or frozenset()
+
+    def _before_calls(self) -> frozenset[str]:
+        fixed = {t.name for t in self.inputs if t.weight}
+        stepped = {name for r in self.repeats for name in r.kernels}
+        found: set[str] = set()
+        for launch in self.launches if fixed else ():
+            mine = {k.name for k in launch.kernels}
+            stored = {t for k in launch.kernels for t in k.writes}
+            read = {t for k in launch.kernels for t in k.reads}
+            extents = [a.extent for k in launch.kernels for a, _ in k.roles]
+            extents += [e for t in stored for e in self.tensors[t].shape]
+            static = all(map(is_static, extents)) and stepped.isdisjoint(mine)
+            if static and read and read <= fixed and stored <= self.handed_over:
+                found |= mine
+                fixed |= stored
+        return frozenset(found)
 
     def repeat(self, launch: Launch) -> Repeat | None:
         """The steps that a launch is part of; None where it runs once."""

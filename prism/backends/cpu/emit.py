@@ -236,11 +236,15 @@ def _main(module: TileModule) -> str:
     for launch in module.launches:
         w.line(f'#include "{launch.name}.cpp"')
     w.line()
-    everything = [t.name for t in (*module.inputs, *module.outputs, *module.buffers)]
+    everything = [t.name for t in (*module.inputs, *module.outputs, *module.exchanged, *module.kept)]
     pointers = {name: f"tensors[{n}]" for n, name in enumerate(everything)}
     lengths = module.lengths
-    head = 'extern "C" void PRISM_NAME(run)(void* const* tensors, const int64_t* lengths, int threads)'
-    with w.block(head):
+    takes = "(void* const* tensors, const int64_t* lengths, int threads)"
+    if module.before:
+        with w.block(f'extern "C" void PRISM_NAME(prepare){takes}'):
+            for launch in module.prepared:
+                _call(w, launch, pointers, lengths)
+    with w.block(f'extern "C" void PRISM_NAME(run){takes}'):
         for x in module.order:
             if isinstance(x, TileRepeat):
                 _steps(w, module, x, pointers, lengths)

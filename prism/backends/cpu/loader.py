@@ -38,8 +38,10 @@ _DTYPES = {
 _LOADED = {}
 _LIBRARIES = []
 _HELD = []
+_HELD_AT = {}
 _PLACES = {}
 _SPELLED = {}
+_MADE = {}
 _OWN = threading.local()
 # Instead of the thread's own memory of this module: that of a model, which runs several modules one after another.
 _SHARED = []
@@ -189,9 +191,12 @@ def load(config):
         function = loaded.run
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
         function.restype = None
+        function.library = loaded
         loaded.hold.argtypes = [ctypes.c_void_p, ctypes.c_int64]
         loaded.forget.argtypes = [ctypes.c_void_p]
         loaded.hold.restype = loaded.forget.restype = None
+        if hasattr(loaded, "prepare"):
+            loaded.prepare.argtypes, loaded.prepare.restype = function.argtypes, None
         _LIBRARIES.append(loaded)
         _hold_by(loaded, [tensor for kept in _HELD if (tensor := kept()) is not None])
         found = _LOADED[key] = function
@@ -199,13 +204,24 @@ def load(config):
 
 
 def hold(tensors):
-    """Say that these, a model's weights, stay as they are: products keep what they make of them, while they live."""
+    """Say that these, a model's weights, stay as they are: what is made of them alone is kept, while they live."""
     _HELD.extend(weakref.ref(tensor) for tensor in tensors)
     for tensor in tensors:
         if isinstance(tensor, np.ndarray):
             _remember(tensor)
+        if _dense(tensor) is tensor:
+            at = _address(tensor)
+            _HELD_AT[at] = tensor.nbytes
+            weakref.finalize(tensor, _let_go, at).atexit = False
     for library in _LIBRARIES:
         _hold_by(library, tensors)
+
+
+def _let_go(at):
+    """Forget what was at an address, and what was made of it."""
+    _HELD_AT.pop(at, None)
+    for key in [key for key in _MADE if at in key[1]]:
+        _MADE.pop(key, None)
 
 
 def _hold_by(library, tensors):
@@ -224,12 +240,13 @@ def default_threads():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _call(config, tensors, buffers, lengths, threads):
+def _call(config, tensors, buffers, lengths, threads, fixed=(), kept_bytes=()):
     """One call of the compiled function; all tensors are contiguous, and buffers are at these addresses.
 
+    What hangs on the weights at the places `fixed` alone takes `kept_bytes`, buffer by buffer, and outlives the call.
     Where this thread's calls are collected, to be one with those of other modules, it is noted and not made.
     """
-    run, many, kept = load(config), len(tensors) + len(buffers), _OWN.__dict__
+    run, many, kept = load(config), len(tensors) + len(buffers) + len(kept_bytes), _OWN.__dict__
     later, own = kept.get("later"), kept.get(many)
     if own is None or later is not None:
         made = (ctypes.c_void_p * many)()
@@ -238,7 +255,7 @@ def _call(config, tensors, buffers, lengths, threads):
             kept[many] = own
     addresses, begin = own
     if buffers:
-        addresses[len(tensors) :] = buffers
+        addresses[len(tensors) : len(tensors) + len(buffers)] = buffers
     for n, t in enumerate(tensors):
         if isinstance(t, np.ndarray):
             known = _PLACES.get(id(t))
@@ -246,10 +263,37 @@ def _call(config, tensors, buffers, lengths, threads):
         else:
             addresses[n] = t.data_ptr()
     sizes = (ctypes.c_int64 * len(lengths))(*lengths) if lengths else None
+    prepared = None
+    if fixed:
+        prepared = _prepared(run, addresses, begin, sizes, threads or _THREADS, fixed, kept_bytes)
+        addresses[many - len(kept_bytes) :] = prepared[0]
     if later is None:
         run(begin, sizes, threads or _THREADS)
     else:  # with all that has to live until then
-        later.append((run, begin, sizes, threads or _THREADS, addresses, tensors, kept.get("arena")))
+        later.append((run, begin, sizes, threads or _THREADS, addresses, tensors, kept.get("arena"), prepared))
+
+
+def _prepared(run, addresses, begin, sizes, threads, fixed, kept_bytes):
+    """Where what hangs on weights alone is, and its memory: made once of weights that are held, of others anew."""
+    key = id(run), tuple([addresses[n] for n in fixed])
+    found = _MADE.get(key)
+    if found is not None:
+        return found
+    starts = [0]
+    for size in kept_bytes:
+        starts.append(starts[-1] + (size + 63) // 64 * 64)
+    memory = np.empty(starts[-1] + 64, np.uint8)
+    first = (_address(memory) + 63) // 64 * 64
+    places = [first + start for start in starts[:-1]]
+    addresses[len(addresses) - len(places) :] = places
+    run.library.prepare(begin, sizes, threads)
+    found = places, memory
+    if all(at in _HELD_AT for at in key[1]):
+        for place, size in zip(places, kept_bytes):
+            run.library.hold(place, size)
+            weakref.finalize(memory, run.library.forget, place).atexit = False
+        _MADE[key] = found
+    return found
 
 
 _THREADS = default_threads()
@@ -434,7 +478,17 @@ def _buffers(module: TileModule) -> str:
     sizes = [[_SIZES.text(reduce(mul, b.shape, b.dtype.bytes)) for b in group] for group in groups]
     longest = [s[0] if len({*s}) == 1 else f"max({', '.join(dict.fromkeys(s))})" for s in sizes]
     place = {b.name: n for n, group in enumerate(groups) for b in group}
-    return f"_arena({tuple_of(longest)}, {tuple_of([str(place[b.name]) for b in module.buffers])})"
+    return f"_arena({tuple_of(longest)}, {tuple_of([str(place[b.name]) for b in module.exchanged])})"
+
+
+def _prepared(module: TileModule) -> list[str]:
+    """The places of the weights that what runs before calls reads, and the bytes of what that stores, as source."""
+    if not module.before:
+        return []
+    read = {t.name for t in module.fixed}
+    places = tuple_of([str(n) for n, t in enumerate(module.inputs) if t.name in read])
+    sizes = [_SIZES.text(reduce(mul, b.shape, b.dtype.bytes)) for b in module.kept]
+    return [f"fixed={places}", f"kept_bytes={tuple_of(sizes)}"]
 
 
 def _launcher(
@@ -475,7 +529,8 @@ def _launcher(
                     w.line(f'raise ValueError("{n} must be contiguous")')
         own = module.lengths
         passed = f"[{', '.join([*inputs, *outputs])}]"
-        w.call("_call", ["config", passed, _buffers(module), f"[{', '.join(own)}]", "threads"])
+        given = ["config", passed, _buffers(module), f"[{', '.join(own)}]", "threads", *_prepared(module)]
+        w.call("_call", given)
         w.line(f"return {', '.join(signature.results(inputs[0]))}")
     signature.torch_op(w, imported=False)
 

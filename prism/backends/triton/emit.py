@@ -23,7 +23,7 @@ from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
 from prism.backends.tile import TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit_helpers import HELPERS
-from prism.backends.triton.emit_host import CAPTURE, CHOOSE, CONSTANT, EXPECT, RESERVED, WEIGHT, HostEmitter
+from prism.backends.triton.emit_host import CAPTURE, CHOOSE, CONSTANT, EXPECT, PREPARED, RESERVED, WEIGHT, HostEmitter
 from prism.backends.triton.emit_kernel import KernelEmitter, has_plain_loops, stages_parameter
 from prism.backends.triton.options import PRINTED
 from prism.backends.triton.options.printed import Printed
@@ -123,8 +123,11 @@ def _text(
             _together(launch, tensors.pointer, kernels, stages, [e.descriptors for e in emitters])
     w = Writer()
     _header(w, sgraph, formula, len(module.launches))
+    if module.before:
+        w.line("import weakref")
     if weights:
         w.line("from pathlib import Path")
+    if weights or module.before:
         w.blank()
     for line in ("import torch", "import triton", "import triton.language as tl"):
         w.line(line)
@@ -145,7 +148,8 @@ def _text(
     optional = (
         (EXPECT, True),
         (CHOOSE, True),
-        (WEIGHT, weights),
+        (PREPARED, bool(module.before)),
+        (WEIGHT.replace("{held}", "\n        hold([_WEIGHTS[name, device]])" if module.before else ""), weights),
         (CONSTANT, constants),
         (STATED, bool(signature.stated)),
     )

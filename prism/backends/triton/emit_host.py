@@ -14,10 +14,11 @@ from prism.backends.triton.emit_kernel import stages_parameter
 from prism.backends.triton.options.printed import Call, Printed
 from prism.errors import UnsupportedError
 from prism.program.extents import add, is_static
+from prism.program.nodes import Tensor
 
 RESERVED = frozenset(
     {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "kernel", "grid", "args", "meta"}
-    | {"arrived", "at", "step", "tiles"}
+    | {"arrived", "at", "step", "tiles", "made"}
 )
 """What the emitted host's own variables are called."""
 
@@ -73,8 +74,40 @@ def _weight(name, like):
         raise ValueError(f"{name} is missing: it was not passed, and it is none of the model's weights")
     device = torch.device("cpu") if like is None else like.device
     if (name, device) not in _WEIGHTS:
-        _WEIGHTS[name, device] = _WEIGHTS[""][name].to(device)
+        _WEIGHTS[name, device] = _WEIGHTS[""][name].to(device){held}
     return _WEIGHTS[name, device]
+'''
+
+PREPARED = '''
+_HELD = {}
+_MADE = {}
+
+
+def hold(tensors):
+    """Say that these, a model's weights, stay as they are: what is made of them alone is kept, while they live."""
+    for tensor in tensors:
+        key = id(tensor)
+        _HELD[key] = weakref.ref(tensor, lambda _, key=key: _let_go(key))
+
+
+def _let_go(key):
+    """Forget a tensor that is gone, and what was made of it."""
+    _HELD.pop(key, None)
+    for made in [made for made in _MADE if key in made[0]]:
+        _MADE.pop(made, None)
+
+
+def _made_of(weights, config):
+    """What buffers of what hangs on these weights alone are kept by."""
+    return tuple(map(id, weights)), tuple(sorted(config["symbols"].items()))
+
+
+def _keep(weights, config, buffers):
+    """Keep what has just been made of these weights alone, where they are held, until they are gone."""
+    if not all(t.is_cuda and id(t) in _HELD for t in weights) or torch.cuda.is_current_stream_capturing():
+        return
+    torch.cuda.current_stream(weights[0].device).synchronize()  # calls on other streams read it, too
+    _MADE[_made_of(weights, config)] = buffers
 '''
 
 CONSTANT = '''
@@ -180,21 +213,42 @@ class HostEmitter:
                 w.line(f"{name} = {text}")
             for c in self._constants():
                 self._constant(c)
-            for b in m.buffers:
-                w.call(
-                    f"{self.tensors.host[b.name]} = torch.empty",
-                    [self.signature.shape(b.shape), f"dtype=torch.{b.dtype.value}", f"device={names[0]}.device"],
-                )
+            for b in m.exchanged:
+                self._buffer(b)
             for b in m.buffers:
                 if any(not is_static(e) for e in b.shape):
                     self._refuse_large(self.tensors.host[b.name], f"{self.tensors.host[b.name]}.numel()")
             for o in self.options:
                 o.begin(w, f"{names[0]}.device")
+            if m.before:
+                self._prepared()
             for x in m.order:
                 if isinstance(x, TileRepeat):
                     self._steps(x)
                 else:
                     self._chosen(x)
+
+    def _buffer(self, b: Tensor) -> None:
+        first = self.tensors.host[self.module.inputs[0].name]
+        self.writer.call(
+            f"{self.tensors.host[b.name]} = torch.empty",
+            [self.signature.shape(b.shape), f"dtype=torch.{b.dtype.value}", f"device={first}.device"],
+        )
+
+    def _prepared(self) -> None:
+        """What hangs on weights alone: kept from an earlier call, or made by launches."""
+        w, m, host = self.writer, self.module, self.tensors.host
+        weights = tuple_of([host[t.name] for t in m.fixed])
+        kept = [host[b.name] for b in m.kept]
+        w.line(f"made = _MADE.get(_made_of({weights}, config))")
+        with w.block("if made is None:"):
+            for b in m.kept:
+                self._buffer(b)
+            for x in m.prepared:
+                self._chosen(x)
+            w.line(f"_keep({weights}, config, {tuple_of(kept)})")
+        with w.block("else:"):
+            w.line(f"{tuple_of(kept).strip('()')} = made")
 
     def _steps(self, repeat: TileRepeat) -> None:
         """The launches of a loop's step, for each step: windows are views."""

@@ -60,7 +60,8 @@ def _on_streams(launches):
                 own.wait_event(fork)
                 forked.append(own)
             for other in AFTER[name]:
-                stream, event = done[other]
+                # What hangs on weights alone was made at an earlier call, and is no launch of this one.
+                stream, event = done.get(other, (own, None))
                 if stream is not own:
                     own.wait_event(event)
             with torch.cuda.stream(own):
