@@ -77,6 +77,8 @@ ELSEWHERE = {
     "python benchmarks/model.py judge out/configs.json": "needs measurements",
     "python benchmarks/model.py fit out/configs.json --out out/nvidia-model.json": "needs measurements",
     "python benchmarks/gpu.py options out/configs.json": "needs measurements; see tests/test_bench_gpu.py",
+    "python tests/stand_in_gpu.py smoke FOLDER": "needs an environment with the GPU machine's versions",
+    "python tests/stand_in_gpu.py measure FOLDER --configs --results configs.json": "the same",
     "python benchmarks/discover.py": "takes minutes; tests/test_discover.py runs small functions",
     "python benchmarks/discover.py --gallery docs/gallery.md": "takes minutes; tests/test_discover.py makes a page",
     "python benchmarks/discover.py --only norm --json": "takes a minute; tests/test_discover.py runs small functions",
