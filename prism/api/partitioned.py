@@ -31,7 +31,7 @@ from prism.generate.enumerate import Generated
 from prism.generate.partition import RegionBounds, partition, unrepeated, whole
 from prism.instantiate.options import OPTIONS
 from prism.instantiate.study import Best, Trial, TuneResult
-from prism.program.assumptions import statements
+from prism.program.assumptions import stated_texts
 from prism.program.extents import evaluate
 from prism.program.loops import stacks
 from prism.program.nodes import Expr, Formula, Program, Tensor
@@ -116,9 +116,9 @@ class PartitionedSearch:
             classes=tuple(c for c in FpClass if c in classes),
         )
         # What is stated is said of the whole's inputs, which regions call otherwise.
-        own = [set(statements(r.canonical.program.inputs)) for r in self.regions]
+        own = [set(stated_texts(r.canonical.program.inputs)) for r in self.regions]
         granted = (c for p, said in zip(picks, own, strict=True) for c in p.verdict.assumptions if c not in said)
-        verdict = verdict.assuming(tuple(dict.fromkeys((*granted, *statements(self.program.inputs)))))
+        verdict = verdict.assuming(tuple(dict.fromkeys((*granted, *stated_texts(self.program.inputs)))))
         splits = dict.fromkeys(e for p in picks for e in p.denotation.split)
         seconds = sum(p.seconds for p in picks)
         opinion = merged(p.opinion for p in picks)

@@ -20,7 +20,7 @@ from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError
 from prism.events import Recorder
 from prism.generate.enumerate import Candidate
-from prism.program.assumptions import facts, statements
+from prism.program.assumptions import facts, stated_texts
 from prism.program.extents import Extent
 from prism.program.identity.testing import Opinion
 from prism.program.nodes import Expr, Tensor
@@ -91,7 +91,7 @@ class Proofs:
         self._workers = workers
         self._limit = limit
         self._facts = facts(inputs)
-        self._stated = statements(inputs)
+        self._stated = stated_texts(inputs)
         self._recorder = recorder
         self._second = second
         # Families that differ by roles and cuts alone denote the same: one proof serves them all.

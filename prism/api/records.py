@@ -49,7 +49,7 @@ from prism.program.pretty import formula_text
 from prism.program.verdict import Verdict
 from prism.report.units import OURS, on_threads
 from prism.sgraph.denote import Denotation, expand, split_axes
-from prism.sgraph.folding import bound, chosen_folds, launched
+from prism.sgraph.folding import bound, chosen_folds, launches_under
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.ranges import assumed
 from prism.sgraph.show import dot, key, text
@@ -226,7 +226,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         baseline_seconds=choice.baseline_seconds,
         best_seconds=best.seconds,
         operator_count=request.program.operator_count,
-        kernel_count=len(launched(sgraph, best.config)) - len(prepared),
+        kernel_count=len(launches_under(sgraph, best.config)) - len(prepared),
         prepared_count=len(prepared),
         prepared_bytes=sum(math.prod(map(int, t.shape)) * t.dtype.bytes for t in kept),
         funnel=replace(found.funnel, timed_or_estimated=len({t.point.candidate for t in choice.tuned.trials})),
@@ -331,7 +331,7 @@ def _kernels(choice: Choice) -> tuple[KernelReport, ...]:
     launches, folds = {x.name: x for x in sgraph.launches}, chosen_folds(sgraph, best.config)
     # A second stage that its split does is in the split's row.
     held = {f.split: (launches[c],) for c, f in folds.items()}
-    rows = [(x, *held.get(x.name, ())) for x in launched(sgraph, best.config)]
+    rows = [(x, *held.get(x.name, ())) for x in launches_under(sgraph, best.config)]
     symbols = bound(sgraph, best.config.symbols, folds)
     scale = best.seconds / estimate.seconds if estimate.seconds > 0 else 1.0
     return tuple(

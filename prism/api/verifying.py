@@ -34,7 +34,7 @@ from prism.egraph.budget import Budget
 from prism.egraph.derivation.certificate import REPLAY_SCHEMA, Decoder, Encoder
 from prism.egraph.language import TensorFacts
 from prism.egraph.operators import constructor
-from prism.egraph.prove.matching import renamed
+from prism.egraph.prove.matching import over_names
 from prism.egraph.rules import RuleSet, load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, PrismError, UsageError, VerificationError
@@ -414,7 +414,11 @@ def _said(fact: Fact) -> str:
 def _nameless(a: Expr, b: Expr, stated: TensorFacts) -> tuple[Expr, Expr, tuple[tuple[str, tuple[Fact, ...]], ...]]:
     """The two, and what is stated for them, what they read called by its place: equal for regions but for names."""
     names = {t: f"t{n}" for n, t in enumerate(dict.fromkeys((*reads(a), *reads(b))))}
-    return renamed(a, names), renamed(b, names), tuple((names[t], tuple(f)) for t, f in stated.items() if t in names)
+    return (
+        over_names(a, names),
+        over_names(b, names),
+        tuple((names[t], tuple(f)) for t, f in stated.items() if t in names),
+    )
 
 
 def _texts(files: Sequence[Path]) -> dict[str, bytes]:

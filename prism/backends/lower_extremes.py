@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from prism.backends.lower_index import Names
 from prism.backends.tile import Copy, For, Full, Pointwise, Reduce, Select, Stmt, Update
-from prism.ir.kit import Holds, defined, mapped, operands, statements
+from prism.ir.kit import Holds, defined, operands, statements, with_names
 from prism.program.nodes import DType
 
 Masked: TypeAlias = Select | Pointwise
@@ -142,7 +142,7 @@ def _shared(body: Sequence[Stmt], group: Mapping[str, _Taken], kept: str, names:
             out.append(Update(kept, first.reduce.kind, made))
             out += [_times(now[acc], kept, t) for acc, t in group.items() if now[acc] != kept]
         if not ((isinstance(s, Update) and s.acc in group) or any(s is copy for copy, _ in old)):
-            out.append(_reading(s, now))
+            out.append(with_names(s, now, Holds.USES))
     return out
 
 
@@ -166,12 +166,3 @@ def _times(dst: str, kept: str, t: _Taken) -> Stmt:
     if t.scale == 1.0:
         return Copy(dst, kept)
     return Pointwise(dst, "mul", (kept, t.scale), t.full.dims, DType.FLOAT32)
-
-
-def _reading(s: Stmt, now: Mapping[str, str]) -> Stmt:
-    """The statement, one with a body with it, which reads others in the places of names."""
-
-    def name(n: object) -> object:
-        return now.get(n, n) if isinstance(n, str) else n
-
-    return mapped(s, {Holds.USES: name, Holds.BODY: lambda inner: _reading(inner, now)})

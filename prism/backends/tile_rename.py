@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from prism.backends.lower import HELPERS, RESERVED
 from prism.backends.lower_index import Names
@@ -18,7 +17,6 @@ from prism.backends.tile import (
     IndexValue,
     Load,
     Offsets,
-    Operand,
     Pointwise,
     Prefix,
     Rearrange,
@@ -31,7 +29,8 @@ from prism.backends.tile import (
     integers,
     symbol,
 )
-from prism.ir.kit import Holds, defined, mapped, statements
+from prism.ir import kit
+from prism.ir.kit import Holds, defined, statements
 from prism.program.extents import Extent
 
 _NAMES = (Holds.DEFINES, Holds.CHANGES, Holds.USES, Holds.BINDS, Holds.SCALAR)
@@ -40,18 +39,13 @@ _NAMES = (Holds.DEFINES, Holds.CHANGES, Holds.USES, Holds.BINDS, Holds.SCALAR)
 def renamed(s: Stmt, names: Mapping[str, str]) -> Stmt:
     """The statement, a loop with its body, with every name that `names` has replaced."""
 
-    def name(n: Operand) -> Operand:
-        return names.get(n, n) if isinstance(n, str) else n
-
     def integer(e: Extent) -> Extent:
         if isinstance(e, int):
             return e
         found = {x: names[identifier(x.name)] for x in e.free_symbols if identifier(x.name) in names}
         return e.xreplace({x: symbol(n) for x, n in found.items()}) if found else e
 
-    changes: dict[Holds, Callable[[Any], Any]] = dict.fromkeys(_NAMES, name)
-    changes |= {Holds.INTEGER: integer, Holds.BODY: lambda inner: renamed(inner, names)}
-    return mapped(s, changes)
+    return kit.with_names(s, names, *_NAMES, also={Holds.INTEGER: integer})
 
 
 def names_beside(program: TileProgram) -> Names:

@@ -172,6 +172,16 @@ def _int4_product(_function: str) -> Baseline:
     return Baseline(torch._weight_int4pack_mm, setup)
 
 
+def _added(norm: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A residual sum with its norm, and the sum."""
+
+    def add(x: Any, residual: Any, g: Any) -> Any:
+        h = x + residual
+        return norm(h, g), h
+
+    return add
+
+
 def _liger(function: str) -> Baseline:
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction  # type: ignore[import-not-found,unused-ignore]
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction  # type: ignore[import-not-found,unused-ignore]
@@ -196,12 +206,7 @@ def _liger(function: str) -> Baseline:
         case "gated_mlp":
             return Baseline(lambda x, gate, up, down: linear(gated(linear(x, gate), linear(x, up)), down))
         case "add_rmsnorm":
-
-            def add(x: Any, residual: Any, g: Any) -> Any:
-                h = x + residual
-                return norm(h, g), h
-
-            return Baseline(add)
+            return Baseline(_added(norm))
         case _:
             raise LookupError(function)
 
@@ -214,12 +219,7 @@ def _helion(function: str) -> Baseline:
         case "rmsnorm_linear":
             return Baseline(lambda x, g, w: functional.linear(norm(x, g), w))
         case "add_rmsnorm":
-
-            def add(x: Any, residual: Any, g: Any) -> Any:
-                h = x + residual
-                return norm(h, g), h
-
-            return Baseline(add)
+            return Baseline(_added(norm))
         case _:
             raise LookupError(function)
 

@@ -102,6 +102,29 @@ def mapped(node: N, changes: Mapping[Holds, Callable[[Any], Any]]) -> N:
     return replace(node, **made) if made else node  # type: ignore[type-var]
 
 
+def with_names(
+    node: N,
+    names: Mapping[str, str],
+    *kinds: Holds,
+    also: Mapping[Holds, Callable[[Any], Any]] = types.MappingProxyType({}),
+) -> N:
+    """The node, and what is inside, with other names in the places of these kinds.
+
+    Args:
+        node: of a class whose fields say what they hold.
+        names: the other name of each; one that is not among them stays.
+        kinds: where names stand.
+        also: as of `mapped`, for what holds names and is none.
+    """
+
+    def name(n: Any) -> Any:
+        return names.get(n, n) if isinstance(n, str) else n
+
+    changes: dict[Holds, Callable[[Any], Any]] = {**dict.fromkeys(kinds, name), **(also or {})}
+    changes[Holds.BODY] = lambda inner: mapped(inner, changes)
+    return mapped(node, changes)
+
+
 def statements(body: Sequence[N]) -> Iterator[N]:
     """All statements of a body, one that has a body before its own."""
     for s in body:

@@ -163,7 +163,7 @@ def under(program: Program, stated: Stated) -> Program:
     return replace(program, inputs=tuple(map(declared, program.inputs)))
 
 
-def statements(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+def stated_texts(tensors: Iterable[Tensor]) -> tuple[str, ...]:
     """What is stated of the tensors, in words."""
     return tuple(f"{t.name} {t.stated}" for t in tensors if t.stated is not None)
 
@@ -240,7 +240,7 @@ __all__ = [
     "over",
     "placed",
     "read_assumptions",
-    "statements",
+    "stated_texts",
     "under",
     "values_of",
 ]

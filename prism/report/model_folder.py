@@ -26,7 +26,7 @@ from rich.text import Text
 from prism.events import IslandReport, KeptReport, ModelReport
 from prism.report.folder import LOCK_NAME, REPORT_NAME, render_folders
 from prism.report.records import MODEL_LOCK_SCHEMA, to_json
-from prism.report.units import contender_rows, duration, load_line, measured_line
+from prism.report.units import contender_rows, duration, files_table, load_line, measured_line
 from prism.report.usage import README_NAME, shown
 
 MODULE = "model.py"
@@ -47,7 +47,7 @@ def render_model(report: ModelReport, files: Mapping[str, bytes]) -> dict[str, b
     return render_folders(MODEL_LOCK_SCHEMA, to_json(report), partial(_readme, report), files, report.versions)
 
 
-def speedup(report: ModelReport) -> str:
+def model_speedup(report: ModelReport) -> str:
     """The gain in words."""
     m = report.measurement
     low, high = (m.between if m is not None else None) or (0.0, 0.0)
@@ -69,7 +69,7 @@ def _readme(report: ModelReport, files: list[str]) -> str:
         f"A model of which {share_line(report)} run by C++ kernels that prism made and proved; the rest is run by "
         "onnxruntime.",
         f"Tuned for {report.device}: {duration(report.best_seconds)} instead of {duration(report.baseline_seconds)} "
-        f"({report.baseline}), {speedup(report)}, measured"
+        f"({report.baseline}), {model_speedup(report)}, measured"
         + (f" at {', '.join(f'{n}={v}' for n, v in report.sizes.items())}." if report.sizes else "."),
         "",
         "## Call it",
@@ -95,12 +95,7 @@ def _readme(report: ModelReport, files: list[str]) -> str:
         *(f"- {line}" for line in island_lines(report.islands)),
         *(f"- {line}" for line in kept_lines(report.kept)),
         "",
-        "## What is here",
-        "",
-        "| file | what it is |",
-        "|---|---|",
-        *(f"| `{name}` | {_purpose(name)} |" for name in files),
-        "",
+        *files_table({name: _purpose(name) for name in files}),
     ]
     return "\n".join(lines)
 
@@ -155,9 +150,8 @@ def print_model(report: ModelReport, console: Console) -> None:
     def row(name: str, value: str) -> None:
         rows.add_row(name, Text(value))
 
-    took = (
-        f"{duration(report.baseline_seconds)} ({report.baseline}) → {duration(report.best_seconds)}, {speedup(report)}"
-    )
+    before = f"{duration(report.baseline_seconds)} ({report.baseline})"
+    took = f"{before} → {duration(report.best_seconds)}, {model_speedup(report)}"
     row("time (measured)", took)
     if report.measurement is not None:
         row("measured", measured_line(report.measurement))

@@ -26,7 +26,7 @@ from rich.text import Text
 from prism.events import CellReport, Evidence, RangedReport
 from prism.report.folder import LOCK_NAME, REPORT_NAME, module_name, render_folders
 from prism.report.records import RANGES_LOCK_SCHEMA, to_json
-from prism.report.units import duration
+from prism.report.units import duration, files_table
 from prism.report.usage import NEEDS, README_NAME, example, shown
 
 MODEL = "model.onnx"
@@ -66,7 +66,7 @@ def ranges_line(report: RangedReport) -> str:
     return ", ".join(f"{low} <= {name} <= {high}" for name, (low, high) in report.ranges.items())
 
 
-def speedup(cell: CellReport) -> str:
+def cell_speedup(cell: CellReport) -> str:
     """A cell's gain in words."""
     if cell.why:
         return "none of its own"
@@ -83,7 +83,7 @@ def cell_rows(report: RangedReport) -> list[tuple[str, ...]]:
             ", ".join(f"{n}={v}" for n, v in c.at.items()),
             duration(c.best_seconds) if not c.why else "-",
             f"{duration(c.baseline_seconds)} ({c.baseline})" if not c.why else "-",
-            speedup(c),
+            cell_speedup(c),
             c.folder or "onnxruntime",
             str(c.kernels),
         )
@@ -131,12 +131,7 @@ def _readme(report: RangedReport, files: list[str]) -> str:
         "Where prism is installed, in this folder: `prism verify .`, and for the derivation of a cell's kernels",
         "`prism explain` with the cell's folder.",
         "",
-        "## What is here",
-        "",
-        "| file | what it is |",
-        "|---|---|",
-        *(f"| `{name}` | {_purpose(name, _module(report))} |" for name in files),
-        "",
+        *files_table({name: _purpose(name, _module(report)) for name in files}),
     ]
     return "\n".join(lines)
 

@@ -164,3 +164,9 @@ def check_line(report: RunReport) -> str:
     c = report.check
     worst = max(c.worst.values(), default=0.0)
     return f"{c.cases} cases against the float64 oracle in {c.runner}, worst error {worst:.2g} of what is allowed"
+
+
+def files_table(purposes: Mapping[str, str]) -> list[str]:
+    """The last section of a folder's page, in Markdown: what each of its files is."""
+    rows = [f"| `{name}` | {purpose} |" for name, purpose in purposes.items()]
+    return ["## What is here", "", "| file | what it is |", "|---|---|", *rows, ""]

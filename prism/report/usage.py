@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from prism.events import Argument, Evidence, RunReport
-from prism.report.units import chosen_threads, duration, evidence_note, prepared_note, speedup
+from prism.report.units import chosen_threads, duration, evidence_note, files_table, prepared_note, speedup
 
 README_NAME = "README.md"
 NEEDS = {
@@ -131,12 +131,7 @@ def readme(report: RunReport, module: str, files: Sequence[str]) -> str:
         "prism explain .    # the derivation from the model to its kernels, as mathematics",
         "```",
         "",
-        "## What is here",
-        "",
-        "| file | what it is |",
-        "|---|---|",
-        *(f"| `{name}` | {_purpose(name, module)} |" for name in sorted(files)),
-        "",
+        *files_table({name: _purpose(name, module) for name in sorted(files)}),
     ]
     return "\n".join(lines)
 

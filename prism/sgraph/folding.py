@@ -93,7 +93,7 @@ def chosen_folds(sgraph: SGraph, config: Config) -> dict[str, Fold]:
     return {name: fold for name, fold in folds(sgraph).items() if name in folded} if folded else {}
 
 
-def launched(sgraph: SGraph, config: Config) -> tuple[Launch, ...]:
+def launches_under(sgraph: SGraph, config: Config) -> tuple[Launch, ...]:
     """The launches under a configuration: a second stage that is folded is none, as the programs of its split do it."""
     folded = config.launches(FOLDED)
     return tuple(x for x in sgraph.launches if x.name not in folded)

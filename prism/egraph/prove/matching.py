@@ -174,8 +174,8 @@ class Names:
         Raises:
             UnsupportedError: a part has an output whose indices cannot be made affine.
         """
-        reference = tuple(replace(f, expr=renamed(f.expr, self.ours)) for f in inline(a))
-        candidate = tuple(replace(f, expr=renamed(f.expr, self.theirs)) for f in inline(b))
+        reference = tuple(replace(f, expr=over_names(f.expr, self.ours)) for f in inline(a))
+        candidate = tuple(replace(f, expr=over_names(f.expr, self.theirs)) for f in inline(b))
         read = _reads([f.expr for f in (*reference, *candidate)])
         weights = {n: w for n, w in self.weights.items() if n in read}
         tensors = [s for s, _ in self.pairs]
@@ -378,7 +378,7 @@ def _over(program: Program, symbols: Mapping[sympy.Basic, Extent]) -> Program:
     if not changed:
         return program
     definitions = [
-        replace(d, axes=tuple([_axis(a, changed) for a in d.axes]), expr=renamed(d.expr, {}, changed))
+        replace(d, axes=tuple([_axis(a, changed) for a in d.axes]), expr=over_names(d.expr, {}, changed))
         for d in program.definitions
     ]
     inputs = [replace(t, shape=tuple([_extent(e, changed) for e in t.shape])) for t in program.inputs]
@@ -405,7 +405,7 @@ def _index(i: Index, symbols: Mapping[sympy.Basic, Extent]) -> Index:
     return total
 
 
-def renamed(
+def over_names(
     expr: Expr, names: Mapping[str, Expr | str], symbols: Mapping[sympy.Basic, Extent] = MappingProxyType({})
 ) -> Expr:
     """The expression over other names and symbols; some reads are expressions."""

@@ -10,7 +10,7 @@ import numpy as np
 from prism.egraph.budget import Budget
 from prism.egraph.prove.cutpoints import Cuts
 from prism.egraph.prove.equality import Examined, examine
-from prism.egraph.prove.matching import Names, named, renamed, whole
+from prism.egraph.prove.matching import Names, named, over_names, whole
 from prism.egraph.prove.whole_runs import Runs
 from prism.egraph.worker import Worker
 from prism.errors import UnsupportedError
@@ -68,7 +68,7 @@ def _same(names: Names) -> bool:
     if any(np.isnan(w.array).any() for w in names.weights.values()):  # of which nothing is proved
         return False
     for n, (d, e) in enumerate(zip(names.a.definitions, names.b.definitions, strict=True)):
-        if (d.axes, d.dtype) != (e.axes, e.dtype) or renamed(d.expr, ours) != renamed(e.expr, theirs):
+        if (d.axes, d.dtype) != (e.axes, e.dtype) or over_names(d.expr, ours) != over_names(e.expr, theirs):
             return False
         ours[d.name] = theirs[e.name] = f"\0{n}"  # what no tensor is called
     return [ours[x] for x in names.a.outputs] == [theirs[y] for y in names.b.outputs]

@@ -27,7 +27,7 @@ from prism.instantiate.options import foreign
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
-from prism.sgraph.folding import Fold, chosen_folds, launched
+from prism.sgraph.folding import Fold, chosen_folds, launches_under
 from prism.sgraph.nodes import (
     Contract,
     Gather,
@@ -592,7 +592,7 @@ def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> 
     read = _read(sgraph)
     return [
         _sample(launch, [_Work.of(k) for k in launch.kernels], config.symbols, binding, read)
-        for launch in launched(sgraph, config)
+        for launch in launches_under(sgraph, config)
     ]
 
 

@@ -14,7 +14,7 @@ from prism.cost.model import CostModel
 from prism.cost.streams import STREAMS
 from prism.instantiate.options.option import Family, Offered, Option
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.folding import launched
+from prism.sgraph.folding import launches_under
 from prism.sgraph.launch_order import DEPENDENT, overlapping
 from prism.sgraph.products import LIBRARY
 
@@ -40,7 +40,7 @@ class Dependent(Option):
         return config.having(dependent=names) if names and not config.launches(STREAMS) else None
 
     def _possible(self, config: Config) -> frozenset[str]:
-        order = [x.name for x in launched(self.family.sgraph, config)]
+        order = [x.name for x in launches_under(self.family.sgraph, config)]
         library = config.launches(LIBRARY)
         after = {name for before, name in itertools.pairwise(order) if not {before, name} & library}
         return frozenset(after & set(self.launches) & config.warps.keys())
