@@ -180,6 +180,14 @@ def test_masks_have_a_row_of_falses_and_weights_keep_their_values() -> None:
     assert not drawn["x"].any()
 
 
+@pytest.mark.parametrize("kind", DRAWS)
+def test_tensors_without_elements_are_drawn(kind: str) -> None:
+    inputs = Tensor("x", (3, 4), DType.FLOAT32), Tensor("e", (0, 4), DType.FLOAT32), Tensor("m", (2, 0), DType.BOOL)
+    program = Program("p", inputs, (), ())
+    drawn = draw_inputs(program, kind, {}, 0)
+    assert [tuple(t.shape) for t in drawn.values()] == [(3, 4), (0, 4), (2, 0)]
+
+
 def test_the_gate_on_non_finite_values() -> None:
     nan, inf = float("nan"), float("inf")
     exact = np.array([1.0, 2.0, 7e4, nan])

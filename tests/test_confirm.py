@@ -18,8 +18,8 @@ from test_measure import GPU, GRAPH, PROGRAM
 
 import prism
 from prism.api import optimize
-from prism.errors import BackendError, NoImprovementError, UsageError
-from prism.events import ContenderReport, MeasurementReport, RunReport
+from prism.errors import NoImprovementError, UsageError
+from prism.events import Argument, ContenderReport, MeasurementReport, RunReport
 from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import (
     AGREE,
@@ -353,7 +353,7 @@ def test_without_any_baseline_that_can_be_timed_there_is_an_error() -> None:
         def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
             return Reply(Ending.CRASH, detail="no CUDA")
 
-    with pytest.raises(BackendError, match="no CUDA"):
+    with pytest.raises(UsageError, match="no CUDA"):
         confirmed(Dead({}))
 
 
@@ -493,3 +493,18 @@ def test_the_lines_to_type_call_it_on_the_threads_that_were_fastest() -> None:
     every = replace(m, contenders=tuple(replace(c, chosen=c.threads == 4) for c in contenders))
     assert "y = sample()" in example_call(report(measurement=every), "sample.py")
     assert "y = sample()" in example_call(report(), "sample.py")
+
+
+@pytest.mark.parametrize("function", ["sample", "torch", "print"])
+def test_lines_to_type_run_whatever_arguments_are_called(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from report_samples import report
+
+    named = tuple(Argument(n, "float32", (2,)) for n in ("torch", "y", "print", "torch_", "sample"))
+    (tmp_path / f"{function}_module.py").write_text(f"def {function}(*args): return sum(t.numel() for t in args)")
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = example_call(report(arguments=named, name=function, backend="C++"), f"{function}_module.py")
+    known: dict[str, object] = {}
+    exec("\n".join(lines), known)
+    assert known[lines[-1].partition(" ")[0]] == 10

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from prism.errors import BackendError
+from prism.errors import UsageError
 from prism.instantiate.cache import Store, digest
 from prism.instantiate.machine_load import Load, from_plain, plain
 from prism.instantiate.measure import (
@@ -176,7 +176,7 @@ def confirm(
             are given no more time.
 
     Raises:
-        BackendError: no baseline can be timed.
+        UsageError: no baseline can be timed.
         OutOfTimeError: the time ended within the first match.
     """
     limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, MATCHES, WORTH, EQUAL_S, QUIET_S)
@@ -203,7 +203,12 @@ def _matches(
     kernel, baseline = first.best(KERNEL), first.best(BASELINE)
     if baselines and baseline is None:
         why = "; ".join(f"{s.name}: {s.timed.detail}" for s in first.standings if s.side == BASELINE)
-        raise BackendError("the baseline cannot be timed", why=why, fix=f"check that torch can use {bench.device.name}")
+        raise UsageError(
+            "no baseline can be timed",
+            where="--baseline",
+            why=why,
+            fix="name another one, or leave it away",
+        )
     if kernel is None or baseline is None:
         return [first], True
     # Of kernels the one that is chosen; of baselines those that may be the best next time.

@@ -38,15 +38,22 @@ def example_call(report: RunReport, module: str) -> tuple[str, ...]:
     """
     name, function = module_of(report, module)
     place = ', device="cuda"' if report.backend == "Triton" else ""
-    made = [f"{a.name} = {example(a, place)}" for a in report.arguments]
+    # An argument, or the function, may be called as what these lines call: it has another name in them.
+    names = {a.name: a.name for a in report.arguments}
+    own = {"torch", "print"}
+    imported = function if function not in own else f"{function}_"
+    for called in (own | {imported}) & names.keys():
+        names[called] = next(n for k in range(1, len(names) + 3) if (n := called + "_" * k) not in {*names, imported})
+    made = [f"{names[a.name]} = {example(a, place)}" for a in report.arguments]
     fewer = chosen_threads(report.measurement) if report.measurement is not None else 0
     # Without a word of it, all processors are taken; that was timed, too, and took longer.
-    given = [a.name for a in report.arguments] + ([f"threads={fewer}"] if fewer else [])
-    call = f"{function}({', '.join(given)})"
+    given = [*names.values()] + ([f"threads={fewer}"] if fewer else [])
+    call = f"{imported}({', '.join(given)})"
     # The result has a name that no argument has.
-    taken = {a.name for a in report.arguments} | {function}
+    taken = {*names.values(), imported}
     result = next(n for n in ("y", "out", "result", *(f"y{i}" for i in range(len(taken) + 1))) if n not in taken)
-    return ("import torch", f"from {name} import {function}", *made, f"{result} = {call}")
+    known = f"{function} as {imported}" if imported != function else function
+    return ("import torch", f"from {name} import {known}", *made, f"{result} = {call}")
 
 
 def example(a: Argument, place: str) -> str:

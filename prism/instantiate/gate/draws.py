@@ -116,7 +116,7 @@ def struck_sets(program: Program, kind: str) -> tuple[tuple[str, ...], ...]:
 def mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """A boolean array of both values, with one row (along the last dimension) all false and one all true."""
     drawn = rng.random(shape) < 0.5
-    if drawn.ndim >= 2:
+    if drawn.ndim >= 2 and drawn.size:
         rows = drawn.reshape(-1, shape[-1])
         rows[0] = False
         if len(rows) > 1:
@@ -236,4 +236,4 @@ def _values(
     if not t.dtype.is_float:
         # Positions and identifiers: so small that they are legal wherever they index something.
         return rng.integers(0, most.get(t.name, 1) + 1, shape)
-    return DRAWS[way](rng, shape, t.dtype)
+    return DRAWS[way](rng, shape, t.dtype) if 0 not in shape else np.zeros(shape)
