@@ -383,6 +383,17 @@ def test_the_baseline_matmul_is_as_fast_as_a_well_tiled_one() -> None:
         assert vendor <= mine < 2.5 * vendor
 
 
+@pytest.mark.parametrize(("rows", "at_once"), [(64, 1), (512, 4), (65536, 16)])
+def test_what_an_operator_exposes_is_judged_as_of_kernels(rows: int, at_once: int) -> None:
+    m, n = Axis("m", rows), Axis("n", 1024)
+    program = Program(
+        "p", (Tensor("x", (rows, 1024), F16),), (_definition("a", (m, n), op("exp", read("x", m, n))),), ("a",)
+    )
+    (k,) = baseline_estimate(program, H200, {}).per_kernel
+    parts = sorted((k.memory, k.compute, k.latency))
+    assert k.seconds == pytest.approx(parts[2] + (parts[0] + parts[1]) / (at_once + 1) + k.launch)
+
+
 def test_the_baseline_pays_for_every_operator_but_not_for_views() -> None:
     m, n = Axis("m", 4096), Axis("n", 4096)
     steps = (

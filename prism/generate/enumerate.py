@@ -42,7 +42,7 @@ from prism.program.classes import EClasses
 from prism.program.index import Index
 from prism.program.nodes import Formula, Tensor
 from prism.sgraph.horizontal import fusable, fuse
-from prism.sgraph.library import library_call, library_calls
+from prism.sgraph.library import library_call
 from prism.sgraph.nodes import SGraph
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
@@ -188,6 +188,11 @@ class _Pick:
         launches = sum(k.reach.launches for k in families) - sum(len(places) - 1 for places in fused)
         least = [k.reach.ideal[0] for k in families]
         return _Pick(plan, families, fused, device, launches, _one_by_one(least, fused, device))
+
+    @property
+    def key(self) -> object:
+        """What equal picks share."""
+        return tuple(k.number for k in self.families), self.plan.buffers, bool(self.fused)
 
     @property
     def spare(self) -> bool:
@@ -465,7 +470,8 @@ class _Walk:
     def keep_calls(self, choices: Choices, weights: Weights) -> None:
         """Keep a pick of the form that leaves its products to the library, in as many launches as the operators take.
 
-        In the pruners' eyes it only moves more: what a library gains they do not see.
+        In the pruners' eyes it only moves more, and a family that no library computes may dominate one that a library
+        does: what that gains they do not see.
         """
         task, bounds = self.task, self.bounds
         if not task.device.library or min(bounds.max_kernels, bounds.max_rounds) < 2:
@@ -475,11 +481,21 @@ class _Walk:
         plan = replace(planner, off=bounds.off | {"chain"}).calls(max(task.launches, bounds.max_kernels))
         if plan is None:
             return
-        # What is one launch of several kernels is no call.
-        self.visit(plan, False, join=False)
-        picks = [(p, self._candidate(p).sgraph) for p in self.found.values() if p.plan is plan]
-        if picks:
-            self.calls, _ = min(picks, key=lambda p: (-len(library_calls(p[1])), p[0].seconds))
+        families: list[_Kept] = []
+        called = 0
+        for rank, group in plan.groups:
+            kept = self._prepared(plan, group) if rank == PREPARED else self._families(plan, group, False)
+            if not kept:
+                return
+            built = [] if rank == PREPARED else self.reached[_kernel(plan, group)[0]]
+            calls = [(f, r) for f, r in built if library_call(f.kernels[0], self._whole(plan, f)) is not None]
+            if calls:
+                family, reached = min(calls, key=lambda c: c[1].seconds)
+                kept = [self._kept(family, reached, False)]
+            called += bool(calls)
+            families.append(kept[0])
+        if called:
+            self.calls = _Pick.of(plan, tuple(families), (), task.device)
 
     def keep_written(self, choices: Choices, windows: Sequence[Window], weights: Weights) -> None:
         """Keep the fastest pick of the form as written; where the bounds let none be built, build one."""
@@ -497,17 +513,11 @@ class _Walk:
                     break
         self.written = min(picks, key=lambda p: p.seconds, default=None)
 
-    def visit(self, plan: Plan, looping: bool, join: bool = True) -> None:
-        """Combine the families of the plan's kernels: those without loops over output axes first, then all.
-
-        With `join` kernels that may be one launch are, as well.
-        """
+    def visit(self, plan: Plan, looping: bool) -> None:
+        """Combine the families of the plan's kernels: those without loops over output axes first, then all."""
         per_group: list[list[_Kept]] = []
         for rank, group in plan.groups:
-            if rank == PREPARED:
-                mine = [replace(k, reach=k.reach.prepared()) for k in self._families(plan, group, False)[:1]]
-            else:
-                mine = self._families(plan, group, looping)
+            mine = self._prepared(plan, group) if rank == PREPARED else self._families(plan, group, looping)
             if not mine:
                 return
             per_group.append(mine)
@@ -518,13 +528,17 @@ class _Walk:
         if not looping:
             self.pruned["rank"] += max(0, len(picks) - self.bounds.per_plan)
         for pick in picks[: self.bounds.per_plan]:
-            self._add(plan, pick, looping, join)
+            self._add(plan, pick, looping)
 
-    def _add(self, plan: Plan, pick: tuple[_Kept, ...], looping: bool, join: bool) -> None:
-        fused = _joinable(plan, pick) if join else ()
+    def _prepared(self, plan: Plan, group: tuple[Target, ...]) -> list[_Kept]:
+        """The best family of what runs once, when the weights are there: no call takes its time."""
+        return [replace(k, reach=k.reach.prepared()) for k in self._families(plan, group, False)[:1]]
+
+    def _add(self, plan: Plan, pick: tuple[_Kept, ...], looping: bool) -> None:
+        fused = _joinable(plan, pick)
         for places in (fused, ()) if fused else ((),):
             made = _Pick.of(plan, pick, places, self.task.device)
-            key = (tuple(k.number for k in pick), plan.buffers, bool(places))
+            key = made.key
             if key in self.found and looping:
                 continue  # seen when the plan was visited first
             if len(pick) > 1:
@@ -536,12 +550,7 @@ class _Walk:
 
     def _families(self, plan: Plan, group: tuple[Target, ...], looping: bool) -> list[_Kept]:
         """The families of one kernel, pruned; the same kernel in another plan is looked up."""
-        mine = [t.cls for t in group]
-        used = below(plan.choices, mine, plan.stored)
-        stored = {c: plan.stored[c] for c in used if c in plan.stored and c not in mine}
-        suffix = "" if len(plan.groups) == 1 else f"_{group[0].tensor}"
-        form = tuple((c, plan.choices[c]) for c in sorted(used) if c not in stored)
-        key = (group, tuple(sorted(stored.items())), form, suffix)
+        key, stored, suffix = _kernel(plan, group)
         known = self.kernels.get((key, looping))
         if known is not None:
             return known
@@ -554,11 +563,20 @@ class _Walk:
         else:
             counts = self.pruned if not before else Counter[str]()
             left = keep(both, bounds.per_kernel, bounds.spares, bounds.off, counts)
-            kept = [_Kept(f, r, self.numbers.setdefault(f, len(self.numbers)), spare) for f, r, spare in left]
+            kept = [self._kept(f, r, spare) for f, r, spare in left]
             if before:
                 self.pruned["dominated"] += max(0, len(found) - sum(f in [g for g, _ in found] for f, _, _ in left))
         self.kernels[key, looping] = kept
         return kept
+
+    def _kept(self, family: Family, reached: Reach, spare: bool) -> _Kept:
+        return _Kept(family, reached, self.numbers.setdefault(family, len(self.numbers)), spare)
+
+    def _whole(self, plan: Plan, family: Family) -> SGraph:
+        """The family with all tensors of the plan."""
+        task = self.task
+        outputs = tuple(f.tensor for f in task.formulas)
+        return SGraph(task.name, task.inputs, (*plan.buffers, *family.buffers), outputs, family.kernels)
 
     def _build(
         self,
@@ -570,7 +588,6 @@ class _Walk:
     ) -> list[tuple[Family, Reach]]:
         """The families of one kernel that can run, with what they reach."""
         task, bounds = self.task, self.bounds
-        outputs = tuple(f.tensor for f in task.formulas)
         builder = Builder(plan.choices, task.classes.axes, stored, {})
         space = Space(bounds.roles, bounds.max_ops, bounds.max_loops, looping, bounds.off)
         reached: list[tuple[Family, Reach]] = []
@@ -582,7 +599,7 @@ class _Walk:
                 self.pruned["duplicate"] += 1
                 continue
             seen.add(family)
-            whole = SGraph(task.name, task.inputs, (*plan.buffers, *family.buffers), outputs, family.kernels)
+            whole = self._whole(plan, family)
             # A library has something for a product, and nothing for what costs the same.
             found = [library_call(k, whole) if task.device.library else None for k in family.kernels]
             calls = tuple(None if c is None else c.kind for c in found)
@@ -614,10 +631,12 @@ class _Walk:
         kept = sorted(turns, key=lambda t: t[:2])[: self.bounds.max_sgraphs]
         self.pruned["rank"] += len(turns) - len(kept)
         best_first = sorted(kept, key=lambda t: t[1])
-        for always in (self.written, self.calls):
-            if always is not None and all(p is not always for _, _, p in best_first):
-                best_first.append((0, len(ordered), always))
-                best_first.sort(key=lambda t: t[2].seconds)
+        if self.written is not None and all(p is not self.written for _, _, p in best_first):
+            best_first.append((0, len(ordered), self.written))
+            best_first.sort(key=lambda t: t[2].seconds)
+        if self.calls is not None and all(p.key != self.calls.key for _, _, p in best_first):
+            # Its estimate is not of the same kind.
+            best_first.append((0, len(ordered), self.calls))
         counts = {k: n for k, n in sorted(self.pruned.items()) if n}
         return Generated(tuple(self._candidate(p) for _, _, p in best_first), self.generated, counts, complete)
 
@@ -665,6 +684,20 @@ class _Walk:
             for names in fusable(sgraph):
                 sgraph = fuse(sgraph, names)
         return Candidate(sgraph, pick.seconds, pick is self.written)
+
+
+def _kernel(plan: Plan, group: tuple[Target, ...]) -> tuple[object, dict[int, tuple[str, tuple[Index, ...]]], str]:
+    """One kernel of a plan: what tells it from others, what it reads back, and the end of its name."""
+    mine = [t.cls for t in group]
+    used = below(plan.choices, mine, plan.stored)
+    stored = {c: plan.stored[c] for c in used if c in plan.stored and c not in mine}
+    suffix = "" if len(plan.groups) == 1 else f"_{group[0].tensor}"
+    form = tuple((c, plan.choices[c]) for c in sorted(used) if c not in stored)
+    types = {b.name: b.dtype for b in plan.buffers}
+    touched = tuple(
+        types.get(name) for name in (*(t.tensor for t in group), *(s for _, (s, _) in sorted(stored.items())))
+    )
+    return (group, tuple(sorted(stored.items())), form, suffix, touched), stored, suffix
 
 
 def _one_by_one(rows: Sequence[Array], fused: Iterable[tuple[int, ...]], device: Device) -> float:

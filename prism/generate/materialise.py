@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -433,6 +433,7 @@ class Planner:
         off: names of pruners that are switched off.
         windows: values of the form that may be stored once a place.
         cuts: the form's cuts, those that may save most time first; once plans are listed.
+        as_written: what is stored in the type that the model has it in, as small as it may be.
         prepared: what is computed from weights alone, which no bound counts.
     """
 
@@ -444,6 +445,7 @@ class Planner:
     off: frozenset[str] = frozenset()
     windows: Sequence[Window] = ()
     cuts: tuple[Cut, ...] | None = None
+    as_written: Set[int] = frozenset()
     prepared: Prepared | None = field(init=False)
     _buffers: dict[int, Tensor] = field(default_factory=dict)
     _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
@@ -517,8 +519,8 @@ class Planner:
     def calls(self, most: int) -> Plan | None:
         """The plan that leaves each product of matrices to a library: what it reads is stored, and what it stores.
 
-        That is the sum, or what libraries add to it. Each product is a kernel of its own. None where that is no plan,
-        takes more than so many kernels, or where there is no such product.
+        That is the sum, or what libraries add to it. Each product is a kernel of its own, and what it touches is of one
+        type. None where that is no plan, takes more than so many kernels, or where there is no such product.
         """
         axes, order = self.weights.classes.axes, below(self.choices, self.weights.classes.roots)
         users: dict[int, list[int]] = defaultdict(list)
@@ -535,8 +537,9 @@ class Planner:
             if matrix_product(axes[lhs], axes[rhs], choice.reduced) is not None:
                 ends.add(self._called(c, users))
                 wanted |= {k for k in (lhs, rhs) if self.choices[k].op != "read"}
+        self.as_written = ends | wanted
         every = self._cuts(most, Counter())
-        plan = self._plan([cut for cut in every if any(cls in ends | wanted for cls, _ in cut.members)])
+        plan = self._plan([cut for cut in every if any(cls in self.as_written for cls, _ in cut.members)])
         if plan is None or not ends:
             return None
         groups: list[tuple[int, tuple[Target, ...]]] = []
@@ -737,7 +740,7 @@ class Planner:
         if known is not None:
             return known
         own = self._type_around(cls)
-        small = self._is_small(cls, frozenset(axes))
+        small = cls not in self.as_written and self._is_small(cls, frozenset(axes))
         full = (small and not (own is DType.BFLOAT16 and self._is_factor(cls))) or self._counts(cls)
         self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), DType.FLOAT32 if full else own)
         return made
