@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,9 @@ def contenders(request: dict[str, Any]) -> tuple[dict[str, tuple[int, Callable[[
     missing: dict[str, str] = {}
     for n in dict.fromkeys((1, torch.get_num_threads())):
         compiled = torch.compile(fn, dynamic=False)
-        made[f"prism {n}"] = n, lambda n=n: launch(*inputs, threads=n)
-        made[f"torch eager {n}"] = n, lambda: fn(*inputs)
-        made[f"torch.compile {n}"] = n, lambda compiled=compiled: compiled(*inputs)
+        made[f"prism {n}"] = n, partial(launch, *inputs, threads=n)
+        made[f"torch eager {n}"] = n, partial(fn, *inputs)
+        made[f"torch.compile {n}"] = n, partial(compiled, *inputs)
         torch.set_num_threads(n)
         compiled(*inputs)
         try:
