@@ -518,6 +518,12 @@ def int8_linear(x: Any, w: Any, scale: Any) -> Any:
     return (x @ w.to(x.dtype).T) * scale
 
 
+def dynamic_int8_linear(x: Any, w: Any, scale: Any) -> Any:
+    """Rows of x [m, k] made codes of 8 bits: w [n, k] int8, scale [n]."""
+    own = x.abs().amax(-1, keepdim=True) / 127
+    return ((x / own).round().clamp(-127, 127) @ w.to(x.dtype).T) * own * scale
+
+
 def int4_linear(x: Any, w: Any, scale: Any, zero: Any) -> Any:
     """x [m, k], w [n, k / 2] uint8 with two codes each; scale and zero [n, k / 128]."""
     import torch
@@ -1098,6 +1104,16 @@ KNOWN = (
         "grouped products: hidden values stored once",
     ),
     Known("int8 linear", int8_linear, "x:m,k w:n,k/int8 s:n", "m=16 k=4096 n=4096", "2*m*k*n"),
+    Known(
+        "int8 linear, rows quantised",
+        dynamic_int8_linear,
+        "x:m,k w:n,k/int8 s:n",
+        "m=1024 k=4096 n=4096",
+        "2*m*k*n",
+        "2*m*k + 8*m",
+        2,
+        "codes of 8 bits and their scales stored, then a product with its epilogue",
+    ),
     Known(
         "int4 linear",
         int4_linear,

@@ -29,7 +29,7 @@ from prism.generate.within import Within
 from prism.program.build import add, const, mul, op, position, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Program, Reduce, ReduceKind
+from prism.program.nodes import Const, DType, Expr, Map, Program, Reduce, ReduceKind
 from prism.program.transform import canonical
 from prism.sgraph.denote import denote, expand
 from prism.sgraph.nodes import (
@@ -417,3 +417,37 @@ def test_what_lies_within_a_kernel_is_walked_once_and_is_what_is_not_stored() ->
         assert list(found.used) == below(form.choices, [root], held)
         assert found.back == {c for c in found.used if c in stored and c != root}
         assert within.of([root], dict.fromkeys(found.back)) is found
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "half"), [(-127, 127, True), (-256, 256, True), (-300, 300, False), (0, 0, False)]
+)
+def test_whole_numbers_are_stored_in_half_precision_where_it_tells_them_apart(low: int, high: int, half: bool) -> None:
+    """bfloat16 holds the whole numbers up to 256; those without bounds (0 to 0 here) may be any."""
+    m, k, n = Axis("m", 64), Axis("k", 64), Axis("n", 64)
+    code = op("round", mul(read("x", m, k), recip(reduce("max", k, op("abs", read("x", m, k))))))
+    if low < high:
+        code = op("minimum", op("maximum", code, const(low)), const(high))
+    product = reduce("sum", k, mul(code, read("w", k, n)))
+    made = program("p", {"x": (64, 64), "w": (64, 64)}, {"y": ((m, n), product)})
+    made = replace(
+        made,
+        inputs=tuple(replace(t, dtype=DType.BFLOAT16) for t in made.inputs),
+        definitions=tuple(replace(d, dtype=DType.BFLOAT16) for d in made.definitions),
+    )
+    found = [c.sgraph for c in generate(task(made), WIDE).candidates]
+    stored = {
+        b.dtype
+        for g in found
+        for kernel in g.kernels
+        for s in kernel.statements()
+        if isinstance(s, Store) and isinstance(s.src, str)
+        for b in g.buffers
+        if b.name == s.tensor and _last(kernel, s.src) in ("round", "minimum")
+    }
+    assert stored == {DType.BFLOAT16 if half else DType.FLOAT32}
+
+
+def _last(kernel: Kernel, name: str) -> str:
+    """The operator that makes a value."""
+    return next((s.op for s in kernel.statements() if isinstance(s, Pointwise) and s.dst == name), "")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import sympy
 import torch
+from sgraph_programs import task
 from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_k
 from test_ranges import narrowed
 
@@ -25,6 +26,7 @@ from prism.cost.device import DEVICES, Device, device
 from prism.cost.gpu import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
 from prism.cost.library import AttentionExtents, attention_times
 from prism.cost.model import Estimate, Model, attentions, baseline_estimate
+from prism.generate.enumerate import Bounds, generate
 from prism.instantiate.space import Space
 from prism.program.build import mul, op, read, reduce
 from prism.program.index import Axis, Index
@@ -511,6 +513,19 @@ def test_neighbours_are_one_launch_and_products_of_matrices_their_own() -> None:
     assert len(after) == 4
     # A bias is the product's.
     assert len(fused(lambda x, w, b: torch.addmm(b, x, w), x, w, drawn(128))) == 1
+
+
+def test_codes_that_are_computed_are_multiplied_in_the_type_that_they_were_computed_from() -> None:
+    """As the kernel does: bytes have no type of their own, so rows quantised in bfloat16 make it bfloat16."""
+
+    def product(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        q = (x / s).round().clamp(-127, 127)
+        return (q @ w.to(x.dtype).T) * s
+
+    w = torch.zeros(256, 512, dtype=torch.int8)
+    p = trace(product, [drawn(128, 512), w, drawn(128, 1)], name="p", check=False)
+    found = generate(task(p), Bounds(max_kernels=1)).candidates
+    assert {k.dtype for c in found for k in Model(c.sgraph, H200, {}).kernels if k.cost.dots} == {DType.BFLOAT16}
 
 
 def test_products_of_one_row_are_sums_that_take_their_neighbours_in() -> None:

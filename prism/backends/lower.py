@@ -25,7 +25,7 @@ from prism.backends.lower_extremes import shared_extremes
 from prism.backends.lower_index import Names
 from prism.backends.lower_kernel import KernelLowering
 from prism.backends.lower_layout import layout
-from prism.backends.lower_types import analyse, join
+from prism.backends.lower_types import analyse
 from prism.backends.quotients import Quotients, quotients
 from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, integers, scalars
 from prism.backends.tile import Load as TileLoad
@@ -33,7 +33,8 @@ from prism.backends.tile import Store as TileStore
 from prism.errors import UnsupportedError
 from prism.ir.kit import statements
 from prism.program.nodes import DType, Tensor
-from prism.sgraph.nodes import Kernel, SGraph, Split, Store
+from prism.sgraph.nodes import Kernel, SGraph, Split
+from prism.sgraph.nominal import Nominal, nominal_types
 
 # What emitted modules call by name: modules, variables of the launcher, and helpers (triton/emit_helpers.py).
 RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
@@ -62,19 +63,13 @@ def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
                 why="tiles are computed in float32",
                 fix="convert the model to float32, float16 or bfloat16",
             )
-    # A buffer is as good as what it was computed from: partial results of half-precision values are float32.
-    nominal: dict[str, DType | None] = {t.name: t.dtype for t in sgraph.inputs}
-    stored = {t for k in sgraph.kernels for t in k.writes}
-    for w in (w for r in sgraph.repeats for w in r.windows):
-        nominal[w.tensor.name] = w.tensor.dtype
-        if w.tensor.name in stored:
-            nominal[w.of] = w.tensor.dtype
+    nominal = nominal_types(sgraph)
     divisions = quotients(sgraph)
     whole = _whole(sgraph)
     launches = tuple(
         _launch(
             launch.name,
-            tuple(_program(k, whole, nominal, divisions[k.name], defer) for k in launch.kernels),
+            tuple(_program(k, whole, nominal[k.name], divisions[k.name], defer) for k in launch.kernels),
             whole,
         )
         for launch in sgraph.launches
@@ -145,15 +140,9 @@ def _launch(name: str, programs: tuple[TileProgram, ...], whole: _Whole) -> Tile
     return TileLaunch(name, programs, declared, tuple(sorted(lengths)), tuple(constants.values()))
 
 
-def _program(
-    kernel: Kernel, whole: _Whole, nominal: dict[str, DType | None], divisions: Quotients, defer: bool
-) -> TileProgram:
+def _program(kernel: Kernel, whole: _Whole, nominal: Nominal, divisions: Quotients, defer: bool) -> TileProgram:
     tensors, symbols = whole.tensors, whole.symbols
     types = analyse(kernel, nominal)
-    for s in kernel.statements():
-        if isinstance(s, Store):
-            found = types.nominal[s.src] if isinstance(s.src, str) else None
-            nominal[s.tensor] = join((found, nominal.get(s.tensor))) or tensors[s.tensor].dtype
     made = layout(kernel)
     lengths = {name for a, _ in kernel.roles for name in scalars(a.extent) if name not in symbols}
     names = Names(lengths | {c.name for c in made.constants}, whole.taken)

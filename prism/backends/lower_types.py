@@ -1,7 +1,6 @@
 """Lowering, second step: what is known of a kernel's values that decides the element types of matrix products.
 
-The *nominal* type of a value is the widest storage type of what it was computed from: operators run one by one would
-have stored it in that type. A matrix product runs in the nominal type of its operands, on operands rounded to it if
+A matrix product runs in the nominal type of its operands (prism/sgraph/nominal.py), on operands rounded to it if
 they were computed in float32, as running the operators one by one would have done: bfloat16 has float32's range, so
 nothing is lost but what is lost there, too. float16 has not; an operand that was computed and is not known to fit
 stays in float32, and the product runs in TF32, whose fraction is as long as float16's and whose range is float32's.
@@ -30,6 +29,7 @@ from prism.sgraph.nodes import (
     Store,
     TileReduce,
 )
+from prism.sgraph.nominal import Nominal, join
 
 HALF = (DType.FLOAT16, DType.BFLOAT16)
 INTS = (DType.INT32, DType.INT64)
@@ -52,11 +52,11 @@ class Types:
     """Facts about the values of one kernel, by name.
 
     Attributes:
-        nominal: the nominal type; None where only positions and numbers went in.
+        nominal: the nominal type.
         largest: the largest magnitude, unless an input was infinite already; infinite where nothing is known.
     """
 
-    nominal: dict[str, DType | None]
+    nominal: Nominal
     largest: dict[str, float]
     _max_of: dict[str, str]
 
@@ -72,22 +72,14 @@ class Types:
         return DotType(DType.FLOAT32)
 
 
-def join(dtypes: Sequence[DType | None]) -> DType | None:
-    """The nominal type of what is computed from values of these."""
-    floats = {d for d in dtypes if d is not None and d.is_float}
-    if not floats:
-        return None
-    return floats.pop() if len(floats) == 1 else DType.FLOAT32
-
-
-def analyse(kernel: Kernel, tensors: Mapping[str, DType | None]) -> Types:
+def analyse(kernel: Kernel, nominal: Nominal) -> Types:
     """The facts about every value of the kernel.
 
     Args:
         kernel: the kernel.
-        tensors: the nominal type of every tensor that it loads.
+        nominal: the nominal type of each of its values.
     """
-    types = Types({}, {}, {})
+    types = Types(nominal, {}, {})
     definitions: dict[str, Stmt] = {}
 
     def visit(body: Sequence[Stmt]) -> None:
@@ -98,7 +90,7 @@ def analyse(kernel: Kernel, tensors: Mapping[str, DType | None]) -> Types:
             if isinstance(s, Store):
                 continue
             definitions[s.dst] = s
-            _statement(s, types, tensors, definitions)
+            _statement(s, types, definitions)
 
     visit(kernel.body)
     return types
@@ -107,37 +99,24 @@ def analyse(kernel: Kernel, tensors: Mapping[str, DType | None]) -> Types:
 def _statement(
     s: Load | Gather | Position | Pointwise | TileReduce | Contract | Accumulate | Scan,
     types: Types,
-    tensors: Mapping[str, DType | None],
     definitions: Mapping[str, Stmt],
 ) -> None:
-    nominal: DType | None = None
     largest = math.inf
     match s:
-        case Load(_, tensor) | Gather(_, tensor):
-            nominal = tensors[tensor]
-            largest = _LARGEST.get(nominal, math.inf)
-        case Position():
-            pass
+        case Load(dst) | Gather(dst):
+            largest = _LARGEST.get(types.nominal[dst], math.inf)
         case Pointwise(_, op, args):
-            nominal = join([types.nominal[a] for a in args if isinstance(a, str)])
             largest = _largest_result(op, args, types, definitions)
         case TileReduce(dst, kind, _, src):
-            nominal = types.nominal[src]
             if kind is ReduceKind.MAX:
                 types._max_of[dst] = src
             if kind in (ReduceKind.MAX, ReduceKind.MIN):
                 largest = types.largest[src]
-        case Contract(_, _, lhs, rhs):
-            nominal = join((types.nominal[lhs], types.nominal[rhs]))
-        case Scan(_, _, src):
-            nominal = types.nominal[src]
         case Accumulate(dst, kind, src, _):
-            nominal = types.nominal[src]
             if kind is ReduceKind.MAX and src in types._max_of:
                 types._max_of[dst] = types._max_of[src]
             if kind in (ReduceKind.MAX, ReduceKind.MIN):
                 largest = types.largest[src]
-    types.nominal[s.dst] = nominal
     types.largest[s.dst] = largest
 
 

@@ -35,7 +35,8 @@ from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED, Fold, folds
 from prism.sgraph.load_balance import SECTION, growing, ordered
-from prism.sgraph.nodes import Contract, Gather, Grid, Kernel, Load, Loop, SGraph, Split, Whole
+from prism.sgraph.nodes import Contract, Grid, Kernel, Loop, SGraph, Split, Whole
+from prism.sgraph.nominal import Nominal, join, nominal_types
 from prism.sgraph.products import LIBRARY
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
@@ -192,9 +193,17 @@ class KernelModel:
         sgraph: declares its tensors.
         device: what it runs on.
         hints: a value for every symbol of the extents.
+        nominal: the nominal types of its values, where they are known already.
     """
 
-    def __init__(self, kernel: Kernel, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        sgraph: SGraph,
+        device: Device,
+        hints: Mapping[str, int],
+        nominal: Nominal | None = None,
+    ) -> None:
         self.kernel = kernel
         self.device = device
         self.hints = dict(hints)
@@ -202,7 +211,7 @@ class KernelModel:
         self.footprint: Footprint = footprint(kernel, sgraph)
         self.pipelined = pipelined_loads(self.footprint)
         self.shared_memory = shared_memory(self.footprint)
-        self.dtype = _dot_dtype(kernel, sgraph)
+        self.dtype = _dot_dtype(kernel, nominal or nominal_types(sgraph)[kernel.name])
         self.tensors = sgraph.tensors
         self.handed_over = sgraph.handed_over
         # Programs are numbered with the last grid axis fastest; a split's parts are last.
@@ -432,12 +441,10 @@ class KernelModel:
         return idle * np.minimum(1.0, reuse / enough)
 
 
-def _dot_dtype(kernel: Kernel, sgraph: SGraph) -> DType:
-    """The type in which the kernel's matrix products are computed: that of the loaded operands, float32 if they mix."""
-    fetched = [s for s in kernel.statements() if isinstance(s, Load | Gather)]
-    loaded = {s.dst: sgraph.tensor(s.tensor).dtype for s in fetched}
-    operands = {v for s in kernel.statements() if isinstance(s, Contract) for v in (s.lhs, s.rhs)}
-    return joined_dtype([t for v, t in loaded.items() if v in operands] or list(loaded.values()))
+def _dot_dtype(kernel: Kernel, nominal: Nominal) -> DType:
+    """The type in which the kernel's matrix products are computed: their operands', float32 if they mix."""
+    operands = [v for s in kernel.statements() if isinstance(s, Contract) for v in (s.lhs, s.rhs)]
+    return join([nominal[v] for v in operands or nominal]) or DType.FLOAT32
 
 
 def joined_dtype(dtypes: Sequence[DType]) -> DType:

@@ -47,6 +47,7 @@ from prism.sgraph.folding import FOLDED
 from prism.sgraph.launch_order import apart, waits
 from prism.sgraph.library import library_calls
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.nominal import nominal_types
 
 Limiter: TypeAlias = Literal["memory", "compute", "latency", "launch"]
 BASELINE_TILE = 1024
@@ -136,7 +137,8 @@ class Model:
 
     def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.device = device
-        self.kernels = tuple(KernelModel(k, sgraph, device, hints) for k in sgraph.kernels)
+        nominal = nominal_types(sgraph)
+        self.kernels = tuple(KernelModel(k, sgraph, device, hints, nominal[k.name]) for k in sgraph.kernels)
         library = {n: call_times(c, hints, device) for n, c in library_calls(sgraph).items()}
         self.launches = launch_models(sgraph, self.kernels, library)
         self._sgraph = sgraph

@@ -27,6 +27,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Formula, Position, Read, Tensor
 from prism.program.ops import OPS
 from prism.program.products import matrix_product
+from prism.sgraph.value_bounds import declared, image
 
 Choices: TypeAlias = Mapping[int, Choice]
 
@@ -732,9 +733,9 @@ class Planner:
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
         """In the type of what is computed from it, or in full precision.
 
-        Where that is next to nothing, statistics keep their digits, and whole numbers always do. What is only
-        multiplied by what is of a half precision type that has float32's range stays in that type: the product rounds
-        it to that type anyway.
+        Where that is next to nothing, statistics keep their digits, and whole numbers always do: in half precision as
+        far as that tells them apart, as codes of 8 bits in bfloat16. What is only multiplied by what is of a half
+        precision type that has float32's range stays in that type: the product rounds it to that type anyway.
         """
         known = self._buffers.get(cls)
         if known is not None:
@@ -742,6 +743,10 @@ class Planner:
         own = self._type_around(cls)
         small = cls not in self.as_written and self._is_small(cls, frozenset(axes))
         full = (small and not (own is DType.BFLOAT16 and self._is_factor(cls))) or self._counts(cls)
+        small = self._is_small(cls, frozenset(axes))
+        full = small and not (own is DType.BFLOAT16 and self._is_factor(cls))
+        if self._counts(cls):
+            full = self._largest(cls) * own.roundoff > 1
         self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), DType.FLOAT32 if full else own)
         return made
 
@@ -797,6 +802,23 @@ class Planner:
             case Choice(op=op) if op not in (*WHOLE, *REDUCING) or op in ("rescaled", "deviations"):
                 return False
         return all(known[c] for c in operands)
+
+    def _largest(self, cls: int) -> float:
+        """The largest magnitude of its values, as far as it is known."""
+        ends: dict[int, tuple[float, float]] = {}
+        for c in below(self.choices, [cls]):
+            match self.choices[c]:
+                case Choice(payload=Const(number)):
+                    ends[c] = number, number
+                case Choice(payload=Read(tensor) | Chosen(Read(tensor))):
+                    ends[c] = declared(self._input(tensor))
+                case Choice(op="max" | "min", children=(child,)):
+                    ends[c] = ends[child]
+                case Choice(op=op, children=children) if op in OPS:
+                    ends[c] = image(op, [ends[k] for k in children])
+                case _:
+                    ends[c] = -math.inf, math.inf
+        return max(map(abs, ends[cls]))
 
     def _is_factor(self, cls: int) -> bool:
         """Whether contractions alone read it, and all inputs are of its type."""

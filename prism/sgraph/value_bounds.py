@@ -32,6 +32,8 @@ from prism.program.ops import BOOLEAN
 
 _UNIT = frozenset({"tanh", "erf", "sin", "cos", "sign"})
 _ANY = (-math.inf, math.inf)
+_STORED = {DType.BOOL: (0.0, 1.0), DType.UINT8: (0.0, 255.0), DType.INT8: (-128.0, 127.0)}
+"""What short types hold."""
 
 
 MOST_TERMS = 64
@@ -160,11 +162,11 @@ def _apart(e: Expr, op: str) -> Sequence[Expr]:
     return (e,)
 
 
-def _declared(t: Tensor | None) -> tuple[float, float]:
+def declared(t: Tensor | None) -> tuple[float, float]:
     """Bounds of what is read from a tensor, as far as its type and what is stated of it say."""
     if t is None:
         return _ANY
-    low, high = (0.0, 1.0) if t.dtype is DType.BOOL else (0.0, 255.0) if t.dtype is DType.UINT8 else _ANY
+    low, high = _STORED.get(t.dtype, _ANY)
     if t.stated is not None:
         low, high = max(low, t.stated.low), min(high, t.stated.high)
         low, high = (max(low, 0.0), min(high, 1.0)) if t.stated.truth else (low, high)
@@ -201,13 +203,13 @@ class Bounds:
                 least = 0 if all(c >= 0 for _, c in index.terms) and index.offset >= 0 else -math.inf
                 return float(least), math.inf
             case Read(tensor, _):
-                return _declared(self.tensors.get(tensor))
+                return declared(self.tensors.get(tensor))
             case Map("add", _):
                 return self._sum(e)
             case Map("mul", _):
                 return self._product(e)
             case Map(op, args):
-                return _image(op, [self.of(a) for a in args])
+                return image(op, [self.of(a) for a in args])
             case Reduce(ReduceKind.MAX | ReduceKind.MIN, _, body):
                 return self.of(body)
             case Reduce(_, _, body) if _picked(e) is not None:
@@ -390,7 +392,7 @@ def negated(e: Expr) -> Expr | None:
             return None
 
 
-def _image(op: str, of: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def image(op: str, of: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The bounds of a pointwise function's value, given those of its arguments."""
     low, high = of[0]
     if op in _UNIT:
@@ -398,6 +400,11 @@ def _image(op: str, of: Sequence[tuple[float, float]]) -> tuple[float, float]:
     if op in BOOLEAN or op == "sigmoid":
         return 0.0, 1.0
     match op:
+        case "add":
+            return low + of[1][0], high + of[1][1]
+        case "mul":
+            ends = [_times(x, y) for x in of[0] for y in of[1]]
+            return min(ends), max(ends)
         case "neg":
             return -high, -low
         case "abs":
