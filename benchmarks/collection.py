@@ -549,6 +549,18 @@ def conv_group_norm(x: Any, w: Any, g: Any, b: Any) -> Any:
     return functional.group_norm(functional.conv2d(x, w, padding=1), 8, g, b)
 
 
+def causal_conv_backward(x: Any, w: Any, dy: Any) -> tuple[Any, Any]:
+    """dx and dw of silu(depthwise causal convolution): x and dy [b, c, s], w [c, taps]."""
+    import torch
+    from torch.nn import functional
+
+    (c, taps), s = w.shape, x.shape[-1]
+    padded = functional.pad(x, (taps - 1, 0))
+    d = dy * _silu_slope(functional.conv1d(padded, w[:, None], groups=c))
+    dx = functional.conv1d(functional.pad(d, (0, taps - 1)), w.flip(1)[:, None], groups=c)
+    return dx, torch.stack([(d * padded[..., i : i + s]).sum((0, 2)) for i in range(taps)], -1)
+
+
 # Algebra.
 
 
@@ -1141,6 +1153,17 @@ KNOWN = (
         "2*2*n*e*s*s",
         2,
         "cuDNN: implicit product, then one pass of the norm",
+    ),
+    Known(
+        "causal convolution backward",
+        causal_conv_backward,
+        "x:b,c,s w:c,4 dy:b,c,s",
+        "b=8 c=2048 s=2048",
+        "0",
+        "32*b*c",
+        2,
+        "causal-conv1d (Dao): one kernel that shares the edges of its tiles, partial dw per batch",
+        reason="tiles share no edges in an sGraph: the activation's gradient is stored, and dw is a kernel of its own",
     ),
     Known(
         "unrolled stack",

@@ -97,6 +97,13 @@ def test_gates_per_channel_go_by_chunks(worker: Worker) -> None:
     assert found.vector <= 1.5 * known.vector
 
 
+def test_what_windows_see_through_windows_is_computed_once(worker: Worker) -> None:
+    """An activation's gradient under taps, which the weights' gradient reads back at its places as well."""
+    known, found = counted(worker, "causal convolution backward", "b=2 c=256 s=2048")
+    assert found.vector <= 1.5 * known.vector
+    assert found.bytes <= 2.4 * known.bytes
+
+
 def test_means_of_logarithms_are_one_pass(worker: Worker) -> None:
     """Their exponential is bounded by what is added up, term by term."""
     known, found = counted(worker, "odds ratio loss", "b=2 s=256 v=8192")

@@ -14,12 +14,13 @@ from prism.generate.enumerate import Bounds, generate
 from prism.generate.forms import forms
 from prism.generate.options import Weights, options
 from prism.generate.places import Places, Window
-from prism.program.build import mul, op, position, read, reduce
+from prism.program.build import const, mul, op, position, read, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
-from prism.program.nodes import Program
+from prism.program.nodes import Expr, Program
 from prism.program.transform import canonical
 from prism.sgraph.denote import denote, expand
+from prism.sgraph.nodes import Load
 from prism.sgraph.spec import check
 
 
@@ -73,3 +74,68 @@ def test_what_is_cheap_or_no_value_of_places_stays_in_its_windows() -> None:
     beside = mul(read("x", K, Index.axis(N) + Index.axis(D) + Index.const(-1)), read("z", N, K))
     sums = reduce("sum", D, op("sigmoid", reduce("sum", K, beside)))
     assert not windows(program("p", {"x": (8, 12), "z": (12, 12)}, {"y": ((N,), sums)}))
+
+
+S, E = Axis("s", 12), Axis("e", 3)
+
+
+def gradient(place: Index) -> Expr:
+    """Of a causal convolution of x under a sigmoid, at a place: it sees a window itself, within x."""
+    at = place + Index.axis(E) + Index.const(-2)
+    inside = op("le", const(0), position(at))
+    summed = reduce("sum", E, mul(read("w", C, E), op("where", inside, read("x", C, at), const(0))))
+    return mul(read("g", C, place), op("sigmoid", summed))
+
+
+def nested(*more: tuple[str, tuple[tuple[Axis, ...], Expr]]) -> Program:
+    """The gradient in windows that reach beyond its last place."""
+    at = Index.axis(S) + Index.axis(D)
+    masked = op("where", op("lt", position(at), const(12)), gradient(at), const(0))
+    outputs = {"y": ((C, S), reduce("sum", D, mul(masked, read("w", C, D)))), **dict(more)}
+    return program("p", {"x": (4, 12), "g": (4, 12), "w": (4, 3)}, outputs)
+
+
+def under_a_mask(p: Program) -> bool:
+    """Whether the one window's value is what a mask chooses, without the mask: beyond the last place nothing counts."""
+    (window,) = windows(p)
+    assert [str(i) for _, i in window.places] == ["d12 + d3"]
+    nodes = task(p).classes.nodes
+    return any(n.op == "where" and window.seen == n.children[1] for mine in nodes.values() for n in mine)
+
+
+def test_what_sees_windows_itself_is_a_value_of_places() -> None:
+    assert under_a_mask(nested())
+
+
+def test_what_counts_only_where_a_mask_does_not_choose_is_no_value_of_places() -> None:
+    """Beyond the last place 1 counts, and the buffer would hold nothing."""
+    at = Index.axis(S) + Index.axis(D)
+    one = op("where", op("lt", position(at), const(12)), gradient(at), const(1))
+    summed = reduce("sum", D, reduce("sum", K, op("sigmoid", mul(one, read("u", C, K)))))
+    inputs: dict[str, tuple[int, ...]] = {"x": (4, 12), "g": (4, 12), "w": (4, 3), "u": (4, 8)}
+    assert under_a_mask(program("p", inputs, {"y": ((C, S), summed)}))
+
+
+@pytest.mark.parametrize("more", [(), (("z", ((C, S), op("tanh", gradient(Index.axis(S))))),)], ids=["alone", "twice"])
+def test_windows_within_windows_are_read_back(more: tuple[tuple[str, tuple[tuple[Axis, ...], Expr]], ...]) -> None:
+    """And what another output has of the same value at its places is read from the same buffer."""
+    p = nested(*more)
+    bounds = Bounds(max_families=200, max_sgraphs=200, off=frozenset({"dominated", "worse"}))
+    found = [c for c in generate(task(p), bounds).candidates if reads_windows(c.sgraph)]
+    stored = [c for c in found if any(len(b.shape) == 2 for b in c.sgraph.buffers)]
+    assert stored
+    rng = np.random.default_rng(1)
+    tensors = {t.name: rng.normal(size=t.shape) for t in p.inputs}
+    expected, tiles = evaluate(p, tensors), random.Random(1)
+    for c in stored[:8]:
+        check(c.sgraph)
+        got = simulate(c.sgraph, tensors, {s.name: tiles.choice([1, 2, 4, 8]) for s in c.sgraph.symbols})
+        for name in p.outputs:
+            np.testing.assert_allclose(got[name], expected[name], rtol=1e-9, atol=1e-11)
+    loads = [[x for k in c.sgraph.kernels for x in k.statements() if isinstance(x, Load)] for c in stored]
+    ways = [
+        {x.index for x in mine if x.tensor == b.name}
+        for c, mine in zip(stored, loads, strict=True)
+        for b in c.sgraph.buffers
+    ]
+    assert any(len(w) == 2 for w in ways) == bool(more)

@@ -97,7 +97,8 @@ def cuts(
 ) -> tuple[Cut, ...]:
     """The cuts of a form, those that may save most time first.
 
-    What is seen in windows is a cut of its own, beside the e-class over windows. An output is one where others need it.
+    What is seen in windows is a cut of its own, beside the e-class over windows; where the form has the same value over
+    places, it is that one's. An output is one where others need it.
 
     Values that read nothing (made of positions) are none. What a cut may save: what is below it is computed once, not
     once for each tile of CUT_TILE elements of the output axes that it does not have, and side by side over all its own
@@ -160,7 +161,8 @@ def cuts(
         key, axes = names.of(cls)
         found.setdefault(key if key is not None else cls, []).append((cls, axes))
     made: list[tuple[float, Cut]] = []
-    for members in found.values():
+    seen = {w: key for w in windows if (key := names.of(w.at)[0]) in found}
+    for value, members in found.items():
         # What is stored anyway is what the others are read from.
         members.sort(key=lambda m: m[0] not in outputs)
         stored, own = members[0]
@@ -172,10 +174,14 @@ def cuts(
         for cls, axes in members[1:]:
             under_name = {a: Index.axis(b) for a, b in zip(own, axes, strict=True)}
             named.append((cls, tuple(i.substitute(under_name) for i in index)))
+        for w in (w for w, key in seen.items() if key == value):
+            under_name = dict(zip(own, map(Index.axis, names.of(w.at)[1]), strict=True))
+            at_places = [i.substitute(under_name).substitute(dict(w.places)) for i in index]
+            named.append((w.seen, tuple(at_places)))
         named += (part for part in slices.of(stored, index) if part[0] not in roots)
         if len(named) > 1 or stored not in outputs or stored in needed:
             made.append((gains[stored], Cut(tuple(named))))
-    for w in windows:
+    for w in (w for w in windows if w not in seen):
         axes = tuple(_dimensions(choices, w.at, classes.axes[w.at], outer))
         cut = Cut(((w.at, tuple(map(Index.axis, axes))), (w.seen, w.index(axes))))
         made.append((saved(w.at, w.seen), cut))

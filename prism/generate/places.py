@@ -1,14 +1,16 @@
 """Values in windows: what a window sees at a place is one value of the place, however many windows it is in.
 
 A depthwise convolution of f(x) reads `f(x)[y + d - 1]` for each row y and tap d. Inlined that is f over y and d,
-computed again for each tap. Where all that a value reads has the two in one and the same sum alone, the value is one of
-that sum: over a new axis, as long as the dimension that is read, it is computed once a place. Stored, it is read back
-at the sum. Outside of the dimension nothing that counts was read, so nothing that counts is read of the buffer.
+computed again for each tap. Where all that a value is made of has the two in one and the same sum alone, the value is
+one of that sum: over a new axis, as long as the dimension that is read, it is computed once a place. Stored, it is read
+back at the sum. f may see windows itself (`x[(y + d - 1) + e]`, e bound in it), and masks of places. Something has to
+be read at the sum whatever is chosen in f: outside of the dimension nothing that counts was read then, so nothing that
+counts is read of the buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.generate.options import REDUCING, Along, Choice, Choices, Chosen, Over, Weights, below
@@ -88,22 +90,19 @@ class Places:
         if not bound or bound & free or any(isinstance(choices[c].payload, (Along, Chosen, Over)) for c in order):
             return None
         sums: dict[Index, Extent] = {}
-        alone: set[Axis] = set()
-        for c in order:
+        for c in _whatever_is_chosen(choices, cls):
             match choices[c].payload:
                 case Read(tensor, index):
                     shape = next(t.shape for t in self.inputs if t.name == tensor)
                     for i, extent in zip(index, shape, strict=True):
-                        if not _slides(i) or not i.axes() & free:
-                            alone |= i.axes()
-                        elif not i.axes() <= free or sums.setdefault(i, extent) != extent:
+                        if _slides(i) and i.axes() <= free and sums.setdefault(i, extent) != extent:
                             return None
-                case Position(i):
-                    alone |= i.axes()
                 case _:
                     pass
         moved = frozenset(a for i in sums for a in i.axes())
-        if not sums or moved & alone or len(moved) < sum(len(i.axes()) for i in sums):
+        if not sums or len(moved) < sum(len(i.axes()) for i in sums):
+            return None
+        if any(_beside(i, sums) is None and i.axes() & moved for c in order for i in _indices(choices[c])):
             return None
         taken = [*bound, *(free - moved)]
         places: dict[Index, Axis] = {}
@@ -118,9 +117,13 @@ class Places:
                 new[c] = c
                 continue
             payload = choice.payload
-            if isinstance(payload, Read):
-                index = tuple(Index.axis(places[i]) if i in places else i for i in payload.index)
-                payload = Read(payload.tensor, index)
+            match payload:
+                case Read(tensor, index):
+                    payload = Read(tensor, tuple(_placed(i, places) for i in index))
+                case Position(i):
+                    payload = Position(_placed(i, places))
+                case _:
+                    pass
             made = Choice(choice.op, payload, tuple(new[k] for k in choice.children))
             key = (made.op, made.payload, made.children)
             if key not in self._made:
@@ -133,7 +136,42 @@ class Places:
 
 
 def _indices(choice: Choice) -> tuple[Index, ...]:
-    return choice.payload.index if isinstance(choice.payload, Read) else ()
+    match choice.payload:
+        case Read(_, index):
+            return index
+        case Position(i):
+            return (i,)
+        case _:
+            return ()
+
+
+def _whatever_is_chosen(choices: Choices, root: int) -> Iterator[int]:
+    """The e-classes that a value is made of, but for those that a mask may leave out."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        cls = stack.pop()
+        if cls not in seen:
+            seen.add(cls)
+            yield cls
+            children = choices[cls].children
+            stack += children[:1] if choices[cls].op == "where" else children
+
+
+def _beside(index: Index, sums: Iterable[Index]) -> tuple[Index, Index] | None:
+    """Which of the sums it is, and what it has besides, of no axis of a sum."""
+    every = tuple(sums)
+    for total in every:
+        rest = index + total.scaled(-1)
+        if rest.axes().isdisjoint(a for s in every for a in s.axes()):
+            return total, rest
+    return None
+
+
+def _placed(index: Index, places: Mapping[Index, Axis]) -> Index:
+    """The index with the places in the place of their sums."""
+    found = _beside(index, places)
+    return index if found is None else found[1] + Index.axis(places[found[0]])
 
 
 def _slides(index: Index) -> bool:
