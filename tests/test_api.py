@@ -169,3 +169,10 @@ def test_stages_are_reported_in_order(worker: Worker) -> None:
         "generation",
         "proof",
     ]
+
+
+def test_one_example_by_itself_is_one_input() -> None:
+    x = torch.randn(4, 6)
+    assert str(prism.trace(torch.tanh, x)) == str(prism.trace(torch.tanh, [x]))
+    assert prism.prove(torch.tanh, lambda x: 2 * torch.sigmoid(2 * x) - 1, x)
+    assert not prism.prove(torch.tanh, torch.sin, x)

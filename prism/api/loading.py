@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prism.api.given_inputs import by_name
 from prism.errors import IllegalIRError, ModelError
@@ -21,6 +21,8 @@ from prism.program.stated import Assumption
 
 if TYPE_CHECKING:
     import torch
+
+    Examples: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
 
 def load(
@@ -75,9 +77,16 @@ def _legal(program: Program, path: str | os.PathLike[str]) -> Program:
     return _recognised(program)
 
 
+def several(examples: Examples) -> tuple[torch.Tensor, ...]:
+    """Example inputs as a tuple: one tensor by itself is the only one, not one for each of its rows."""
+    import torch
+
+    return (examples,) if isinstance(examples, torch.Tensor) else tuple(examples)
+
+
 def trace(
     fn: Callable[..., Any],
-    example_inputs: Sequence[torch.Tensor],
+    example_inputs: Examples,
     *,
     name: str | None = None,
     dynamic_shapes: Any = None,
@@ -89,7 +98,7 @@ def trace(
 
     Args:
         fn: a function of tensors, or a module.
-        example_inputs: tensors; their shapes and data types are the program's.
+        example_inputs: tensors, or the one that the function takes; their shapes and data types are the program's.
         name: the program's name; the function's by default.
         dynamic_shapes: as `torch.export.export` takes it, for symbolic dimensions.
         assume: what is so of the inputs, as ["x > 0"] or {"x": "> 0"}: ranges, `x != 0`, `x in {0, 1}`; see
@@ -108,12 +117,10 @@ def trace(
     """
     from prism.frontend.torch.reader import trace as trace_function
 
-    operators = _declared(rules)
-    program = trace_function(
-        fn, example_inputs, name=name, dynamic_shapes=dynamic_shapes, operators=operators, check=check
-    )
+    operators, examples = _declared(rules), several(example_inputs)
+    program = trace_function(fn, examples, name=name, dynamic_shapes=dynamic_shapes, operators=operators, check=check)
     spec.check(program)
-    check_passed(read_assumptions(assume), program, example_inputs)
+    check_passed(read_assumptions(assume), program, examples)
     return replace(under(_recognised(program), assume), source=fn)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prism.api.loading import check_passed, load, trace
+from prism.api.loading import check_passed, load, several, trace
 from prism.api.rules import rule_paths
 from prism.errors import refusing_depth
 from prism.program.assumptions import Stated, of_inputs, over, read_assumptions, values_of
@@ -22,15 +22,14 @@ from prism.program.stated import POSITIVE, Assumption
 from prism.program.verdict import Verdict
 
 if TYPE_CHECKING:
-    import torch
-
+    from prism.api.loading import Examples
     from prism.egraph.worker import Worker
 
 
 def prove(
     reference: Callable[..., Any],
     candidate: Callable[..., Any],
-    example_inputs: Sequence[torch.Tensor],
+    example_inputs: Examples,
     *,
     assume: Stated = (),
     rules: Sequence[Path | str] = (),
@@ -62,7 +61,7 @@ def prove(
     stated = read_assumptions(assume)
     a = trace(reference, example_inputs, name="reference", rules=rules, check=check)
     b = trace(candidate, example_inputs, name="candidate", rules=rules, check=check)
-    check_passed(stated, a, example_inputs)
+    check_passed(stated, a, several(example_inputs))
     return _proved(a, b, files, stated)
 
 
