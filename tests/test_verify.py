@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from egraph_identities import RIGHT
 from folder_damage import HOSTILE, Place, certificates, places, replaced, written
@@ -28,6 +29,7 @@ from report_samples import artifacts
 
 from prism.api import sgraph_file, verifying
 from prism.api.verifying import _tuned_at, explain, verify
+from prism.backends.weights import weights_bytes
 from prism.checker import digest
 from prism.cli.app import main
 from prism.egraph.derivation.certificate import Derivation
@@ -290,6 +292,24 @@ def test_the_proof_must_be_of_the_model(tmp_path: Path, worker: Worker) -> None:
     out = folder(tmp_path, other, sgraph=product_sgraph("x", "x"))
     (found,) = verify(out, product("x", "y"), worker=worker).mismatches
     assert "starts from another formula" in found.what
+
+
+def test_a_model_of_other_weights_is_another_model(tmp_path: Path, worker: Worker) -> None:
+    """The proof is for all values; the module computes with those that its folder holds."""
+    program = product("x", "y")
+    shape = [int(e) for e in program.tensor("y").shape]
+    one, other = (replace(program, weights={"y": np.full(shape, n, np.float32)}) for n in (1, 2))
+    out = folder(tmp_path, derivation())
+    data = weights_bytes(one)
+    assert data is not None
+    (out / "weights.pt").write_bytes(data)
+    lock = json.loads((out / LOCK_NAME).read_text())
+    (out / LOCK_NAME).write_text(json.dumps(lock | {"files": {**lock["files"], "weights.pt": ""}}))
+    rehash(out)
+    assert "the weights are the model's" in verify(out, one, worker=worker).passed
+    (found,) = verify(out, other, worker=worker).mismatches
+    assert found.where == "weights.pt"
+    assert "other values" in found.what
 
 
 def test_a_model_whose_regions_were_proved_is_not_written_out(tmp_path: Path, worker: Worker) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from prism.api import sgraph_file
 from prism.api.ranged import over
 from prism.api.rules import rule_paths
+from prism.backends.weights import weights_bytes
 from prism.checker import (
     CertificateError,
     Checked,
@@ -50,7 +51,16 @@ from prism.program.pretty import formula_lines
 from prism.program.region import reads
 from prism.program.returned import computed
 from prism.program.stated import Fact
-from prism.report.folder import LARGEST, LOCK_NAME, REPORT_NAME, certificate_name, digest_of, read_file, unlisted
+from prism.report.folder import (
+    LARGEST,
+    LOCK_NAME,
+    REPORT_NAME,
+    WEIGHTS_NAME,
+    certificate_name,
+    digest_of,
+    read_file,
+    unlisted,
+)
 from prism.report.records import MODEL_LOCK_SCHEMA, RANGES_LOCK_SCHEMA, from_json, lock_schema, recorded_files
 from prism.sgraph.compose import steps_differ
 from prism.sgraph.denote import expand
@@ -380,6 +390,12 @@ class _Run:
         if program_hash(_tuned_at(program, self.lock.shapes)) != self.lock.program:
             self.differs(LOCK_NAME, f"it is not of the model {program.name}: the program's hash is another one")
             return
+        # The proof is for all values of weights; the module computes with those of its file.
+        weights = weights_bytes(program)
+        if weights is not None and hashlib.sha256(weights).hexdigest() != self.recorded.get(WEIGHTS_NAME):
+            self.differs(WEIGHTS_NAME, "the model's weights have other values: run prism optimize on this model")
+            return
+        self.passed += ["the weights are the model's"] * (weights is not None)
         if program.loops:
             wrong = steps_differ(sgraph_file.read(read_file(self.folder, sgraph_file.NAME)).repeats, program.loops)
             if wrong:
