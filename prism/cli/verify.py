@@ -26,7 +26,7 @@ def verify(
 
     Args:
         out: the output folder of prism optimize.
-        model: the ONNX file that it should be of: the proof must start from it.
+        model: the ONNX file that it should be of: the proof must start from it, and the weights be its own.
         rules: a rule file of your own that it was made with; give it again for others.
         json: print the findings as JSON.
     """
