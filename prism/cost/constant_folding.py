@@ -4,7 +4,7 @@ A definition that reads weights and constants alone is the same at every call: T
 angles, a weight that is normalised. It becomes a weight of its own name, whose values are computed as the model does,
 each definition rounded to its data type, so that what decides by them (a bucket, a comparison) decides alike. What is
 searched, proved and emitted then reads it. So it is a statement of the program, as what a reader folds: a folder's
-proof is of the program with these weights, and `prism verify FOLDER MODEL` folds the model again.
+proof is of the program with these weights, and `prism verify FOLDER --model` folds the model again.
 
 Reading more is not free: what is folded has to save more operations than the bytes that it adds are worth, so a
 causal mask stays a predicate, a weight of eight bits stays what is read, and what is only a view stays a view.
