@@ -54,7 +54,7 @@ hundreds of ordinary numbers overflow, and of what is not finite nothing can be 
 FAR_OFF = 0.05
 """By how much a baseline may be off, relative to an output's root mean square: beyond, it computes something else."""
 KERNEL, BASELINE = "kernel", "baseline"
-PROTOCOL = 5
+PROTOCOL = 6
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
 
