@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from finalist import finalist, open_to
 from sgraph_samples import BF16
 from short_calls import config_of
 
+import prism
 from prism.backends.protocol import load_module
 from prism.backends.source import Writer
 from prism.backends.triton.emit import emit_module
@@ -116,3 +118,13 @@ def test_a_module_launches_with_it_and_without(chosen: Collection[str], tmp_path
         emit_module(MATMUL, formula="f", configs={"sm_90": [wrong]}, options=ALL_PRINTED)
     # What no one asks for is not there.
     assert "maxnreg" not in emit_module(MATMUL, formula="f", configs={}).text
+
+
+@pytest.mark.parametrize("name", [o.name for o in OPTIONS])
+def test_few_modules_name_an_option(name: str) -> None:
+    """Its two objects, where its name stands, the models, and the options that rule it out or come with it."""
+    root = Path(prism.__file__).parent
+    word = re.compile(rf"\b{name.upper()}\b")
+    files = (p for p in sorted(root.rglob("*.py")) if p.name != "cxx.py")  # which lists what C++ calls its own
+    found = [p.name for p in files if word.search(p.read_text())]
+    assert 3 <= len(found) <= 6, found

@@ -447,7 +447,7 @@ def _dot_dtype(kernel: Kernel, nominal: Nominal) -> DType:
     return join([nominal[v] for v in operands or nominal]) or DType.FLOAT32
 
 
-def joined_dtype(dtypes: Sequence[DType]) -> DType:
+def common_dtype(dtypes: Sequence[DType]) -> DType:
     """The floating-point type of all, float32 if they mix."""
     found = {t for t in dtypes if t.is_float}
     return found.pop() if len(found) == 1 else DType.FLOAT32

@@ -29,7 +29,7 @@ from prism.cost.gpu import (
     VECTOR_EFFICIENCY,
     KernelModel,
     Times,
-    joined_dtype,
+    common_dtype,
     launch_models,
     overlapped,
     transfer,
@@ -386,7 +386,7 @@ def launched(
     # The parallel work of a reduction is split among programs, so the larger side counts.
     largest = max([*sizes.values(), *(over(free_axes(e)) for e in reads)])
     programs = max(1.0, math.ceil(largest / BASELINE_TILE))
-    dtype = joined_dtype(dtypes)
+    dtype = common_dtype(dtypes)
     busy = min(1.0, programs / device.processors)
     memory = transfer(device, moved - kept, moved, programs)
     compute = pointwise / (device.multiply_adds_s * VECTOR_EFFICIENCY * busy)

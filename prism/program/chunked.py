@@ -63,9 +63,9 @@ SHORTEST = 16
 def chunked(program: Program) -> Program:
     """The same program, in which long sums under a causal mask go by chunks; itself where there are none."""
     definitions: list[Definition] = []
-    twins = _Twins(program)
+    numbering = _ValueNumbering(program)
     for d in program.definitions:
-        definitions += _chunked(program, d, twins) or [d]
+        definitions += _chunked(program, d, numbering) or [d]
     if len(definitions) == len(program.definitions):
         return program
     # What only the whole sum read, scores of all pairs, is not needed.
@@ -107,8 +107,8 @@ class _OtherwiseError(Exception):
 
 
 @dataclass(slots=True)
-class _Twins:
-    """Tells which definitions are one and the same, as of what source computes twice.
+class _ValueNumbering:
+    """Global value numbering: which definitions are one and the same, as of what source computes twice.
 
     Attributes:
         program: whose definitions they are.
@@ -133,7 +133,7 @@ class _Twins:
         return name if self._first is None else self._first.get(name, name)
 
 
-def _chunked(program: Program, d: Definition, twins: _Twins) -> list[Definition] | None:
+def _chunked(program: Program, d: Definition, numbering: _ValueNumbering) -> list[Definition] | None:
     sums: list[Axis] = []
     body = d.expr
     while isinstance(body, Reduce) and body.kind is ReduceKind.SUM:
@@ -147,7 +147,7 @@ def _chunked(program: Program, d: Definition, twins: _Twins) -> list[Definition]
             inner = inner if axis == column else Reduce(ReduceKind.SUM, axis, inner)
         for exposed in (True, False):
             try:
-                found = _Apart(program, row, column, {*d.axes, column}, twins, exposed).whole(inner)
+                found = _Apart(program, row, column, {*d.axes, column}, numbering, exposed).whole(inner)
             except _OtherwiseError:
                 continue
             length = _length(d, found)
@@ -193,7 +193,7 @@ class _Apart:
         row: i.
         column: j.
         taken: axes that sums within may not be over.
-        twins: of the program.
+        numbering: of the program.
         exposed: whether exponentials that are factors of what is of the row or of the column alone are looked for, too.
         masked: whether a mask was found.
     """
@@ -202,7 +202,7 @@ class _Apart:
     row: Axis
     column: Axis
     taken: set[Axis]
-    twins: _Twins
+    numbering: _ValueNumbering
     exposed: bool = False
     masked: bool = False
 
@@ -302,7 +302,7 @@ class _Apart:
                 d = self.program.definition(tensor)
                 if d.view or (isinstance(d.expr, Map) and d.expr.op in ("add", "neg")):
                     return self._terms(substitute(d.expr, dict(zip(d.axes, index, strict=True))))
-                return Read(self.twins.first(tensor), index)
+                return Read(self.numbering.first(tensor), index)
             case Map("add" | "neg" as name, args):
                 return op(name, *map(self._terms, args))
         return e
