@@ -748,8 +748,6 @@ class Planner:
             return known
         own = self._type_around(cls)
         small = cls not in self.as_written and self._is_small(cls, frozenset(axes))
-        full = (small and not (own is DType.BFLOAT16 and self._is_factor(cls))) or self._counts(cls)
-        small = self._is_small(cls, frozenset(axes))
         full = small and not (own is DType.BFLOAT16 and self._is_factor(cls))
         if self._counts(cls):
             full = self._largest(cls) * own.roundoff > 1
