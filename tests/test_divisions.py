@@ -14,13 +14,14 @@ from prism.api.region_search import SearchBudget
 from prism.api.searching import search
 from prism.backends.lower import lower
 from prism.backends.tile import Pointwise as TilePointwise
+from prism.errors import IllegalIRError
 from prism.ir.kit import statements
 from prism.program import build
 from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.extents import symbol
-from prism.program.index import Axis
+from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, ReduceKind, Tensor
-from prism.sgraph.denote import denote
+from prism.sgraph.denote import denote, kernel_values
 from prism.sgraph.divisors import Divisors
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, Pointwise, SGraph, Stmt, Store, TileReduce, Whole
 from prism.sgraph.numerics import divisors_stored
@@ -137,6 +138,27 @@ def test_a_buffer_holds_the_divisor() -> None:
     assert pointwise(made) == ["div"]
     assert divisors_stored(made) == made
     assert divisors_stored(apart("exp")) == apart("exp")
+
+
+def test_kernels_of_other_regions_take_nothing_from_what_is_known_of_one() -> None:
+    """What is stored by blocks and read by rows is an input to who reads it; a root has a reciprocal all the same."""
+    a, b = Axis("a", 2), Axis("b", 4)
+    rows = Index.axis(a).scaled(4) + Index.axis(b)
+    copy = (Load("x1", "x", (rows, Index.axis(j))), Store("t", (rows, Index.axis(j)), "x1"))
+    graph = divided(root=True)
+    (kernel,) = graph.kernels
+    (load, *rest) = kernel.body
+    assert isinstance(load, Load)
+    body = (replace(load, tensor="t", index=(Index.axis(i) + -1, Index.axis(j))), *rest)
+    graph = replace(
+        graph,
+        buffers=(Tensor("t", (8, 32), F32),),
+        kernels=(Kernel("copy", ((a, Grid(1)), (b, Whole()), (j, Whole())), copy), replace(kernel, body=body)),
+    )
+    with pytest.raises(IllegalIRError):
+        denote(graph)
+    assert pointwise(graph) == ["sqrt", "recip", "mul"]
+    assert str(kernel_values(graph)["k"]["r"]).count("t[") == 1
 
 
 def test_a_number_over_a_sum_is_a_divisor_too() -> None:

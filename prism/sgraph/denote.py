@@ -624,7 +624,8 @@ def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
 
     What is a partial result, and what is made of the running value of an accumulator, is left out. What is stored after
     more than `HORIZON` operations is read from there on as if it were an input, so that the values of many kernels
-    after one another do not take the square of their number.
+    after one another do not take the square of their number. So is what a kernel reads where it cannot be told from
+    what was stored: between the kernels of regions, one may store `y[16*a + b]` and the other read `y[c - 1]`.
 
     Raises:
         IllegalIRError: a kernel has no denotation.
@@ -634,7 +635,13 @@ def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
     found: dict[str, dict[str, Expr]] = {}
     for kernel in sgraph.kernels:
         reader = _Reader(kernel, shared, memory)
-        reader.run()
+        try:
+            reader.run()
+        except IllegalIRError:
+            for tensor in kernel.reads:
+                shared.stored.pop(tensor, None)
+            reader = _Reader(kernel, shared, memory)
+            reader.run()
         for tensor in kernel.writes:
             if tensor in shared.stored and sum(1 for _ in walk(shared.stored[tensor][1])) > HORIZON:
                 del shared.stored[tensor]
