@@ -162,7 +162,7 @@ def _variants(case: Case) -> Iterator[tuple[int, ...]]:
     yield ()
     if len(case.inputs) != len(case.model.graph.input) or not all(isinstance(i, np.ndarray) for i in case.inputs):
         return
-    short = tuple(n for n, i in enumerate(case.inputs) if i.dtype.kind in "iub" and i.size <= 16)
+    short = tuple(n for n, i in enumerate(case.inputs) if _whole(i.dtype) and i.size <= 16)
     rest = tuple(range(1, len(case.inputs)))
     yield from dict.fromkeys(v for v in (short, tuple(n for n in short if n > 0), rest) if v)
 
@@ -282,6 +282,11 @@ def _counts(outcomes: Sequence[Outcome]) -> str:
         return f"{sum(o.kind == EQUAL for o in some)} of {len(some)}" if some else ""
 
     return f"{share(False)} | {share(True)}"
+
+
+def _whole(dtype: np.dtype[Any]) -> bool:
+    """Whether it is a type of whole numbers; numpy does not know that those of few bits are."""
+    return dtype.kind in "iub" or dtype.name in ("int4", "uint4", "int2", "uint2")
 
 
 def _refusals(outcomes: Sequence[Outcome]) -> str:

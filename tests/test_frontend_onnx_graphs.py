@@ -14,6 +14,7 @@ from frontend_onnx_models import BOOL, FLOAT, INT64, check, model, run_program
 from onnx import helper
 from quick import slow_but
 
+from prism.errors import UnsupportedError
 from prism.frontend.onnx.reader import from_model, load
 from prism.program.evaluate import bind
 from prism.program.extents import symbol
@@ -476,3 +477,38 @@ def test_sizes_that_have_to_be_equal_are_one(name: str) -> None:
     assert {t.name: [str(e) for e in t.shape] for t in program.arguments} == {
         n: [str(e) for e in told[n]] for n in given
     }
+
+
+@pytest.mark.parametrize(
+    ("element", "held"), [("INT4", DType.INT8), ("UINT4", DType.UINT8), ("INT16", DType.INT32), ("UINT16", DType.INT32)]
+)
+def test_weights_of_few_bits_are_held_in_a_wider_type_where_only_their_values_matter(
+    element: str, held: DType, tmp_path: Path
+) -> None:
+    low = 0 if element[0] == "U" else -7
+    levels = RNG.integers(low, 8, (32, 16))
+    kind = onnx.TensorProto.DataType.Value(element)
+    info = helper.make_tensor_value_info
+    nodes = [
+        node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=0, block_size=16),
+        node("MatMul", ["x", "w"], ["y"]),
+    ]
+    tensors = [
+        helper.make_tensor("q", kind, levels.shape, levels.ravel()),
+        helper.make_tensor("z", kind, (2, 16), [3] * 32),
+        onnx.numpy_helper.from_array(f(2, 16), "s"),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [info("x", FLOAT, ["n", 32])], [onnx.ValueInfoProto(name="y")], initializer=tensors
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    program = from_model(made, "m", None)
+    assert program.conformance is not None
+    assert {t.dtype for t in program.inputs if t.name in ("q", "z")} == {held}
+    x, scale = f(3, 32), onnx.numpy_helper.to_array(tensors[2]).repeat(16, 0)
+    (y,) = run_program(program, {"x": x})
+    np.testing.assert_allclose(y, x @ ((levels - 3) * scale), rtol=1e-5, atol=1e-4)
+    # What else reads one may ask how far its type goes.
+    made.graph.output.append(info("q", kind, None))
+    with pytest.raises(UnsupportedError, match=f"the data type {element.lower()} is not supported"):
+        from_model(made, "m", None)

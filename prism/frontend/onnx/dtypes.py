@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +34,24 @@ _DTYPES: Mapping[int, DType] = MappingProxyType(
     }
 )
 
+
+_CARRIERS: Mapping[int, DType] = MappingProxyType(
+    {
+        TensorProto.INT4: DType.INT8,
+        TensorProto.UINT4: DType.UINT8,
+        TensorProto.INT16: DType.INT32,
+        TensorProto.UINT16: DType.INT32,
+    }
+    # Of onnx's newer versions.
+    | {
+        number: dtype
+        for name, dtype in (("INT2", DType.INT8), ("UINT2", DType.UINT8))
+        if (number := dict(TensorProto.DataType.items()).get(name)) is not None
+    }
+)
+"""What holds all values of a type of whole numbers that the program does not have."""
+CONVERTING = frozenset({"DequantizeLinear", "Cast"})
+"""Operators to which only an operand's values matter, and not which type holds them."""
 
 _ELEMENTS: Mapping[DType, int] = MappingProxyType({dtype: element for element, dtype in _DTYPES.items()})
 
@@ -67,14 +86,34 @@ def bytes_of(tensor: TensorProto) -> int | None:
     return math.prod(map(int, tensor.dims)) * _DTYPES[tensor.data_type].bytes
 
 
-def array_of(tensor: TensorProto, where: str) -> npt.NDArray[Any]:
+def held_as(element_type: int, readers: AbstractSet[str], where: str) -> DType:
+    """The type in which a constant of the model is held.
+
+    Args:
+        element_type: its own.
+        readers: the operators that read it.
+        where: its place, for errors.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    carried = element_type in _CARRIERS and readers <= CONVERTING
+    return _CARRIERS[element_type] if carried else dtype_of(element_type, where)
+
+
+def array_of(tensor: TensorProto, where: str, dtype: DType | None = None) -> npt.NDArray[Any]:
     """The values of a tensor that the model holds; bfloat16 as float32.
+
+    Args:
+        tensor: the tensor.
+        where: its place, for errors.
+        dtype: what holds them, from `held_as`; by default what is as its own type.
 
     Raises:
         UnsupportedError: its data type has no counterpart.
         ModelError: the values are not there in full.
     """
-    dtype = dtype_of(tensor.data_type, where)
+    own, dtype = dtype, dtype or dtype_of(tensor.data_type, where)
     try:
         if any(n < 0 for n in tensor.dims):
             raise ValueError(f"its shape is {list(tensor.dims)}")
@@ -86,6 +125,8 @@ def array_of(tensor: TensorProto, where: str) -> npt.NDArray[Any]:
         raise ModelError(
             f"the constant {tensor.name!r} cannot be read", where=where, why=why, fix="export the model again"
         ) from None
+    if own is not None and tensor.data_type in _CARRIERS:
+        return array.astype(own.value)
     return array.astype(np.float32) if dtype == DType.BFLOAT16 else array
 
 

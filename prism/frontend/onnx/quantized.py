@@ -23,6 +23,8 @@ def _blockwise(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue) -> Call
     axis, block = 0, node.integer("block_size")
     if scale.rank:
         axis = node.axis("axis", x.rank)
+    else:
+        node.integer("axis")  # one scale for the tensor has no axis, whatever this says
 
     def parameter(axes: Sequence[Axis], value: OnnxValue) -> Expr:
         if value.rank == 0 or (value.rank == 1 and value.shape[0] == 1):

@@ -50,7 +50,7 @@ from prism.frontend.onnx import (
 )
 from prism.frontend.onnx.algebra import as_extent
 from prism.frontend.onnx.conformance import Reading
-from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type
+from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type, held_as
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, identifier
 from prism.frontend.onnx.schemas import Signature
 from prism.frontend.sizes import equated
@@ -304,6 +304,10 @@ class Walk:
         self.passed = [info for info in model.graph.input if info.name not in held]
         self._unsolved = _unsolved(self.passed, equal)
         self._producers = {o: label_of(n) for n in model.graph.node for o in n.output}
+        self._readers: dict[str, set[str]] = {o.name: {"an output"} for o in model.graph.output}
+        for n in functions.nodes_within(model.graph.node):
+            for i in n.input:
+                self._readers.setdefault(i, set()).add(n.op_type)
         self._context = checker.C.CheckerContext()
         self._context.ir_version = model.ir_version
         self._context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": self.opset}
@@ -312,7 +316,8 @@ class Walk:
         """Read an initialiser, from another file where it lies in one."""
         load_external(tensor, self._name, self.directory)
         where = f"{self._name}, initialiser {tensor.name!r}"
-        self.values[tensor.name] = constant(array_of(tensor, where), dtype_of(tensor.data_type, where), tensor.name)
+        dtype = held_as(tensor.data_type, self._readers.get(tensor.name, frozenset()), where)
+        self.values[tensor.name] = constant(array_of(tensor, where, dtype), dtype, tensor.name)
 
     def take(self, info: onnx.ValueInfoProto) -> None:
         """Declare an input of the program."""
