@@ -199,6 +199,7 @@ class KernelReport:
         spills: bytes of register spills per thread.
         seconds: per launch, by the report's evidence.
         limiter: what bounds it: `memory`, `compute`, `launch`, ...; empty when not known.
+        once: whether it runs once for weights that stay, and no call waits for it; `seconds` are a call's share then.
     """
 
     name: str
@@ -209,6 +210,7 @@ class KernelReport:
     spills: int
     seconds: float
     limiter: str = ""
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

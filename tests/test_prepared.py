@@ -13,6 +13,7 @@ import pytest
 import torch
 from cpu_batch import load
 from interpreting import InterpreterPool, InterpretJob
+from report_samples import artifacts
 from report_samples import report as report_sample
 from sgraph_programs import program, task
 
@@ -31,6 +32,7 @@ from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.index import Axis
 from prism.program.nodes import DType, Expr, Program
 from prism.program.region import canonical
+from prism.report.html import render_html
 from prism.report.units import prepared_note
 from prism.sgraph.config import Config
 from prism.sgraph.horizontal import fusable
@@ -230,3 +232,7 @@ def test_a_report_says_what_runs_once_and_what_it_keeps() -> None:
     one = prepared_note(report_sample(prepared_count=1, prepared_bytes=3 << 19))
     assert one == "One more hangs on the weights alone, runs once and keeps 1.5 MiB beside them."
     assert prepared_note(report_sample(prepared_count=2)).startswith("2 more hang on the weights alone, run once")
+    rows = tuple(replace(k, once=n == 0) for n, k in enumerate(report_sample().kernels))
+    page = render_html(report_sample(kernels=rows, prepared_count=1, prepared_bytes=3 << 19), artifacts().proof)
+    assert ">once<" in page
+    assert one in page

@@ -348,6 +348,7 @@ def _kernels(choice: Choice) -> tuple[KernelReport, ...]:
             r.spills,
             e.seconds * scale,
             e.limiter,
+            row[0].kernels[0].name in sgraph.prepared,
         )
         for row, r, e in zip(rows, best.resources, estimate.per_kernel, strict=True)
     )

@@ -101,7 +101,7 @@ def _kernels(r: RunReport) -> str:
             size(k.shared),
             str(k.registers) if k.registers else "-",
             size(k.spills),
-            duration(k.seconds),
+            "once" if k.once else duration(k.seconds),
             k.limiter or "-",
         ]
         for k in r.kernels

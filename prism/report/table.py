@@ -89,7 +89,7 @@ def _kernels(report: RunReport) -> ConsoleRenderable:
             size(k.shared),
             str(k.registers) if k.registers else "-",
             size(k.spills),
-            duration(k.seconds),
+            "once" if k.once else duration(k.seconds),
             Text(k.limiter or "-"),
         )
     return Group(table, *_more(len(report.kernels) - KERNELS, "kernels", report))
