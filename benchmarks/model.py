@@ -2,6 +2,7 @@
 
     python benchmarks/model.py judge RESULTS.json                  rank correlation, and how much slower its pick is
     python benchmarks/model.py fit RESULTS.json --out FILE.json    the device's constants, by least squares on log time
+    python benchmarks/model.py constants docs/cost_constants.md    the page that says where each constant is from
 
 RESULTS.json is what `benchmarks/gpu.py measure` writes (`--configs` for many configurations a case and no baselines).
 By case: Spearman's rank correlation of predicted against measured times, and the measured time of the configuration
@@ -15,18 +16,21 @@ overhead of a launch. The first three are written as rates of `prism.cost.device
 from __future__ import annotations
 
 import argparse
+import ast
+import itertools
 import json
 import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
 HOLD_OUT = 3
 """Every so many configurations of a case are held out."""
@@ -251,6 +255,46 @@ def constants(scales: Scales, target: str) -> dict[str, float]:
     }
 
 
+REPORTED = ("cache_bandwidth_bytes_s", "launch_overhead_s", "memory_latency_s")
+"""Of a GPU, what no data sheet states; see prism/cost/device.py."""
+
+
+def told() -> str:
+    """The page of the cost model's numbers: of each device's, and of every constant with what its code says of it."""
+    from prism.cost.device import DEVICES, Device
+
+    lines = [
+        "# Where the cost model's numbers are from",
+        "",
+        "Written by `python benchmarks/model.py constants docs/cost_constants.md`, from the code. *Data sheet* is the",
+        "vendor's word, *reported* what microbenchmarks, papers or the compiler's output give, *measured* what prism's",
+        "authors saw, on CPUs or of a compiler, *by definition* what follows from the algorithm, and *guess* the rest.",
+        "No number was measured on a GPU.",
+        "",
+        "## GPUs",
+        "",
+        f"| | {' | '.join(d.target for d in DEVICES.values())} | from |",
+        f"|---|{'---|' * len(DEVICES)}---|",
+    ]
+    for name in [f.name for f in fields(Device) if isinstance(getattr(DEVICES["sm_90"], f.name), (int, float))]:
+        values = [getattr(d, name) for d in DEVICES.values()]
+        if not isinstance(values[0], bool) and name != "matrix_operation":
+            source = "reported" if name in REPORTED else "data sheet"
+            shown = (f"{v:,}" if isinstance(v, int) else f"{v:.4g}" for v in values)
+            lines.append(f"| `{name}` | {' | '.join(shown)} | {source} |")
+    lines += ["", "## Constants", "", "| | | what it is, and where it is from |", "|---|---|---|"]
+    for path in sorted((ROOT / "prism" / "cost").glob("*.py")):
+        body = ast.parse(path.read_text("utf-8")).body
+        for node, after in itertools.pairwise([*body, None]):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.BinOp | ast.Tuple | ast.Dict):
+                text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+                if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and not text:
+                    said = " ".join(str(after.value.value).split()).replace("|", "or")
+                    names = ast.unparse(node.targets[0]).strip("()")
+                    lines.append(f"| `{names}` ({path.stem}) | {ast.unparse(node.value)} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
 def summary(j: Judgement) -> str:
     """A few lines."""
     good = j.rho >= GOAL_RHO and j.slowdown <= GOAL_SLOWDOWN
@@ -263,12 +307,15 @@ def summary(j: Judgement) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Judge, or fit."""
+    """Judge, fit, or tell the constants."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("judge", "fit"))
-    parser.add_argument("results", type=Path)
+    parser.add_argument("what", choices=("judge", "fit", "constants"))
+    parser.add_argument("results", type=Path, help="results of configurations; of constants the page that is written")
     parser.add_argument("--out", type=Path, help="where the constants go")
     args = parser.parse_args(argv)
+    if args.what == "constants":
+        args.results.write_text(told(), encoding="utf-8")
+        return 0
     body = json.loads(args.results.read_text())
     found = points(body)
     if not found:

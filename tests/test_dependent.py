@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sgraph_samples as samples
 import torch
-from compiled_code import CodeOf
+from compiled_code import VERSIONS, CodeOf
 from finalist import open_to
 from interpreting import InterpreterPool, InterpretJob
 from test_streams import branches, config, two_splits
@@ -55,13 +55,14 @@ def test_it_is_offered_to_kernels_after_kernels_from_hopper_on() -> None:
     assert "gdc" not in emit_module(samples.matmul().sgraph, formula="f", configs={}).text
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("graph", [branches, two_splits])
-def test_kernels_wait_before_they_touch_memory(graph: Callable[[], SGraph], code_of: CodeOf) -> None:
+def test_kernels_wait_before_they_touch_memory(graph: Callable[[], SGraph], version: str, code_of: CodeOf) -> None:
     g = graph()
     names = [x.name for x in g.launches]
     seconds = set(folds(g))
     chosen = [n for n in names[1:] if n not in seconds]
-    found = code_of(g, config(g).having(dependent=chosen, folded=seconds))
+    found = code_of(g, config(g).having(dependent=chosen, folded=seconds), version=version)
     assert [code.kernel for code in found] == [n for n in names if n not in seconds]
     for code in found:
         touched = [m.group(0) for m in TOUCHES.finditer(code.ptx)]

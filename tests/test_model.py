@@ -19,6 +19,7 @@ from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_
 from test_ranges import narrowed
 
 import prism
+from benchmarks.model import told
 from prism.api.loading import trace
 from prism.cost.compiled import compiled_estimate
 from prism.cost.counts import sgraph_cost
@@ -480,11 +481,18 @@ def test_every_constant_of_the_cost_model_says_where_it_is_from() -> None:
     for path in sorted((Path(prism.__file__).parent / "cost").glob("*.py")):
         body = ast.parse(path.read_text()).body
         for node, after in itertools.pairwise([*body, None]):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.BinOp | ast.Tuple):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.BinOp | ast.Tuple | ast.Dict):
                 if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
                     continue
                 told = ast.unparse(after) if isinstance(after, ast.Expr) else ""
                 assert any(s in told for s in sources), f"{path.name}:{node.lineno}: {ast.unparse(node)}: no source"
+
+
+def test_the_page_of_constants_is_what_the_code_says() -> None:
+    page = (Path(prism.__file__).parent.parent / "docs" / "cost_constants.md").read_text("utf-8")
+    assert page == told(), "write it anew: python benchmarks/model.py constants docs/cost_constants.md"
+    for name in ("DRAM_EFFICIENCY", "ATTENTION_EFFICIENCY", "BASELINE_WARPS", "half_dot_flops"):
+        assert f"`{name}`" in page
 
 
 # What torch.compile fuses.

@@ -8,9 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from prism.api.finalists import finalists
+from prism.api.searching import search
+from prism.bench.prepare import trace_case
+from prism.bench.suite import CASES
+from prism.cost.device import device
 from prism.errors import UsageError
 from prism.events import Evidence
-from prism.instantiate.study import BATCH, RESCUE, SEEDS, Candidate, Failure, Outcome, TuneResult, tune
+from prism.instantiate.study import (
+    BATCH,
+    RESCUE,
+    SEEDS,
+    TIED,
+    Candidate,
+    Failure,
+    Outcome,
+    TuneResult,
+    tune,
+)
+from prism.platforms.gpu import AbsentGpu
 from prism.program.extents import symbol
 from prism.program.index import Axis
 from prism.sgraph.config import Config, Resources
@@ -245,3 +261,16 @@ def test_ways_to_tile_come_before_stages_and_parts_where_estimates_say_nothing()
     asked = [t.point.config for t in found.trials]
     assert [(c.symbols["T_n"], c.warps["k"]) for c in asked] == [(32, 8), (64, 8), (32, 4), (64, 4)]
     assert {c.stages["k"] for c in asked} == {4}
+
+
+def test_tiles_of_64_and_128_keys_by_4_warps_are_points_of_decoding_that_the_model_cannot_tell_from_the_best() -> None:
+    (case,) = (c for c in CASES if c.name == "GQA decode B1 4k")
+    program, here = trace_case(case), device("sm_90")
+    with search(program, target=here.target) as running:
+        proved = running.run().proved
+    found = finalists(proved, AbsentGpu(here.target, here), program.hints, lambda *_: Path("/nonexistent"))
+    best = next(iter(found.values()))
+    (split, _) = best.proved.sgraph.kernels
+    seconds = [best.model.seconds(c) for c in best.candidate.points]
+    near = [c for c, s in zip(best.candidate.points, seconds, strict=True) if s <= (1 + TIED) * min(seconds)]
+    assert {(64, 4), (128, 4)} <= {(c.symbols["T_d4096"], c.warps[split.name]) for c in near}

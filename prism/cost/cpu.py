@@ -55,7 +55,7 @@ MOST_AGAIN = 4.0
 """How often the same bytes come from memory at most, as neighbours find the rest in the last-level cache (guess)."""
 PANEL_ROWS = {16: 8, 8: 6}
 """Rows of a product that are computed together, by the lanes of a vector; of others 4. The second factor's panels have
-two vectors of columns (`csrc/product.hpp`)."""
+two vectors of columns (by definition: `csrc/product.hpp` has them so)."""
 UNPACKED_ROWS, FULL_ROWS = 32, 8
 """Rows up to which the second factor streams through, and from which loads no longer bound that (guess)."""
 PAIRED_ROWS = 9
