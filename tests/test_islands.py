@@ -587,6 +587,14 @@ def test_what_has_no_translation_is_shown_with_the_reason(tmp_path: Path, capsys
     assert any("island_2 (1 node: Identity): stays as it is: it only re-indexes" in line for line in lines)
 
 
+def test_what_an_input_lacks_is_what_the_error_asks_for(tmp_path: Path) -> None:
+    built = model("(float[n] x, float[n] w) => (float[n] y) { t = Tanh(x)  y = Mul(t, w) }")
+    built.graph.input[0].type.tensor_type.ClearField("shape")
+    onnx.save(built, tmp_path / "m.onnx")
+    with pytest.raises(NoImprovementError, match="its rank is not known; export the model with shapes"):
+        optimize_model(tmp_path / "m.onnx", target="cpu")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

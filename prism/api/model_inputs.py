@@ -23,6 +23,7 @@ HIGHS = (1000, 100, 10, 2, 1)
 """What drawn whole numbers are below, from the first that the model takes."""
 FINITE = 0.5
 """The share of the results that has to be finite, or nothing could be compared."""
+KEEP = "keep the model as it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ def feeds(
     for port in ports:
         if port.shape is None or not _drawable(port.dtype):
             why = "its rank is not known" if port.shape is None else f"it is of type {port.dtype or 'no tensor'}"
-            raise _nothing(f"{where}, input {port.name!r}", why)
+            fix = "export the model with shapes, whose dimensions may be names" if port.shape is None else KEEP
+            raise _nothing(f"{where}, input {port.name!r}", why, fix)
     names = sorted({s.name for p in ports for e in p.shape or () if not is_static(e) for s in e.free_symbols})  # type: ignore[union-attr]
     check_dimensions(given, names)
     whole = [p.name for p in ports if np.issubdtype(np.dtype(p.dtype), np.integer)]
@@ -175,10 +177,7 @@ def _finite(outputs: object) -> bool:
     return True
 
 
-def _nothing(where: str, why: str) -> NoImprovementError:
-    return NoImprovementError(
-        "no inputs were found that the model takes",
-        where=where,
-        why=why,
-        fix="keep the model as it is; give sizes that it takes (--shape)",
-    )
+def _nothing(
+    where: str, why: str, fix: str = f"{KEEP}; give sizes that it takes (--shape), or inputs (--inputs)"
+) -> NoImprovementError:
+    return NoImprovementError("no inputs were found that the model takes", where=where, why=why, fix=fix)

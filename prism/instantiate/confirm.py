@@ -202,7 +202,7 @@ def _matches(
         first = _result(contenders, bench.contest(contenders, ROUNDS, rounds_s))
     kernel, baseline = first.best(KERNEL), first.best(BASELINE)
     if baselines and baseline is None:
-        why = "; ".join(f"{s.name}: {s.timed.detail}" for s in first.standings if s.side == BASELINE)
+        why = "; ".join(dict.fromkeys(f"{s.name}: {s.timed.detail}" for s in first.standings if s.side == BASELINE))
         raise UsageError(
             "no baseline can be timed",
             where="--baseline",
