@@ -388,6 +388,40 @@ def test_a_second_run_of_a_model_in_parts_does_nothing_again(
         assert (tmp_path / "out" / file).read_bytes() == (folder / file).read_bytes()
 
 
+def test_two_towers_are_made_once_and_run_in_one_call(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
+) -> None:
+    monkeypatch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
+    monkeypatch.setattr("prism.instantiate.confirm.MATCHES", 1)
+    candidates = whole.candidates
+    monkeypatch.setattr(whole, "candidates", lambda islands: candidates(islands)[:1])
+    shutil.copytree(folder.parent / "cache", tmp_path / "cache")
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path / "cache"))
+    text = """(float[n, 64] x, float[n, 64] z) => (float[n, 64] t0, float[n, 64] t1) <int64[1] k = {64}> {
+        m0 = Mul(x, w0)  s0 = Sigmoid(m0)  g0 = Mul(s0, m0)  t0, i0 = TopK(g0, k)
+        m1 = Mul(z, w1)  s1 = Sigmoid(m1)  g1 = Mul(s1, m1)  t1, i1 = TopK(g1, k) }"""
+    given = {n: RNG.standard_normal((8, 64)).astype(np.float32) for n in ("x", "z")}
+    out = tmp_path / "out"
+    with saved(text, tmp_path, **GATES) as path:
+        report = optimize_model(path, target="cpu", out=out, inputs=given, trials=1).report
+        expected = Stock(path, "m").run(given, ["x", "z"])
+        assert main(["verify", str(out), "--model", str(path)]) == ExitCode.DONE
+    assert [i.same_as for i in report.islands] == ["", "island_0"]
+    assert [p.name for p in out.glob("*.cpp")] == [TOGETHER]
+    assert f"`{TOGETHER}`" in (out / "README.md").read_text()
+    np.savez(tmp_path / "given.npz", **given)
+    code = (
+        "import sys, numpy as np; sys.modules['prism'] = None; from model import load; model = load(threads=1)\n"
+        "assert len(model._steps) == 2; given = dict(np.load('../given.npz'))\n"
+        "for _ in range(2): t0, t1 = model(**given)\n"
+        "np.savez('../found.npz', t0=t0, t1=t1)"
+    )
+    run_python("-c", code, folder=out)
+    found = np.load(tmp_path / "found.npz")
+    for name, y in expected.items():
+        np.testing.assert_allclose(found[name], y, rtol=1e-4, atol=1e-5)
+
+
 def test_an_island_that_had_no_time_has_none_again_until_a_run_has_more(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
