@@ -152,6 +152,19 @@ def poly_norm(x: Any, w: Any, b: Any) -> Any:
     return w[0] * norm(x**3) + w[1] * norm(x**2) + w[2] * norm(x) + b
 
 
+def poly_norm_backward(x: Any, w: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """dx, dw and db."""
+    import torch
+
+    def back(p: Any, g: Any) -> tuple[Any, Any]:
+        r = _rstd(p)
+        h = p * r
+        return r * (g - h * _mean(g * h)), (dy * h).sum()
+
+    (d3, w3), (d2, w2), (d1, w1) = (back(x ** (3 - n), dy * w[n]) for n in range(3))
+    return d3 * 3 * x * x + d2 * 2 * x + d1, torch.stack((w3, w2, w1)), dy.sum()
+
+
 def group_norm(x: Any, g: Any, b: Any) -> Any:
     """x [n, c, s] in 32 groups of channels."""
     from torch.nn import functional
@@ -715,6 +728,14 @@ def gru_layer(x: Any, h: Any, w: Any, u: Any, b: Any, d: Any) -> tuple[Any, ...]
     return tuple(torch.gru(x, h, (w, u, b, d), True, 1, 0.0, False, False, False))
 
 
+def adafactor(p: Any, g: Any) -> tuple[Any, Any, Any]:
+    """A factored step, its update clipped by its root mean square: p and g [m, n]; and the rows' and columns' means."""
+    squares = g * g + 1e-30
+    rows, columns = squares.mean(1), squares.mean(0)
+    update = g * (rows / rows.mean()).rsqrt()[:, None] * columns.rsqrt()
+    return p - 0.01 * update / update.square().mean().sqrt().clamp(min=1.0), rows, columns
+
+
 def squeeze_excite(x: Any, w1: Any, w2: Any) -> Any:
     """x [b, c, s, s] times a gate of each channel, made of its mean."""
     gate = ((x.mean((-1, -2)) @ w1).relu() @ w2).sigmoid()
@@ -856,6 +877,16 @@ KNOWN = (
         _NORM_BACKWARD,
     ),
     Known("PolyNorm", poly_norm, "x:m,n w:3 b:1", _ROWS, source=_FUSED),
+    Known(
+        "PolyNorm backward",
+        poly_norm_backward,
+        "x:m,n w:3 dy:m,n",
+        _ROWS,
+        "0",
+        "32*P",
+        2,
+        f"{LIGER}: one persistent kernel, four partial sums a program, a combine",
+    ),
     Known("GroupNorm", group_norm, "x:n,c,s g:c b:c", "n=16 c=256 s=1024", source=_FUSED),
     Known(
         "GroupNorm backward",
@@ -1255,6 +1286,16 @@ KNOWN = (
         STEPS,
         65,
         LAYERS,
+    ),
+    Known(
+        "Adafactor step",
+        adafactor,
+        "p:m,n g:m,n",
+        "m=4096 n=4096",
+        "0",
+        "4*m*n",
+        3,
+        "means of squares, the update's root mean square, the step: the gradient is read three times",
     ),
     Known(
         "squeeze and excite",

@@ -17,7 +17,7 @@ import numpy as np
 from prism.generate.enumerate import Task
 from prism.generate.families import Target, _kernel, _split, bound_names
 from prism.generate.isomorphism import isomorphism_key
-from prism.generate.options import Choice, options
+from prism.generate.options import REDUCING, Choice, options
 from prism.generate.pruning import PRUNERS, Array, reach
 from prism.generate.roles import Kind, batch_axes, reduced_axes, roles, scanned_axes, single_axes
 from prism.generate.schedule import Output, Unschedulable
@@ -89,7 +89,7 @@ class BruteForce:
                 for c in form
                 if form[c].children
                 and (c not in self.task.classes.roots or any(c in o.children for o in form.values()))
-                and self.task.classes.axes[c]
+                and (self.task.classes.axes[c] or any(form[k].op in REDUCING for k in _below(form, [c], {})))
                 and _reads(form, c)
             ]
             for count in range(self.max_kernels):

@@ -104,6 +104,13 @@ def test_what_windows_see_through_windows_is_computed_once(worker: Worker) -> No
     assert found.bytes <= 2.4 * known.bytes
 
 
+def test_numbers_that_one_output_is_made_of_are_stored(worker: Worker) -> None:
+    """The sums that weights' gradients are stacked from are found where rows are read for another output."""
+    known, found = counted(worker, "PolyNorm backward", "m=512 n=1024")
+    assert found.bytes <= 1.02 * known.bytes
+    assert found.launches <= 3
+
+
 def test_means_of_logarithms_are_one_pass(worker: Worker) -> None:
     """Their exponential is bounded by what is added up, term by term."""
     known, found = counted(worker, "odds ratio loss", "b=2 s=256 v=8192")

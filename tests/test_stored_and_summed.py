@@ -6,6 +6,7 @@ They are legal sGraphs as any; what is new is that the generator builds them.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -223,3 +224,40 @@ def test_a_shift_that_is_known_needs_no_running_value() -> None:
     got = simulate(SGraph("f", (Tensor("x", (20, 24), DType.FLOAT32),), (), made, (kernel,)), {"x": rows}, {})
     np.testing.assert_allclose(got["total"], rows.max(1).sum())
     np.testing.assert_allclose(got["sums"], np.exp(rows - rows.max(1, keepdims=True)).sum(1))
+
+
+def numbers() -> Program:
+    """Something over the root of the sum of all its squares, and two numbers with half of that sum."""
+    x = read("x", M, K)
+    total = reduce("sum", M, reduce("sum", K, mul(x, x)))
+    pair = Axis("p", 2)
+    scaled = mul(x, recip(op("sqrt", total)))
+    told = add(mul(const(0.5), total), read("b", pair))
+    return program("p", {"x": (22, 20), "b": (2,)}, {"y": ((M, K), scaled), "z": ((pair,), told)})
+
+
+def test_a_number_is_stored_and_read_back(interpreter: InterpreterPool, tmp_path: Path) -> None:
+    found = [c.sgraph for c in generate(task(numbers()), replace(WIDE, max_kernels=2)).candidates]
+    mine = [g for g in found if any(not b.shape for b in g.buffers)]
+    assert mine
+    given = {t.name: np.random.default_rng(0).standard_normal([int(e) for e in t.shape]) for t in numbers().inputs}
+    wanted = evaluate(numbers(), given)
+    for g in mine[:4]:
+        got = simulate(g, given, {s.name: 5 for s in g.symbols})
+        for name in ("y", "z"):
+            np.testing.assert_allclose(got[name], wanted[name], rtol=1e-9, atol=1e-9)
+    g, short = mine[0], {n: a.astype(np.float32) for n, a in given.items()}
+    made = [short[t.name] for t in g.inputs]
+    source = emit_module(g, formula="numbers", configs={})
+    path = tmp_path / "numbers.py"
+    path.write_text(source.text)
+    config = Config({s.name: 8 for s in g.symbols}, dict.fromkeys(source.kernels, 4), dict.fromkeys(source.kernels, 2))
+    (result,) = interpreter.run_many([InterpretJob(path, source.entry, tuple(made), ("float32",) * 2, config)])
+    assert not result.error
+    answers = [dict(zip([t.name for t in g.outputs], result.outputs, strict=True))]
+    if find_compiler() is not None:
+        (compiled,) = run_batch([Case(g, {s.name: 8 for s in g.symbols}, made)], tmp_path)
+        answers.append(dict(zip([t.name for t in g.outputs], compiled, strict=True)))
+    for answer in answers:
+        for name in ("y", "z"):
+            np.testing.assert_allclose(answer[name], wanted[name], rtol=1e-5, atol=1e-5)

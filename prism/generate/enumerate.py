@@ -79,8 +79,8 @@ class Bounds:
             round builds twice as many as the one before, and PATIENCE times as many are built in all while none of
             them makes a plan that can run.
         max_cuts: how many e-classes of a form the first round considers for materialisation together, of those with
-            an axis that are neither leaves nor outputs; each of them is considered alone. Each further round considers
-            twice as many.
+            an axis, or sums that have none, that are neither leaves nor outputs; each of them is considered alone. Each
+            further round considers twice as many.
         max_rounds: rounds; see `_rounds`.
         per_kernel: families kept for one kernel, best first.
         spares: families kept beside although others do no worse by every measure, best first.

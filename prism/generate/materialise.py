@@ -1,6 +1,7 @@
 """Cuts: which e-classes of a form are materialised, so which kernels there are and what each computes.
 
-Any e-class with an axis that is neither a leaf nor an output may be materialised. Where two e-classes of a form are one
+Any e-class with an axis, or that reduces something to a number, may be materialised if it is neither a leaf nor an
+output. Where two e-classes of a form are one
 value under two namings of its axes (a tensor used in two roles: keys and queries of the same projection), they are one
 cut: stored once, read back under either naming. So are slices of it (slices.py). An output is stored anyway: that
 others read it back is a cut, too, without a buffer.
@@ -114,10 +115,12 @@ def cuts(
     needed = {k for c in order for k in choices[c].children}
     under: dict[int, frozenset[int]] = {}
     reading: dict[int, bool] = {}
+    reduces: dict[int, bool] = {}
     for cls in every:
         kids = choices[cls].children
         under[cls] = frozenset({cls}).union(*(under[k] for k in kids))
         reading[cls] = choices[cls].op in ("read", "gather") or any(reading[k] for k in kids)
+        reduces[cls] = choices[cls].op in REDUCING or any(reduces[k] for k in kids)
     work = {cls: weights.work(cls, choices[cls]) for cls in every}
 
     def idle(axes: Iterable[Axis]) -> float:
@@ -146,7 +149,11 @@ def cuts(
     free = [
         c
         for c in order
-        if choices[c].children and classes.axes[c] and reading[c] and (c not in roots or c in outputs) and c not in done
+        if choices[c].children
+        and (classes.axes[c] or reduces[c])
+        and reading[c]
+        and (c not in roots or c in outputs)
+        and c not in done
     ]
     if "chain" not in off:
         left = _ends(choices, order, free, classes, names, outputs)
