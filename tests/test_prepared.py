@@ -28,6 +28,7 @@ from prism.cost.cpu import CpuModel
 from prism.cost.device import device, multicore
 from prism.cost.model import Model
 from prism.generate.enumerate import Bounds, generate
+from prism.instantiate.space import Space
 from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.index import Axis
 from prism.program.nodes import DType, Expr, Program
@@ -115,6 +116,18 @@ def test_a_call_costs_what_it_runs(kind: str) -> None:
     assert (CpuModel(passed, CPU, {}) if kind == "cpu" else Model(passed, device("sm_90"), {})).seconds(
         config
     ) > model.seconds(config)
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+def test_no_trial_is_spent_on_what_no_call_runs(kind: str) -> None:
+    g = best(gained())
+    d = CPU if kind == "cpu" else device("sm_90")
+    model = CpuModel(g, CPU, {}) if kind == "cpu" else Model(g, d, {})
+    points = [c for c, _ in Space(g, d, {}).points_ranked(model, 12)]
+    (made,) = (k for k in g.kernels if k.name in g.prepared)
+    own = {s.name for s in made.symbols}
+    assert len({tuple(v for n, v in sorted(c.symbols.items()) if n in own) for c in points}) == 1
+    assert len({c.key() for c in points}) == len(points) > 1
 
 
 def test_what_outlives_calls_shares_no_memory_with_what_does_not() -> None:

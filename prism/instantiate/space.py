@@ -24,6 +24,7 @@ from prism.cost.cpu import CpuKernelModel
 from prism.cost.device import Device
 from prism.cost.gpu import KernelModel
 from prism.cost.model import CostModel, Estimate, LaunchTimes
+from prism.cost.roofline import CALLS
 from prism.instantiate.options import OPTIONS, Family, Offered, Option, variants
 from prism.instantiate.point_tables import MAX_POINTS, PointSpace, natural_join
 from prism.sgraph.config import Config
@@ -124,10 +125,14 @@ class Space:
         if limit <= 0:
             return []
         seconds = [_seconds(m, k) for m, k in zip(model.launches, self.launches, strict=True)]
-        limits = [limit] * len(seconds)
+        # What runs once for many calls is at its best as well: no trial of a call tells its points apart.
+        once = [x.kernels[0].name in self.sgraph.prepared for x in self.sgraph.launches]
+        seconds = [s / CALLS if o else s for s, o in zip(seconds, once, strict=True)]
+        limits = [1 if o else limit for o in once]
         if minor and len(seconds) > 1:
             for total, _, rows in self._least(seconds, [1] * len(seconds), 1):
-                limits = [limit if s[row] >= minor * total else 1 for s, row in zip(seconds, rows, strict=True)]
+                less = [s[row] < minor * total for s, row in zip(seconds, rows, strict=True)]
+                limits = [1 if o or n else limit for o, n in zip(once, less, strict=True)]
         chosen = [self.config(rows) for _, _, rows in self._least(seconds, limits, limit)]
         return [(c, model.estimate(c)) for c in chosen]
 
