@@ -396,8 +396,7 @@ class RunReport:
         best_seconds: the chosen sGraph's time for one call.
         operator_count: kernels of the operator-by-operator program.
         kernel_count: launches of the chosen sGraph that a call makes.
-        prepared_count: those that are made once, as they hang on the model's weights alone.
-        prepared_bytes: what these keep beside the weights, bytes.
+        prepared_bytes: what launches that are made once, on weights alone, keep beside the weights, bytes.
         funnel: how many sGraphs reached each station.
         stages: wall time by stage, in order.
         enodes: size of the saturated e-graph.
@@ -464,7 +463,6 @@ class RunReport:
     measurement: MeasurementReport | None = None
     conformance: str = ""
     assumptions: tuple[str, ...] = ()
-    prepared_count: int = 0
     prepared_bytes: int = 0
 
     @property

@@ -27,6 +27,7 @@ from prism.backends.triton.emit import emit_module as emit_triton
 from prism.cost.cpu import CpuModel
 from prism.cost.device import device, multicore
 from prism.cost.model import Model
+from prism.events import RunReport
 from prism.generate.enumerate import Bounds, generate
 from prism.instantiate.space import Space
 from prism.program.build import add, const, mul, op, read, reduce
@@ -241,11 +242,14 @@ def test_codes_become_floats_where_reading_them_pays(rows: int) -> None:
 
 
 def test_a_report_says_what_runs_once_and_what_it_keeps() -> None:
-    assert prepared_note(report_sample(prepared_count=0)) == ""
-    one = prepared_note(report_sample(prepared_count=1, prepared_bytes=3 << 19))
+    def made(once: int) -> RunReport:
+        rows = tuple(replace(k, once=n < once) for n, k in enumerate(report_sample().kernels))
+        return report_sample(kernels=rows, prepared_bytes=3 << 19)
+
+    assert prepared_note(made(0)) == ""
+    one = prepared_note(made(1))
     assert one == "One more hangs on the weights alone, runs once and keeps 1.5 MiB beside them."
-    assert prepared_note(report_sample(prepared_count=2)).startswith("2 more hang on the weights alone, run once")
-    rows = tuple(replace(k, once=n == 0) for n, k in enumerate(report_sample().kernels))
-    page = render_html(report_sample(kernels=rows, prepared_count=1, prepared_bytes=3 << 19), artifacts().proof)
+    assert prepared_note(made(2)).startswith("2 more hang on the weights alone, run once")
+    page = render_html(made(1), artifacts().proof)
     assert ">once<" in page
     assert one in page

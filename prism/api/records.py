@@ -227,7 +227,6 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         best_seconds=best.seconds,
         operator_count=request.program.operator_count,
         kernel_count=len(launches_under(sgraph, best.config)) - len(prepared),
-        prepared_count=len(prepared),
         prepared_bytes=sum(math.prod(map(int, t.shape)) * t.dtype.bytes for t in kept),
         funnel=replace(found.funnel, timed_or_estimated=len({t.point.candidate for t in choice.tuned.trials})),
         stages=dict(recorder.seconds),

@@ -44,8 +44,8 @@ float32, and the storage types are for loads, stores and the operands of Dot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, TypeAlias
@@ -498,6 +498,11 @@ class TileModule:
     def tensors(self) -> tuple[Tensor, ...]:
         """The inputs, buffers and outputs, and the windows of steps."""
         return (*self.inputs, *self.buffers, *self.outputs, *(w.tensor for r in self.repeats for w in r.windows))
+
+    def over(self, of: Callable[[TileProgram], TileProgram]) -> TileModule:
+        """The module with every program as a pass makes it."""
+        launches = (replace(x, programs=tuple(map(of, x.programs))) for x in self.launches)
+        return replace(self, launches=tuple(launches))
 
     @property
     def prepared(self) -> tuple[TileLaunch, ...]:

@@ -129,11 +129,13 @@ class CpuKernelModel:
         trips = self.cost.loop_trips.evaluate(env) * 1.0
         longest = self.cost.longest_trips.evaluate(env) * 1.0
         grid = (a for a, role in self.kernel.roles if isinstance(role, Grid))
-        return np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0) / self._filled(grid, env)
+        return np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0) / self._filled(
+            grid, tile_sizes(self.kernel, env), env
+        )
 
-    def _filled(self, axes: Iterable[Axis], env: Mapping[str, Any]) -> Any:
+    @staticmethod
+    def _filled(axes: Iterable[Axis], tiles: Mapping[Axis, Any], env: Mapping[str, Any]) -> Any:
         """The average tile's elements as a share of a whole one's: the last along an axis may be of fewer."""
-        tiles = tile_sizes(self.kernel, env)
         share: Any = 1.0
         for a in axes:
             extent = value(a.extent, env)
@@ -172,7 +174,7 @@ class CpuKernelModel:
         """
         lanes = self.device.core.lanes
         panel_rows, panel_columns = PANEL_ROWS.get(lanes, 4), 2 * lanes
-        filled = self._filled((a for a, role in self.kernel.roles if not isinstance(role, Whole)), env)
+        filled = self._filled((a for a, role in self.kernel.roles if not isinstance(role, Whole)), tiles, env)
         total: Any = 0.0
         for dot in self.cost.dots:
             sides = (dot.rows, dot.columns)

@@ -94,7 +94,7 @@ def cuts(
     off: frozenset[str] = frozenset(),
     pruned: Counter[str] | None = None,
     windows: Sequence[Window] = (),
-    fixed: Prepared | None = None,
+    prepared: Prepared | None = None,
 ) -> tuple[Cut, ...]:
     """The cuts of a form, those that may save most time first.
 
@@ -105,11 +105,12 @@ def cuts(
     once for each tile of CUT_TILE elements of the output axes that it does not have, and side by side over all its own
     axes; what it costs: storing and reading it, and a launch.
     """
+    prepared = prepared or Prepared()
     classes = weights.classes
     roots = classes.roots
     order = below(choices, roots)
     every = [*order, *(c for c in below(choices, [w.at for w in windows]) if c not in set(order))]
-    outer = {a: n for n, a in enumerate(dict.fromkeys(a for f in formulas for a in Target("", f.index, 0).axes))}
+    outer = _outer(formulas)
     names = _Names(choices, classes)
     outputs = _readable(formulas, classes)
     needed = {k for c in order for k in choices[c].children}
@@ -139,13 +140,12 @@ def cuts(
             if axis not in classes.axes[seen]:
                 repeated *= max(1.0, weights.size(frozenset({axis})) / CUT_TILE)
         again, once = (float(full(device, 0.0, sum(work[c] for c in under[k]))) for k in (seen, cls))
-        if fixed is not None and cls in fixed.classes:
+        if cls in prepared.classes:
             return again * repeated * fused - float(full(device, weights.size(own) * 4, 0.0))
         stored = 0.0 if cls in outputs else float(full(device, weights.size(own) * 4, 0.0))
         return again * repeated * fused - once * idle(own) - stored - device.launch_overhead_s
 
     slices = Slices(choices, classes, order)
-    done = fixed.done if fixed is not None else frozenset()
     free = [
         c
         for c in order
@@ -153,7 +153,7 @@ def cuts(
         and (classes.axes[c] or reduces[c])
         and reading[c]
         and (c not in roots or c in outputs)
-        and c not in done
+        and c not in prepared.done
     ]
     if "chain" not in off:
         left = _ends(choices, order, free, classes, names, outputs)
@@ -201,34 +201,35 @@ class Prepared:
 
     Attributes:
         classes: the e-classes, those included that are made on the way.
-        stored: those that are stored in any case: they take no more bytes than the weights that they are made of.
+        stored: those that are stored in any case, with their place in the buffer: they take no more bytes than the
+            weights that they are made of.
         done: what is below those alone, and they themselves: no other cuts.
     """
 
-    classes: frozenset[int]
-    stored: tuple[int, ...]
-    done: frozenset[int]
+    classes: frozenset[int] = frozenset()
+    stored: Mapping[int, tuple[Index, ...]] = field(default_factory=dict)
+    done: frozenset[int] = frozenset()
 
     @staticmethod
-    def of(within: Within, weights: Weights, formulas: Sequence[Formula], inputs: Sequence[Tensor]) -> Prepared | None:
-        """The same of a form; None where there is nothing."""
+    def of(within: Within, weights: Weights, formulas: Sequence[Formula], inputs: Sequence[Tensor]) -> Prepared:
+        """The same of a form."""
         choices, classes = within.choices, weights.classes
         own = fixed_classes(classes, {c: (choice,) for c, choice in choices.items()}, inputs)
         own -= frozenset(classes.roots)
         if not own:
-            return None
-        declared = {t.name: t for t in inputs}
+            return Prepared()
+        tensors = {t.name: t for t in inputs}
         width = max((f.tensor.dtype.bytes for f in formulas), default=4)
 
         def worth(cls: int) -> bool:
             made = [choices[c].payload for c in below(choices, [cls])]
             read = {p.tensor if isinstance(p, Read) else p.element.tensor for p in made if isinstance(p, Read | Chosen)}
-            sources = sum(weights.elements(declared[t].shape) * declared[t].dtype.bytes for t in read)
+            sources = sum(weights.elements(tensors[t].shape) * tensors[t].dtype.bytes for t in read)
             return weights.size(classes.axes[cls]) * width <= sources
 
         order = below(choices, classes.roots)
         waiting = [k for c in order if c not in own for k in choices[c].children if k in own]
-        stored: dict[int, None] = {}
+        found: set[int] = set()
         seen: set[int] = set()
         while waiting:
             cls = waiting.pop()
@@ -236,11 +237,18 @@ class Prepared:
                 continue
             seen.add(cls)
             if choices[cls].op != "gather" and worth(cls):
-                stored[cls] = None
+                found.add(cls)
             else:
                 waiting += [k for k in choices[cls].children if k in own]
+        outer = _outer(formulas)
+        stored = {c: tuple(map(Index.axis, _dimensions(choices, c, classes.axes[c], outer))) for c in sorted(found)}
         left = within.of(classes.roots, stored).used
-        return Prepared(own, tuple(sorted(stored)), frozenset(order) - frozenset(left) | frozenset(stored))
+        return Prepared(own, stored, frozenset(order) - frozenset(left) | found)
+
+
+def _outer(formulas: Sequence[Formula]) -> dict[Axis, int]:
+    """The outputs' axes, with their places in the order in which they are met."""
+    return {a: n for n, a in enumerate(dict.fromkeys(a for f in formulas for a in Target("", f.index, 0).axes))}
 
 
 def _readable(formulas: Sequence[Formula], classes: EClasses) -> dict[int, Formula]:
@@ -460,7 +468,7 @@ class Planner:
     windows: Sequence[Window] = ()
     cuts: tuple[Cut, ...] | None = None
     as_written: Set[int] = frozenset()
-    prepared: Prepared | None = field(init=False)
+    prepared: Prepared = field(init=False)
     _buffers: dict[int, Tensor] = field(default_factory=dict)
     _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
 
@@ -568,11 +576,9 @@ class Planner:
         """Of a product what a library's call stores: with a tensor that it adds, and then the positive part."""
         axes = self.weights.classes.axes
 
-        made = frozenset(self.prepared.stored) if self.prepared is not None else frozenset()
-
         def takes(op: str, other: int) -> bool:
             choice = self.choices[other]
-            return choice.op == "read" or other in made if op == "add" else choice.payload == Const(0)
+            return choice.op == "read" or other in self.prepared.stored if op == "add" else choice.payload == Const(0)
 
         for op in ("add", "maximum"):
             if cls in self.weights.classes.roots or len(users[cls]) != 1:
@@ -864,16 +870,14 @@ class Planner:
         roots = zip(self.formulas, classes.roots, strict=True)
         targets += [Target(f.tensor.name, f.index, root) for f, root in roots]
         owner = {cls: cut.cls for cut in chosen for cls, _ in cut.members}
-        before = [c for c in self.prepared.stored if c not in stored] if self.prepared is not None else []
-        for cls in before:
-            stored[cls] = f"t{cls}", tuple(map(Index.axis, self._dimensions(cls)))
-            owner[cls] = cls
+        before = {c: (f"t{c}", index) for c, index in self.prepared.stored.items() if c not in stored}
+        stored |= before
+        owner |= {c: c for c in before}
         read = self._read(stored, owner)
         if not read.issuperset(cut.cls for cut in chosen):
             return None
-        for cls in before:
+        for cls, (name, index) in before.items():
             if cls in read:
-                name, index = stored[cls]
                 target = Target(name, index, cls)
                 buffers.append(self._buffer(name, cls, target.axes))
                 targets.append(target)
@@ -885,24 +889,19 @@ class Planner:
             """How many kernels must have ended before the e-class can be computed."""
             known = depth.get(cls)
             if known is None:
-                back = {owner[c] for c in self.within.of((cls,), stored).back} - fixed
+                back = {owner[c] for c in self.within.of((cls,), stored).back} - self.prepared.classes
                 known = depth[cls] = max((1 if at_once else rank(c) + 1 for c in back), default=0)
             return known
 
-        fixed = self.prepared.classes if self.prepared is not None else frozenset()
         groups: dict[tuple[int, object], list[Target]] = defaultdict(list)
         for t in targets:
-            if t.cls in fixed:
+            if t.cls in self.prepared.classes:
                 groups[PREPARED, t.cls].append(t)
             else:
                 first = at_once and t.cls in owner
                 groups[0 if first else rank(t.cls), frozenset(t.axes)].append(t)
         ordered = sorted(groups.items(), key=lambda g: g[0][0])
         return Plan(self.choices, tuple((r, tuple(g)) for (r, _), g in ordered), stored, tuple(buffers), tuple(chosen))
-
-    def _dimensions(self, cls: int) -> list[Axis]:
-        outer = dict.fromkeys(a for f in self.formulas for a in Target("", f.index, 0).axes)
-        return _dimensions(self.choices, cls, self.weights.classes.axes[cls], {a: n for n, a in enumerate(outer)})
 
     def _read(self, stored: Mapping[int, object], owner: Mapping[int, int]) -> set[int]:
         """The cuts that some kernel reads back, by the e-class that is stored."""

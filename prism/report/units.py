@@ -136,10 +136,11 @@ def evidence_note(report: RunReport) -> str:
 
 def prepared_note(report: RunReport) -> str:
     """One sentence on what is computed before any call; nothing where nothing is."""
-    if not report.prepared_count:
+    count = sum(k.once for k in report.kernels)
+    if not count:
         return ""
-    many = "One more hangs" if report.prepared_count == 1 else f"{report.prepared_count} more hang"
-    runs = "runs once and keeps" if report.prepared_count == 1 else "run once and keep"
+    many = "One more hangs" if count == 1 else f"{count} more hang"
+    runs = "runs once and keeps" if count == 1 else "run once and keep"
     return f"{many} on the weights alone, {runs} {size(report.prepared_bytes)} beside them."
 
 

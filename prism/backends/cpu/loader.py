@@ -38,7 +38,7 @@ _DTYPES = {
 _LOADED = {}
 _LIBRARIES = []
 _HELD = []
-_HELD_AT = {}
+_HELD_AT = set()
 _PLACES = {}
 _SPELLED = {}
 _MADE = {}
@@ -211,7 +211,7 @@ def hold(tensors):
             _remember(tensor)
         if _dense(tensor) is tensor:
             at = _address(tensor)
-            _HELD_AT[at] = tensor.nbytes
+            _HELD_AT.add(at)
             weakref.finalize(tensor, _let_go, at).atexit = False
     for library in _LIBRARIES:
         _hold_by(library, tensors)
@@ -219,7 +219,7 @@ def hold(tensors):
 
 def _let_go(at):
     """Forget what was at an address, and what was made of it."""
-    _HELD_AT.pop(at, None)
+    _HELD_AT.discard(at)
     for key in [key for key in _MADE if at in key[1]]:
         _MADE.pop(key, None)
 
@@ -288,7 +288,7 @@ def _prepared(run, addresses, begin, sizes, threads, fixed, kept_bytes):
     addresses[len(addresses) - len(places) :] = places
     run.library.prepare(begin, sizes, threads)
     found = places, memory
-    if all(at in _HELD_AT for at in key[1]):
+    if _HELD_AT.issuperset(key[1]):
         for place, size in zip(places, kept_bytes):
             run.library.hold(place, size)
             weakref.finalize(memory, run.library.forget, place).atexit = False

@@ -27,8 +27,7 @@ MOST = 8
 
 def code_module(module: TileModule) -> TileModule:
     """The module with every program's codes taken out by integer operations; see `coded`."""
-    launches = tuple(replace(launch, programs=tuple(coded(p) for p in launch.programs)) for launch in module.launches)
-    return replace(module, launches=launches)
+    return module.over(coded)
 
 
 def coded(program: TileProgram) -> TileProgram:

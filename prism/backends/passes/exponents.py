@@ -49,8 +49,7 @@ _LINEAR = frozenset({"add", "neg", "maximum", "minimum", "where"})
 
 def binary_module(module: TileModule) -> TileModule:
     """The module with every program's exponentials to the base 2; see `binary`."""
-    launches = tuple(replace(launch, programs=tuple(binary(p) for p in launch.programs)) for launch in module.launches)
-    return replace(module, launches=launches)
+    return module.over(binary)
 
 
 def binary(program: TileProgram) -> TileProgram:

@@ -25,8 +25,7 @@ from prism.program.nodes import DType, ReduceKind
 
 def fused_module(module: TileModule) -> TileModule:
     """The module with the sums of every program fused; see `fused`."""
-    launches = tuple(replace(launch, programs=tuple(map(fused, launch.programs))) for launch in module.launches)
-    return replace(module, launches=launches)
+    return module.over(fused)
 
 
 def fused(program: TileProgram) -> TileProgram:

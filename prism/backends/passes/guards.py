@@ -44,8 +44,7 @@ from prism.program.extents import normal
 
 def guard_module(module: TileModule) -> TileModule:
     """The module with the selections of every program guarded; see `guard`."""
-    launches = tuple(replace(launch, programs=tuple(guard(p) for p in launch.programs)) for launch in module.launches)
-    return replace(module, launches=launches)
+    return module.over(guard)
 
 
 def guard(program: TileProgram) -> TileProgram:

@@ -65,8 +65,7 @@ def written(dtype: DType, among: Among) -> Bits | None:
 
 def small_integer_module(module: TileModule) -> TileModule:
     """The module with the ranges of what its programs convert; see `ranged`."""
-    launches = tuple(replace(launch, programs=tuple(map(ranged, launch.programs))) for launch in module.launches)
-    return replace(module, launches=launches)
+    return module.over(ranged)
 
 
 def ranged(program: TileProgram) -> TileProgram:
