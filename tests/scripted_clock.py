@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from prism.api import optimizing
+from prism.api import choosing, composing
 from prism.backends.eager import eager
 from prism.platforms.cpu import CpuPlatform
 from prism.process.worker import Ending, Reply, Worker
@@ -71,5 +71,6 @@ def scripted(
     arena = Arena(*matches, others=others, noise=noise)
     monkeypatch.setattr(CpuPlatform, "arena", lambda self: arena)
     monkeypatch.setattr(Arena, "close", lambda self: None)
-    monkeypatch.setattr(optimizing, "others_now", lambda: others)
+    for module in (choosing, composing):
+        monkeypatch.setattr(module, "others_now", lambda: others)
     return arena

@@ -17,9 +17,10 @@ from test_cache import WORK, Run
 from test_confirm import confirmed
 from test_study import large
 
-from prism.api import optimizing
+from prism.api import choosing, composing
 from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch
 from prism.api.proofs import ProvedSGraph
+from prism.api.time_limit import CLOSING_S
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError
 from prism.events import Evidence
@@ -171,20 +172,20 @@ REGIONS = """m (float[4, 32] x, float[32, 32] w) => (float[4, 32] y, float[4, 32
 def test_regions_without_time_are_taken_by_the_cost_model_until_a_run_has_more(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
     monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
     leasts: list[float] = []
-    in_time = optimizing._in_time
+    in_time = composing._in_time
 
     def noted(*args: Any) -> Any:
         leasts.append(args[-1])
         return in_time(*args)
 
     with pytest.MonkeyPatch.context() as short:
-        short.setattr(optimizing, "_region_chosen", lambda *_: time.sleep(60))
-        short.setattr(optimizing, "TUNED", 0.02)
-        short.setattr(optimizing, "LEAST_S", 0.01)
-        short.setattr(optimizing, "_in_time", noted)
+        short.setattr(composing, "_region_chosen", lambda *_: time.sleep(60))
+        short.setattr(composing, "TUNED", 0.02)
+        short.setattr(composing, "LEAST_S", 0.01)
+        short.setattr(composing, "_in_time", noted)
         made = run(REGIONS, seconds=120.0)
     # A region that came to nothing in its share, of the 2.4 s for all, is a reason to give the next one more.
     assert leasts[0] == 0.01
@@ -196,7 +197,7 @@ def test_regions_without_time_are_taken_by_the_cost_model_until_a_run_has_more(
     assert "with more time (--budget)" in told
     with pytest.MonkeyPatch.context() as again:
         for name in WORK:
-            again.setattr(optimizing, name, done_again)
+            again.setattr(name, done_again)
         for seconds in (120.0, 60.0):
             run.warnings.clear()
             same = run(REGIONS, seconds=seconds)
@@ -211,7 +212,7 @@ def test_regions_without_time_are_taken_by_the_cost_model_until_a_run_has_more(
         tuned.append(options["region"])
         return tune(*args, **options)
 
-    monkeypatch.setattr(optimizing, "tune", counted)
+    monkeypatch.setattr(choosing, "tune", counted)
     monkeypatch.setattr("prism.api.partitioned.run_search", done_again)  # all regions were searched before
     run.warnings.clear()
     run(REGIONS, seconds=500.0)
@@ -239,11 +240,11 @@ def test_without_a_limit_a_run_goes_on_from_one_that_had_time_enough_and_trials_
         resumed.append((found.resumed, len(found.trials)))
         return found
 
-    monkeypatch.setattr(optimizing, "tune", counted)
+    monkeypatch.setattr(choosing, "tune", counted)
     text = "m (float[4, 48] x) => (float[4, 48] y) { t = Tanh(x)  r = Mul(t, x)  y = Exp(r) }"
     run(text, seconds=500.0)
     assert "stored" not in run.stages
-    monkeypatch.setattr(optimizing, "run_search", done_again)
+    monkeypatch.setattr(composing, "run_search", done_again)
     run(text)
     assert "stored" not in run.stages
     assert "confirmation" in run.stages
@@ -255,24 +256,24 @@ def test_without_a_limit_a_run_goes_on_from_one_that_had_time_enough_and_trials_
 
 
 def test_where_time_is_short_the_region_that_takes_longest_is_tuned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
     monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
-    chosen, tuned = optimizing._region_chosen, []
+    chosen, tuned = composing._region_chosen, []
     searched: list[Sequence[ProvedSGraph]] = []
-    longest_first = optimizing._longest_first
+    longest_first = composing._longest_first
 
     def ordered(searches: PartitionedSearch) -> Any:
         searched.extend(r.result.proved for r in searches.distinct.values())
         return longest_first(searches)
 
-    monkeypatch.setattr(optimizing, "_longest_first", ordered)
+    monkeypatch.setattr(composing, "_longest_first", ordered)
 
     def once(request: Any, found: Any, tools: Any, place: Path) -> Any:
         tuned.append(found.proved[0].seconds)
-        monkeypatch.setattr(optimizing, "LEAST_S", 1000.0)
+        monkeypatch.setattr(composing, "LEAST_S", 1000.0)
         return chosen(request, found, tools, place)
 
-    monkeypatch.setattr(optimizing, "_region_chosen", once)
+    monkeypatch.setattr(composing, "_region_chosen", once)
     made = run(REGIONS, seconds=120.0)
     assert made.report.measurement is not None
     (first,) = tuned
@@ -287,10 +288,10 @@ def test_contenders_leave_time_to_write_what_they_came_to(run: Run, monkeypatch:
         given.append(until.left)
         return meet(*args, until=until, **options)
 
-    monkeypatch.setattr(optimizing, "confirm", watched)
+    monkeypatch.setattr(choosing, "confirm", watched)
     run(seconds=60.0)
     (left,) = given
-    assert 0 < left <= 60.0 - optimizing.CLOSING_S
+    assert 0 < left <= 60.0 - CLOSING_S
 
 
 def test_a_run_whose_time_is_over_says_so_and_the_next_one_goes_on(run: Run) -> None:
@@ -298,7 +299,7 @@ def test_a_run_whose_time_is_over_says_so_and_the_next_one_goes_on(run: Run) -> 
         run(seconds=1e-6)
     assert "what was finished is kept" in over.value.fix
     run()
-    run.forbid("run_search", "tune")
+    run.forbid("prism.api.composing.run_search", "prism.api.choosing.tune")
     run(seconds=30.0)
     assert run.stages == ["stored"]
 
@@ -335,7 +336,7 @@ def test_what_is_no_time_is_told(given: str, tmp_path: Path, capsys: pytest.Capt
 def test_the_regions_of_a_run_share_the_children_that_compile_and_time(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
     monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
     worked: list[str] = []
 

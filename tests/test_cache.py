@@ -19,7 +19,7 @@ import sympy
 from scripted_clock import scripted
 
 import prism.api as api
-from prism.api import optimizing
+from prism.api import choosing, composing
 from prism.api.partitioned import ONE_BY_ONE
 from prism.cli.app import main
 from prism.errors import ExitCode, ModelError, NoImprovementError, UsageError
@@ -195,10 +195,14 @@ class Run:
             raise AssertionError("done again")
 
         for name in names:
-            self.patch.setattr(optimizing, name, refuse)
+            self.patch.setattr(name, refuse)
 
 
-WORK = ("run_search", "search_regions", "tune", "check_module", "confirm", "certificate_of", "finalists")
+WORK = (
+    *(f"prism.api.composing.{name}" for name in ("run_search", "search_regions", "finalists")),
+    *(f"prism.api.choosing.{name}" for name in ("tune", "check_module", "confirm", "finalists")),
+    "prism.api.optimizing.certificate_of",
+)
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +252,7 @@ def test_another_code_or_another_version_is_another_run(run: Run) -> None:
 
 
 def test_timing_anew_searches_nothing_again_and_that_nothing_is_better_is_remembered_too(run: Run) -> None:
-    run.forbid("run_search")
+    run.forbid("prism.api.composing.run_search")
     with pytest.raises(NoImprovementError) as first:
         run(kernels=3e-3, anew=True)
     assert "tuning" in run.stages
@@ -296,7 +300,7 @@ def test_an_interrupted_run_goes_on_with_the_next_region(run: Run, monkeypatch: 
     """Two regions; Ctrl-C while the second is tuned."""
     text = """m (float[4, 32] x, float[32, 32] w) => (float[4, 32] y, float[4, 32] z) {
         p = MatMul(x, w)  y = Sigmoid(p)  t = Tanh(x)  z = Mul(t, x) }"""
-    monkeypatch.setattr(optimizing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
     monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
     tuned: list[str] = []
 
@@ -306,7 +310,7 @@ def test_an_interrupted_run_goes_on_with_the_next_region(run: Run, monkeypatch: 
             raise KeyboardInterrupt
         return study.tune(*args, **options)
 
-    monkeypatch.setattr(optimizing, "tune", interrupted)
+    monkeypatch.setattr(choosing, "tune", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(text)
     monkeypatch.setattr("prism.api.partitioned.run_search", None)  # all regions were searched before

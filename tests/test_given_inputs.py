@@ -78,7 +78,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
         found.append(args[4])
         return gate.check_given(*args, **options)
 
-    monkeypatch.setattr("prism.api.optimizing.check_given", spy)
+    monkeypatch.setattr("prism.api.choosing.check_given", spy)
     return found
 
 

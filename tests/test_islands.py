@@ -16,14 +16,16 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from quick import RunPython
+from test_cache import WORK
 from test_stages import split_matvec
 
 import prism.api as api
 import prism.api.whole_models as whole
-from prism.api import optimize_model, optimize_model_ranges, optimizing
+from prism.api import optimize_model, optimize_model_ranges
 from prism.api.model_inputs import feeds
-from prism.api.optimizing import Produced
+from prism.api.optimizing import Produced, produce
 from prism.api.options import Options
+from prism.api.time_limit import MORE_TIME
 from prism.api.verifying import verify
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
 from prism.backends.assembled import Step, assembled_text, consecutive
@@ -370,8 +372,8 @@ def test_a_second_run_of_a_model_in_parts_does_nothing_again(
     def refuse(*_: object, **__: object) -> Any:
         raise AssertionError("done again")
 
-    for name in ("run_search", "tune", "check_module", "confirm", "certificate_of"):
-        monkeypatch.setattr(f"prism.api.optimizing.{name}", refuse)
+    for name in WORK:
+        monkeypatch.setattr(name, refuse)
     monkeypatch.setattr(whole, "compare", refuse)
     monkeypatch.setattr("prism.instantiate.model_bench.ModelBench.contest", refuse)
     monkeypatch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
@@ -430,12 +432,12 @@ def test_an_island_that_had_no_time_has_none_again_until_a_run_has_more(
     shutil.copytree(folder.parent / "cache", tmp_path / "cache")
     monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path / "cache"))
     tried: list[str] = []
-    make = optimizing.produce
+    make = produce
 
     def first_alone(program: Program, options: Options) -> Produced:
         tried.append(program.name)
         if program.name != "island_0":
-            raise NoImprovementError("no time", fix=optimizing.MORE_TIME)
+            raise NoImprovementError("no time", fix=MORE_TIME)
         return make(program, options)
 
     monkeypatch.setattr(whole, "produce", first_alone)

@@ -17,8 +17,8 @@ from sgraph_programs import PLAIN as DEVICE
 from sgraph_samples import BF16, F16, F32, MAX, SUM, op, sym
 from short_calls import config_of
 
+from prism.api.choosing import _without_library
 from prism.api.loading import trace
-from prism.api.optimizing import _without_library
 from prism.api.region_search import SearchBudget, run_search
 from prism.backends.protocol import load_module
 from prism.backends.triton.emit import emit_module

@@ -25,7 +25,7 @@ from sgraph_simulator import simulate
 
 from examples.common import MODELS
 from examples.decoder_layer import Sizes, formula, inputs, layer
-from prism.api import load, optimizing, trace
+from prism.api import choosing, composing, load, trace
 from prism.api.optimizing import optimize
 from prism.api.partitioned import PartitionedSearch, search_regions
 from prism.api.proofs import ProvedSGraph
@@ -482,14 +482,14 @@ ROUNDS_WORSE = NoImprovementError("nothing that was proved rounds as well as wha
 
 def refusing(monkeypatch: pytest.MonkeyPatch, operators: int, error: PrismError) -> None:
     """No kernels of regions of so many operators, or more, will do."""
-    chosen = optimizing._chosen
+    chosen = choosing.choice_of_search
 
     def choose(request: Request, *rest: Any) -> object:
         if request.program.operator_count >= operators:
             raise error
         return chosen(request, *rest)
 
-    monkeypatch.setattr(optimizing, "_chosen", choose)
+    monkeypatch.setattr(composing, "choice_of_search", choose)
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, operators: int, error: PrismError)
     [
         ROUNDS_WORSE,
         pytest.param(
-            optimizing._NothingRunsError("no configuration could be compiled and run", why="3 times compile"),
+            choosing._NothingRunsError("no configuration could be compiled and run", why="3 times compile"),
             marks=pytest.mark.slow,
         ),
         pytest.param(CompilerError("no kernel could be compiled", why="3 times compile"), marks=pytest.mark.slow),

@@ -18,7 +18,7 @@ from test_measure import GPU, PROGRAM
 from test_ranges import CAUSAL, narrowed, resized
 from test_rematch import Clock, candidate, result, trial
 
-from prism.api.optimizing import _emitted
+from prism.api.finalists import emitted
 from prism.backends.protocol import arguments, load_module
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
@@ -288,7 +288,7 @@ def test_what_is_timed_of_a_study_can_be_persistent(tmp_path: Path) -> None:
     for timed in (False, True):
         folder = tmp_path / ("timed" if timed else "estimated")
         platform = PresentGpu(H200) if timed else AbsentGpu("sm_90", H200)
-        path = _emitted(folder, g, "f", platform, points, space.options)
+        path = emitted(folder, g, "f", platform, points, space.options)
         module = load_module(path, apart=True)
         for config in (points[1], beside, flat):
             # What descriptors there can be, a device says.

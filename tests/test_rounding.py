@@ -16,8 +16,8 @@ from quick import slow_but
 from sgraph_samples import SAMPLES, Sample, at, sym
 
 import prism
-from prism.api import optimizing
-from prism.api.finalists import finalists
+from prism.api import choosing
+from prism.api.finalists import emitting, finalists
 from prism.api.optimizing import optimize
 from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.backends.reordered import Order, reordered
@@ -254,10 +254,10 @@ def test_the_finalists_have_it(worker: Worker, tmp_path: Path) -> None:
     program = traced(fn, *shapes)
     found = searched(worker, program, SearchBudget(max_sgraphs=12))
     platform = platform_of("sm_90", lambda m: None)
-    emit = optimizing._emitting(tmp_path, "f", platform, "")
+    emit = emitting(tmp_path, "f", platform, "")
     first = finalists(found.proved, platform, program.hints, emit)
     assert any(f.proved.written for f in first.values())
-    again = optimizing._emitting(tmp_path, "f", platform, "_alone")
+    again = emitting(tmp_path, "f", platform, "_alone")
     (own,) = finalists(found.proved, platform, program.hints, again, tried=first.keys(), alone=True).values()
     assert own.proved.written
     assert finalists(found.proved, platform, program.hints, again, tried=first.keys()).keys().isdisjoint(first)
@@ -275,7 +275,7 @@ def refusing(rounding: bool, late: bool = False) -> Callable[..., CheckReport]:
 
 
 def test_rounding_alone_is_nothing_better(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizing, "check_module", refusing(rounding=True))
+    monkeypatch.setattr(choosing, "check_module", refusing(rounding=True))
     program = traced(lambda x: x / x.sum(-1, keepdim=True), (8, 64))
     with pytest.raises(NoImprovementError) as caught:
         optimize(program, target="sm_90", budget=SearchBudget(max_sgraphs=2), trials=1)
@@ -286,7 +286,7 @@ def test_rounding_alone_is_nothing_better(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_kernels_that_take_too_long_to_check_are_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizing, "check_module", refusing(rounding=False, late=True))
+    monkeypatch.setattr(choosing, "check_module", refusing(rounding=False, late=True))
     program = traced(lambda x: x / x.sum(-1, keepdim=True), (8, 64))
     with pytest.raises(NoImprovementError, match="no answer in 9 s") as caught:
         optimize(program, target="sm_90", budget=SearchBudget(max_sgraphs=1), trials=1)
@@ -325,7 +325,7 @@ def test_a_child_that_its_own_alarm_ends_hangs() -> None:
 
 
 def test_what_rounding_does_not_explain_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizing, "check_module", refusing(rounding=False))
+    monkeypatch.setattr(choosing, "check_module", refusing(rounding=False))
     program = traced(lambda x: x / x.sum(-1, keepdim=True), (8, 64))
     with pytest.raises(VerificationError, match="a bug in prism"):
         optimize(program, target="sm_90", budget=SearchBudget(max_sgraphs=2), trials=1)
@@ -343,12 +343,12 @@ def test_where_nothing_runs_the_model_is_kept_and_prism_not_blamed(
     failures: dict[str, int], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that is out of time or memory proves nothing wrong: exit 4, where it had been 5 and a bug."""
-    tuned = optimizing._tuned
+    tuned = choosing._tuned
 
     def dead(*args: Any) -> Any:
         return replace(tuned(*args), ranking=(), trials=(), failures=failures)
 
-    monkeypatch.setattr(optimizing, "_tuned", dead)
+    monkeypatch.setattr(choosing, "_tuned", dead)
     program = traced(lambda x: x / x.sum(-1, keepdim=True), (8, 64))
     with pytest.raises(NoImprovementError) as caught:
         optimize(program, target="sm_90", budget=SearchBudget(max_sgraphs=1), trials=1)

@@ -4,7 +4,7 @@ loading.py     model file or torch function -> Program
 searching.py   Program -> proved sGraphs         (regions, often one: region_search.py, partitioned.py)
 region_search.py one region -> proved sGraphs    (saturate, generate, prove; proofs.py, trivial.py)
 partitioned.py several regions, searched apart and composed
-optimizing.py  proved sGraphs -> output folder   (finalists.py; tune, check, write)
+optimizing.py  Program -> output folder          (composing.py: regions; choosing.py: one of them, from finalists.py)
 ranged.py      a program, ranges of lengths -> output folder with kernels for each part of them
 whole_models.py an ONNX model in parts -> output folder (model_inputs.py: what it is compared and timed on)
 whole_ranges.py the same over ranges of lengths

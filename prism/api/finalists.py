@@ -1,4 +1,4 @@
-"""Finalists: which of the proved sGraphs are worth compiling, at which configurations; the cost model says so."""
+"""Finalists: which of the proved sGraphs are worth compiling, at which configurations, and their modules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from prism.api.proofs import ProvedSGraph
+from prism.api.records import formulas
+from prism.api.region_search import SearchResult
+from prism.backends.protocol import write_module
 from prism.cost.model import CostModel
 from prism.instantiate.options import Offered, Option, variants
 from prism.instantiate.space import Space
@@ -97,3 +100,39 @@ def finalists(
         path = emit(n, p.sgraph, configs, space.options)
         made[n] = Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model, space.options)
     return made
+
+
+def formula_of(found: SearchResult) -> str:
+    """What was searched, as emitted modules' docstrings have it."""
+    return "\n".join(formulas(found).values())
+
+
+def emitting(folder: Path, formula: str, platform: Platform, suffix: str) -> Emit:
+    """Writes the modules of finalists, each to a folder of its own."""
+
+    def emit(n: int, sgraph: SGraph, points: Sequence[Config], options: Sequence[Option]) -> Path:
+        return emitted(folder / f"candidate_{n}{suffix}", sgraph, formula, platform, points, options)
+
+    return emit
+
+
+def emitted(
+    folder: Path,
+    sgraph: SGraph,
+    formula: str,
+    platform: Platform,
+    points: Sequence[Config],
+    options: Sequence[Option],
+) -> Path:
+    """The sGraph's module, written to a folder of its own, as its points and their variants need it.
+
+    What is a column of the space is in every module.
+    """
+    folder.mkdir()
+    beside = {o.name for o in options if o.offered is not Offered.SPACE}
+    forms = [c for c in points[1:] if not beside.isdisjoint(c.options)]
+    for o in options if platform.timed else ():
+        if o.offered in (Offered.STUDY, Offered.TIMING) and o.forms():
+            forms.append(points[0].having(**{o.name: dict.fromkeys(o.forms(), 1) if o.numbered else o.forms()}))
+    configs = {platform.device.target: [points[0], *forms]}
+    return write_module(platform.backend.emit(sgraph, formula=formula, configs=configs), folder / "kernels.py")

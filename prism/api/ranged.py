@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prism.api.optimizing import MORE_TIME, Produced, produce
+from prism.api.optimizing import Produced, produce
 from prism.api.options import Options, check_dimensions
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.api.searching import search
+from prism.api.time_limit import MORE_TIME
 from prism.backends.protocol import load_module
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.shapes import middle

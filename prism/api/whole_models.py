@@ -23,13 +23,15 @@ from typing import Any
 import numpy as np
 
 from prism.api import loading
+from prism.api.comparing import no_better
 from prism.api.model_inputs import Feeds, drawn, feeds, given_feeds, smaller
-from prism.api.optimizing import AGAIN, MORE_TIME, Produced, ending, no_better, produce
+from prism.api.optimizing import Produced, produce
 from prism.api.options import Options
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
 from prism.api.results import CHOICES, COMPARISONS, code_digest, load_compared, now_text
 from prism.api.rules import declared
+from prism.api.time_limit import AGAIN, MORE_TIME, ending
 from prism.api.trivial import nothing_to_gain
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
 from prism.backends.assembled import Step, assembled_text, consecutive

@@ -16,9 +16,9 @@ from typing import Any
 
 import sympy
 
-from prism.api.optimizing import MORE_TIME
 from prism.api.options import Options, check_dimensions
 from prism.api.region_search import SearchBudget
+from prism.api.time_limit import MORE_TIME
 from prism.api.whole_models import STOCK_NAME, Run, check_stock, on_cpu, parts_of
 from prism.backends.assembled import Step, assembled_text, ranged_model_text
 from prism.cost.shapes import middle

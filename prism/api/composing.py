@@ -1,0 +1,349 @@
+"""From a program to its choice, region by region, each in its share of the time, and what an earlier run kept of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+from prism.api.choosing import (
+    ESTIMATED_BASELINE,
+    RoundsWorseError,
+    Tools,
+    baselines_of,
+    beside,
+    by_model,
+    choice_of_search,
+    confirmed,
+    nothing_better,
+    right_of,
+)
+from prism.api.finalists import Finalist, emitted, emitting, finalists, formula_of
+from prism.api.partitioned import PartitionedSearch, RegionSearch, composed_choice, finer, merged_checks, search_regions
+from prism.api.proofs import ProvedSGraph
+from prism.api.records import Choice, Request
+from prism.api.region_search import SearchInterruptedError, SearchResult, enough, run_search
+from prism.api.second_opinion import merged
+from prism.api.time_limit import AGAIN, ALL_SEARCHED, ENDING_S, FINISHED, LEAST_S, SEARCHED, TUNED
+from prism.egraph.worker import Worker
+from prism.errors import (
+    CompilerError,
+    NoImprovementError,
+    VerificationError,
+)
+from prism.events import CheckSummary, Evidence
+from prism.generate.partition import partition, unrepeated
+from prism.instantiate.machine_load import others_now
+from prism.instantiate.options import options_of
+from prism.instantiate.study import Candidate, TuneResult
+from prism.platforms.platform import Estimated, Timed
+from prism.process.deadline import OutOfTimeError
+from prism.program.region import Region
+from prism.sgraph.show import key
+
+WHOLE_CASES = 3
+"""Cases of the numeric gate for a module of several regions, each of which has passed all of them by itself."""
+
+
+def choice_of_program(request: Request, worker: Worker, tools: Tools) -> tuple[SearchResult, Choice]:
+    """What an earlier run of the same request came to; where there was none, what this one does, which is kept."""
+    recorder, results = tools.recorder, tools.results
+    kept = _recalled(request, tools)
+    if kept is not None:
+        return kept
+    tools.platform.preflight(request.program)
+    before = len(recorder.warnings)
+    with recorder.part("partition"):
+        regions = partition(request.program, device=request.device)
+    if len(regions) > 1:
+        recorder.finish("partition", f"{len(regions)} regions")
+    known: dict[str, SearchResult] = {}
+    if len(regions) == 1 and regions[0].loop is None:
+        known = {regions[0].canonical().key: _region_searched(request, worker, tools)}
+    try:
+        if known and enough(request.program, next(iter(known.values()))):
+            (found,) = known.values()
+            parts, done = _as_one(request, found, regions, tools)
+            found, choice = done or _composed(request, parts, worker, tools, {}, as_one=False)
+        else:
+            found, choice = _composed(request, regions, worker, tools, known)
+    except NoImprovementError as error:
+        _warn_of_cut(tools)
+        # Of what did not run at all another try may say something else.
+        if type(error) is NoImprovementError:
+            results.keep_refusal(request, error, recorder.warnings[before:], _lasts(request, tools))
+        raise
+    _warn_of_cut(tools)
+    results.keep_choice(request, found, choice, recorder.warnings[before:], _lasts(request, tools))
+    return found, choice
+
+
+def _lasts(request: Request, tools: Tools) -> float:
+    """The most seconds for which a run comes to what this one came to.
+
+    What had time enough is not compared with all baselines, nor checked on all cases, where the time was limited.
+    """
+    if tools.cut:
+        return tools.time.given
+    return FINISHED if request.baselines and tools.time.finite else math.inf
+
+
+def _warn_of_cut(tools: Tools) -> None:
+    if tools.cut:
+        said = [f"{what} ({n} times)" if n > 1 else what for what, n in Counter(tools.cut).items()]
+        tools.recorder.warn(f"the time ended: {'; '.join(said)}; {AGAIN}")
+
+
+def _as_one(
+    request: Request, found: SearchResult, regions: Sequence[Region], tools: Tools
+) -> tuple[Sequence[Region], tuple[SearchResult, Choice] | None]:
+    """What is chosen of a program that is one region; where nothing can be, its parts, as for any region.
+
+    Raises:
+        NoImprovementError: nothing that was found for one operator rounds as well as it.
+    """
+    try:
+        return regions, (found, choice_of_search(request, found, tools, tools.folder))
+    except NoImprovementError as error:
+        parts = finer(regions[0])
+        if len(parts) == 1 or tools.cut:
+            raise
+        tools.recorder.warn(f"{request.program.name} is kept as {len(parts)} parts: {error.what}: {error.why}")
+        return parts, None
+
+
+def _recalled(request: Request, tools: Tools) -> tuple[SearchResult, Choice] | None:
+    """What an earlier run of the same request came to; None where there was none.
+
+    Raises:
+        NoImprovementError: it found nothing that is better.
+    """
+    start = tools.recorder.clock()
+    kept = tools.results.choice(request, tools.time.given)
+    if kept is None:
+        return None
+    for message in kept.warnings:
+        tools.recorder.warn(message)
+    refused = kept.error()
+    if refused is not None:
+        raise refused
+    found, choice = kept.found(lambda g: tools.platform.model(g, request.program.hints))
+    if request.baselines and choice.confirmation is not None and choice.confirmation.loads:
+        choice = replace(choice, others_now=others_now())
+    if request.baselines:
+        said = f"{len(found.proved)} proved, {choice.tuned.compiled} compiled, {choice.checked.cases} cases"
+        said += ", timed" if choice.confirmation is not None else ""
+        tools.recorder.passed("stored", tools.recorder.clock() - start, f"of {kept.date}: {said} (--anew: again)")
+    return found, choice
+
+
+def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchResult:
+    """What a search of the whole program as one region finds, or found."""
+    found = tools.results.search(request.program, request.budget)
+    if found is not None:
+        tools.recorder.finish("search", f"stored: {len(found.proved)} proved")
+        return found
+    before = len(tools.recorder.warnings)
+    with tools.time.part(SEARCHED).limited() as limit:
+        try:
+            found = run_search(request.program, request.device, request.budget, worker, tools.recorder)
+        except SearchInterruptedError as error:
+            if not limit.rung:
+                raise
+            found = error.result
+    if limit.rung:
+        tools.cut.append(f"{len(found.proved)} sGraphs were proved, of {len(found.generated.candidates)}")
+    if len(tools.recorder.warnings) == before:
+        tools.results.keep_search(request.program, request.budget, found)
+    return found
+
+
+def _composed(
+    request: Request,
+    regions: Sequence[Region],
+    worker: Worker,
+    tools: Tools,
+    known: dict[str, SearchResult],
+    as_one: bool = True,
+) -> tuple[SearchResult, Choice]:
+    """The regions' winners as one, and their searches as one. A region need not beat anything by itself."""
+    program, recorder = request.program, tools.recorder
+    with recorder.stage("search") as detail:
+        with tools.time.part(ALL_SEARCHED).limited():
+            searches = search_regions(
+                program, regions, request.device, request.budget, [worker], recorder, known, tools.results, as_one
+            )
+        proved = sum(len(r.result.proved) for r in searches.distinct.values())
+        detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different, {proved} proved")
+    searches, choices = _each_chosen(request, searches, worker, tools)
+    picks = [choices[r.canonical.key] for r in searches.regions]
+    platform = tools.platform
+    with ExitStack() as own:
+        bench = None
+        if isinstance(platform, Timed):
+            bench = own.enter_context(closing(platform.bench(program, request.seed)))
+            bench.begin(baselines_of(request, platform, tools)[0])
+        with recorder.stage("composition") as detail:
+            whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
+            sgraph, config = whole.proved.sgraph, whole.best.config
+            found = searches.result(whole.proved)
+            path = emitted(tools.folder / "whole", sgraph, formula_of(found), platform, [config], ())
+            finalist = Finalist(
+                whole.proved,
+                Candidate(key(sgraph), sgraph, path, (config,), whole.model.seconds),
+                whole.model,
+                options_of(sgraph, request.device, program.hints),
+            )
+            try:
+                right = right_of(request, [finalist], whole.tuned, tools, 1, WHOLE_CASES)
+            except RoundsWorseError as error:
+                raise nothing_better(program.name, error.failures) from None
+            checked = merged_checks([right[0][1], *(c.checked for c in choices.values())])
+            detail.append(f"{len(sgraph.kernels)} kernels, {right[0][1].cases} cases")
+        right = beside([finalist], [(whole.best, checked)], platform.timed)
+        opinion = merged(c.opinion for c in choices.values())
+        whole = replace(whole, checked=checked, opinion=opinion)
+        if isinstance(platform, Estimated):
+            seconds = platform.baseline_seconds(program)
+            return found, replace(whole, best=right[0][0], baseline_seconds=seconds, baseline=ESTIMATED_BASELINE)
+        assert bench is not None
+        return found, confirmed(request, bench, [finalist], right, tools, whole)
+
+
+def _each_chosen(
+    request: Request, searches: PartitionedSearch, worker: Worker, tools: Tools
+) -> tuple[PartitionedSearch, dict[str, Choice]]:
+    """What is chosen for every region, by its canonical key, and the regions that these are.
+
+    A region's failure is not the model's: where all that was found for one rounds worse than what was given, or cannot
+    be compiled, it is cut into smaller ones, in the end the operators as they are written, and a warning says so.
+
+    Raises:
+        NoImprovementError: nothing that was found for one operator rounds as well as it, or nothing was found.
+        VerificationError: kernels that were proved compute something else.
+    """
+    choices: dict[str, Choice] = {}
+    until = min(tools.time.part(TUNED), tools.time.moved(-ENDING_S), key=lambda d: d.end)
+    short = 0.0
+    while True:
+        refused: set[str] = set()
+        for key_, r in _longest_first(searches) if until.finite else searches.distinct.items():
+            if key_ in choices:
+                continue
+            tools.recorder.count("regions tuned", len(choices), len(searches.distinct))
+            place = tools.folder / f"region_{len(choices)}_{len(searches.regions)}_{len(refused)}"
+            place.mkdir()
+            # Said of the region as the user knows it.
+            where = f"{r.region.program.name} ({', '.join(r.region.outputs)})"
+            try:
+                own = replace(request, program=r.canonical.program, baselines=())
+                left = len(searches.distinct) - len(choices)
+                which = f"region {len(choices) + 1} of {len(searches.distinct)}"
+                with tools.recorder.within(1, which):
+                    before = until.left
+                    least = max(LEAST_S, 2.0 * short)
+                    choices[key_] = _in_time(own, r.result, replace(tools, time=until), place, left, least)
+                    if until.finite and not choices[key_].tuned.trials:
+                        short = max(short, before - until.left)
+            except (NoImprovementError, VerificationError, CompilerError) as error:
+                wrong = isinstance(error, VerificationError)
+                parts = (r.region,) if wrong else finer(r.region)
+                if len(parts) == 1:
+                    raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
+                tools.recorder.warn(f"{where} is kept as {len(parts)} parts: {error.what}: {error.why}")
+                refused.add(key_)
+        if not refused:
+            return searches, choices
+        regions = unrepeated(
+            part for r in searches.regions for part in (finer(r.region) if r.canonical.key in refused else (r.region,))
+        )
+        known = {r.canonical.key: r.result for r in searches.regions}
+        with tools.recorder.stage("search") as detail:
+            searches = search_regions(
+                searches.program,
+                regions,
+                request.device,
+                request.budget,
+                [worker],
+                tools.recorder,
+                known,
+                tools.results,
+                as_one=False,
+            )
+            detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different")
+
+
+def _longest_first(searches: PartitionedSearch) -> list[tuple[str, RegionSearch]]:
+    """The different regions by the estimated time of all that are equal, those of which nothing was found first."""
+    many = Counter(r.canonical.key for r in searches.regions)
+
+    def seconds(key_: str, proved: Sequence[ProvedSGraph]) -> float:
+        return many[key_] * proved[0].seconds if proved else math.inf
+
+    return sorted(searches.distinct.items(), key=lambda x: -seconds(x[0], x[1].result.proved))
+
+
+def _region_chosen(request: Request, found: SearchResult, tools: Tools, place: Path) -> Choice:
+    """What is chosen of a region's search, or was by an earlier run."""
+    kept = _recalled(request, tools)
+    if kept is not None:
+        tools.recorder.count("regions stored", 1)
+        return kept[1]
+    before, short = len(tools.recorder.warnings), len(tools.cut)
+    try:
+        choice = choice_of_search(request, found, tools, place)
+    except NoImprovementError as error:
+        if type(error) is NoImprovementError and len(tools.cut) == short:
+            tools.results.keep_refusal(request, error, tools.recorder.warnings[before:])
+        raise
+    if len(tools.cut) == short:
+        tools.results.keep_choice(request, found, choice, tools.recorder.warnings[before:])
+    return choice
+
+
+def _in_time(request: Request, found: SearchResult, tools: Tools, place: Path, regions: int, least: float) -> Choice:
+    """What is chosen of a region's search within its share of the time.
+
+    Where that is too short, it is the best by the cost model alone, checked with the whole, and measured with it.
+
+    Args:
+        request: of the region.
+        found: its search.
+        tools: their time is that of all regions that are left.
+        place: for modules.
+        regions: how many are left.
+        least: the seconds that one should have.
+
+    Raises:
+        OutOfTimeError: the device does not say what a kernel takes before it is compiled.
+    """
+    if not tools.time.finite:
+        return _region_chosen(request, found, tools, place)
+    left = tools.time.left
+    share = max(left / regions, least)
+    try:
+        if share > left:
+            kept = _recalled(request, tools)
+            if kept is not None:
+                return kept[1]
+            raise OutOfTimeError
+        own = replace(tools, time=tools.time.part(share / left))
+        with own.time.limited():
+            return _region_chosen(request, found, own, place)
+    except OutOfTimeError:
+        tools.cut.append("a region is tuned by the cost model alone")
+    platform, hints = tools.platform, request.program.hints
+    spare = place / "estimated"
+    spare.mkdir()
+    made = finalists(found.proved, platform, hints, emitting(spare, formula_of(found), platform, ""))
+    chosen = list(made.values())
+    for best in by_model(chosen, platform, hints):
+        tuned = TuneResult(Evidence.MEASURED, (), (best,))  # as all of the whole are, which this is measured with
+        checked = CheckSummary(tools.runner.name, 0, {})
+        finalist = chosen[best.candidate]
+        proved = finalist.proved
+        return Choice(proved, best, finalist.model, tuned, checked, 0.0, ESTIMATED_BASELINE, proved.opinion)
+    raise OutOfTimeError

@@ -1,0 +1,57 @@
+"""What a run with a time limit does with it: the shares of its parts, how it ends, and what it says then."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prism.errors import (
+    NoImprovementError,
+)
+from prism.process.deadline import Deadline, OutOfTimeError
+
+SEARCHED = 0.4
+"""The share of the time which the search of a program of one region may take."""
+ALL_SEARCHED = 0.75
+"""The share that the searches of all regions may take: without one of them there is nothing to put together."""
+TRIED = 0.4
+"""The share of the time that is left which trials may take: checks and the confirmation need the rest."""
+TUNED = 0.6
+"""The share of the time that is left which all regions may take: composing and the confirmation need the rest."""
+ENDING_S = 16.0
+"""What composing, checking and timing a module of several regions is left of the time, if there is as much: seconds, of
+8 to 12 that it takes for models of two layers on two cores (measured)."""
+LEAST_S = 10.0
+"""What a region takes until two trials and its checks are made, on two cores: seconds (measured). With less time the
+cost model picks alone, and the regions that take longest come first. Where none was made in the time of one, as on a
+machine that others use, the next has twice as much: few that are tuned are worth more than many that nearly are."""
+CLOSING_S = 4.0
+"""What the certificate and the folder are left of the time when contenders have met: seconds, of 2 to 3 that they take
+(measured): what is measured and not written is lost."""
+SHORT_CASES = 6
+"""Cases of the numeric gate where the time is limited."""
+FINISHED = sys.float_info.max
+"""The limit, seconds, of runs that had time enough: any, but not none."""
+GRACE_S = 2.0
+"""What it takes, beyond the time that is given, to end: seconds."""
+AGAIN = "the same command gives this again, and one with more time (--budget), or without a limit, goes on"
+MORE_TIME = "run it again: what was finished is kept, and not done again; or give it more time (--budget)"
+
+
+@contextmanager
+def ending(time: Deadline, before: str, where: str) -> Iterator[None]:
+    """End what is done within soon after that time, by an error that says before what.
+
+    Raises:
+        NoImprovementError: it was ended.
+    """
+    try:
+        with time.moved(GRACE_S).limited():
+            yield
+    except OutOfTimeError:
+        raise NoImprovementError(
+            f"the time ended before {before}",
+            where=where,
+            fix=MORE_TIME,
+        ) from None
