@@ -30,6 +30,7 @@ from prism.cost.model import Estimate, Model, attentions, baseline_estimate
 from prism.generate.enumerate import Bounds, generate
 from prism.instantiate.space import Space
 from prism.program.build import mul, op, read, reduce
+from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Program, ReduceKind, Tensor
 from prism.sgraph.config import Config, Resources
@@ -534,6 +535,41 @@ def test_codes_that_are_computed_are_multiplied_in_the_type_that_they_were_compu
     p = trace(product, [drawn(128, 512), w, drawn(128, 1)], name="p", check=False)
     found = generate(task(p), Bounds(max_kernels=1)).candidates
     assert {k.dtype for c in found for k in Model(c.sgraph, H200, {}).kernels if k.cost.dots} == {DType.BFLOAT16}
+
+
+def scaled_blocks(before: bool, n: int = 1024, blocks: int = 32) -> SGraph:
+    """y[i,j] = sum_b s[i,b] * sum_k x[i,128*b+k]*w[j,128*b+k], s in float32; with `before`, x is scaled first."""
+    i, j, b, k = Axis("i", n), Axis("j", n), Axis("b", blocks), Axis("k", 128)
+    at = Index.axis(b).scaled(128) + Index.axis(k)
+    loads = (
+        Load("x1", "x", (Index.axis(i), at)),
+        Load("w1", "w", (Index.axis(j), at)),
+        Load("s1", "s", (Index.axis(i), Index.axis(b))),
+    )
+    made: tuple[Stmt, ...] = (Contract("p", k, "x1", "w1"), Contract("q", b, "s1", "p"))
+    if before:
+        made = (
+            Pointwise("x2", "mul", ("x1", "s1")),
+            Contract("p", k, "x2", "w1"),
+            TileReduce("q", ReduceKind.SUM, b, "p"),
+        )
+    body = (
+        Loop(b, (*loads, *made, Accumulate("acc", ReduceKind.SUM, "q"))),
+        Store("y", (Index.axis(i), Index.axis(j)), "acc"),
+    )
+    roles = ((i, Grid(symbol("T_i"))), (j, Grid(symbol("T_j"))), (b, LoopRole(1)), (k, Whole()))
+    halves = [Tensor(name, (n, 128 * blocks), DType.BFLOAT16) for name in ("x", "w")]
+    inputs = (*halves, Tensor("s", (n, blocks), DType.FLOAT32))
+    return SGraph("f", inputs, (), (Tensor("y", (n, n), DType.FLOAT32),), (Kernel("f", roles, body),))
+
+
+def test_scales_of_blocks_in_another_type_leave_the_product_its_own() -> None:
+    after, before = scaled_blocks(before=False), scaled_blocks(before=True)
+    (kernel,) = Model(after, H200, {}).kernels
+    assert kernel.dtype is DType.BFLOAT16, "a scale times a row of products is no product of matrices"
+    (kernel,) = Model(before, H200, {}).kernels
+    assert kernel.dtype is DType.FLOAT32
+    assert best(after).seconds < best(before).seconds
 
 
 def test_products_of_one_row_are_sums_that_take_their_neighbours_in() -> None:

@@ -10,8 +10,9 @@ import sgraph_samples
 from prism.program import build
 from prism.program.build import add, const, mul, neg, op, position, read, reduce
 from prism.program.extents import symbol
-from prism.program.index import Axis
+from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, ReduceKind, Tensor
+from prism.program.transform import substitute
 from prism.sgraph.denote import Denotation, denote
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, Pointwise, SGraph, Stmt, Store, TileReduce, Whole
 from prism.sgraph.numerics import Finding, Kind, Numerics, staged
@@ -143,6 +144,27 @@ def test_a_mask_written_another_way_is_what_the_reference_does() -> None:
     assert kinds(op("exp", mul(X, const(1e3))), op("exp", mul(op("where", X, const(1.0), const(0.0)), const(1e3)))) == [
         Kind.EXP
     ], "where(x, 1, 0) is not x"
+
+
+def test_an_exponent_that_is_the_references_by_algebra_overflows_where_that_does() -> None:
+    """A ratio of probabilities: what is chosen from a row of logarithms, minus what another model said of it."""
+    chosen, before = op("eq", position(k), read("t", i)), read("x", i, k.extent - 1)
+    shift = add(TOP, LOG)
+    wanted = op(
+        "exp",
+        build.sub(reduce("sum", k, op("where", chosen, build.sub(build.sub(X, TOP), LOG), const(0.0))), before),
+    )
+    count = reduce("sum", k, op("where", chosen, const(1.0), const(0.0)))
+    total = reduce("sum", k, op("where", chosen, X, const(0.0)))
+    ratio = op("exp", add(total, mul(const(-1.0), add(before, mul(count, shift)))))
+    assert kinds(ratio) == [Kind.EXP]
+    assert kinds(ratio, wanted) == []
+    far = Axis("far", 8)
+    renamed = substitute(wanted, {i: Index.axis(far)})
+    assert kinds(ratio, renamed) == [], "axes are told apart by their lengths alone"
+    apart = mul(op("exp", add(total, mul(const(-1.0), before))), op("exp", mul(const(-1.0), mul(count, shift))))
+    assert set(kinds(apart, wanted)) == {Kind.EXP}, "in two factors, which overflow alone"
+    assert kinds(op("exp", add(total, mul(const(-1.0), add(before, mul(count, TOP))))), wanted) == [Kind.EXP]
 
 
 def test_a_variance_by_difference() -> None:

@@ -35,9 +35,9 @@ from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED, Fold, folds
 from prism.sgraph.load_balance import SECTION, growing, ordered
-from prism.sgraph.nodes import Contract, Grid, Kernel, Loop, SGraph, Split, Whole
+from prism.sgraph.nodes import Contract, Grid, Kernel, Loop, SGraph, Split, Whole, value_axes
 from prism.sgraph.nominal import Nominal, join, nominal_types
-from prism.sgraph.products import LIBRARY
+from prism.sgraph.products import LIBRARY, is_dot
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
 _Region: TypeAlias = "tuple[str, tuple[str, ...]]"
@@ -442,8 +442,14 @@ class KernelModel:
 
 
 def _dot_dtype(kernel: Kernel, nominal: Nominal) -> DType:
-    """The type in which the kernel's matrix products are computed: their operands', float32 if they mix."""
-    operands = [v for s in kernel.statements() if isinstance(s, Contract) for v in (s.lhs, s.rhs)]
+    """The type in which the kernel's matrix products are computed: their operands', float32 if they mix.
+
+    A contraction that is no product of matrices, as of a row's scale with a row, is none of them.
+    """
+    contracts = [s for s in kernel.statements() if isinstance(s, Contract)]
+    axes = value_axes(kernel) if contracts else {}
+    products = [s for s in contracts if is_dot(kernel, s, axes)]
+    operands = [v for s in products or contracts for v in (s.lhs, s.rhs)]
     return join([nominal[v] for v in operands or nominal]) or DType.FLOAT32
 
 

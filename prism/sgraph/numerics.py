@@ -9,7 +9,8 @@
               does not (bfloat16 has float32's range, so nothing is lost there)
 
 All but the last are refused, for float32 has no answer to them either; for the last the buffer is staged in float32.
-What the reference does itself is no finding: its author chose it, and the numeric gate compares with it.
+What the reference does itself is no finding: its author chose it, and the numeric gate compares with it. An exponent is
+the reference's own if it is written so, or if the identity test finds no difference: it overflows where that does.
 
 How exponents are bounded is in value_bounds.py.
 """
@@ -20,10 +21,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice, permutations
 
 from prism.ir.kit import defined
 from prism.program.extents import is_static
+from prism.program.identity.testing import Outcome, compare
+from prism.program.index import Axis
 from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKind, Size, Tensor, free_axes, walk
+from prism.program.ops import BOOLEAN
+from prism.program.transform import rename_free
 from prism.sgraph.denote import Denotation, kernel_values, stored_values
 from prism.sgraph.divisors import Divisors
 from prism.sgraph.nodes import Gather, Kernel, Load, Loop, Pointwise, Scan, SGraph, Stmt, Store
@@ -123,21 +129,71 @@ def staged(sgraph: SGraph, found: Sequence[Finding]) -> SGraph | None:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the reference does: its own unsafe places, and every value that it computes, by shape."""
+    """What the reference does.
+
+    Attributes:
+        unsafe: its own unsafe places, by shape.
+        values: every value that it computes, by shape.
+        exponents: those that have no bound, each shape once.
+        tensors: the inputs.
+    """
 
     unsafe: frozenset[tuple[Kind, str]]
     values: frozenset[str]
+    exponents: tuple[Expr, ...]
+    tensors: tuple[Tensor, ...]
+    _equal: dict[Expr, bool] = field(default_factory=dict)
 
     def does(self, kind: Kind, at: Expr) -> bool:
         """Whether the reference has that unsafe place, too: what is masked also where it has it without the mask."""
         everywhere = _unmasked(at)
-        return any((kind, shape(e)) in self.unsafe for e in (at, *([] if everywhere is None else [everywhere])))
+        if any((kind, shape(e)) in self.unsafe for e in (at, *([] if everywhere is None else [everywhere]))):
+            return True
+        match at:
+            case Map("exp", (a,)) if kind is Kind.EXP:
+                if a not in self._equal:
+                    self._equal[a] = any(_same(e, a, self.tensors) for e in self.exponents)
+                return self._equal[a]
+        return False
 
     @staticmethod
     def of(reference: Sequence[Expr], tensors: Mapping[str, Tensor]) -> _Known:
         bounds = Bounds(tensors)
-        unsafe = {(kind, shape(at)) for e in reference for kind, at in (*_unbounded(e, bounds), *_differences(e))}
-        return _Known(frozenset(unsafe), frozenset(shape(x) for e in reference for x in walk(e)))
+        places = [found for e in reference for found in (*_unbounded(e, bounds), *_differences(e))]
+        exponents = {shape(at): at.children[0] for kind, at in places if kind is Kind.EXP}
+        return _Known(
+            frozenset((kind, shape(at)) for kind, at in places),
+            frozenset(shape(x) for e in reference for x in walk(e)),
+            tuple(exponents.values()),
+            tuple(tensors.values()),
+        )
+
+
+_NAMINGS = 6
+"""Ways to name the axes of one expression by those of another that are tried."""
+
+
+def _same(one: Expr, other: Expr, tensors: Sequence[Tensor]) -> bool:
+    """Whether two values over axes of the same lengths are one, as far as the identity test can tell.
+
+    It looks at some elements of long axes, and may miss the edge of a mask: those have to have the same shapes.
+    """
+    ours, theirs = sorted(free_axes(other), key=str), sorted(free_axes(one), key=str)
+    if sorted(str(a.extent) for a in ours) != sorted(str(a.extent) for a in theirs) or _masks(one) != _masks(other):
+        return False
+
+    def named(order: Sequence[Axis]) -> bool:
+        renamed = rename_free(one, dict(zip(theirs, order, strict=True)))
+        opinion = compare([renamed], [other], tensors=tensors)
+        return opinion.outcome is Outcome.AGREE and opinion.compared > 0
+
+    alike = (p for p in permutations(ours) if all(a.extent == b.extent for a, b in zip(theirs, p, strict=True)))
+    return any(map(named, islice(alike, _NAMINGS)))
+
+
+def _masks(e: Expr) -> frozenset[str]:
+    """The comparisons that it holds, by shape."""
+    return frozenset(shape(x) for x in walk(e) if isinstance(x, Map) and x.op in BOOLEAN)
 
 
 def _short(e: Expr) -> str:
