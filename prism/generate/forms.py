@@ -2,7 +2,8 @@
 
 Forms are found bottom-up. Each e-class keeps the sub-forms that compute it, as sets of options; an option's are the
 unions of its operands' (two that choose differently for one e-class do not go together, nor one that holds the e-class
-itself), and rounds are repeated until nothing changes. While no e-class has more sub-forms than the bound, that lists
+itself). E-classes come after those that they need; of those that need one another, rounds are repeated until nothing
+changes. While no e-class has more sub-forms than the bound, that lists
 *every* form of the e-graph, and the search over it is complete.
 
 Beyond the bound, forms are told apart by their *skeleton* only: which reductions are computed, each by which option.
@@ -14,11 +15,10 @@ that the ways to compute what costs come before the ways to compute what does no
 
 from __future__ import annotations
 
-import struct
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
 
 from prism.generate.options import REDUCING, Choice, Weights, below
 from prism.program.classes import EClasses
@@ -30,6 +30,8 @@ WIDEST = 32
 MANY = 2000
 """Of so many e-classes no more than SKELETONS are kept for one that is no output: pairs of them take the time."""
 ROUNDS = 16
+GRAIN = 1024
+"""Work is counted in whole parts of a multiply-add, so many: sums of it do not depend on their order."""
 HEAVY = 0.01
 _GIVEN = "given"
 
@@ -64,104 +66,110 @@ class Forms:
     left_out: int
 
 
-class _Entry(NamedTuple):
-    """A sub-form as bits: of its options, and of the e-classes that they are options of.
+class _Entry:
+    """A sub-form: the numbers of its options; leaves go without saying.
 
-    Millions are made: a tuple takes a third of the time of a frozen dataclass.
+    An e-graph has tens of thousands of options, a sub-form dozens. Hundreds of thousands are made. Which options of
+    e-classes with several, and which of those e-classes, are bits of `chosen` and `among` as well: few of these options
+    are ever in a sub-form that is kept.
     """
 
-    options: int
-    classes: int
-    work: float
-    depth: int
-    length: int
+    __slots__ = ("among", "chosen", "depth", "length", "options", "skeleton", "work")
+
+    def __init__(
+        self, options: frozenset[int], chosen: int, among: int, skeleton: int, work: int, depth: int, length: int
+    ) -> None:
+        self.options = options
+        self.chosen = chosen
+        self.among = among
+        self.skeleton = skeleton
+        self.work = work
+        self.depth = depth
+        self.length = length
+
+    def __lt__(self, other: _Entry) -> bool:
+        """Tells those apart that are worth the same: of the options that only one of them has the last one decides."""
+        apart = self.options ^ other.options
+        return bool(apart) and max(apart) in other.options
 
     @property
-    def by_work(self) -> tuple[float, int, int, int]:
+    def by_work(self) -> tuple[int, int, int, _Entry]:
         """The order by least work; of equals, the one with the shortest chain of operators adds what is ready first."""
-        return self.work, self.depth, self.length, self.options
+        return self.work, self.depth, self.length, self
 
     @property
-    def by_depth(self) -> tuple[int, float, int, int]:
+    def by_depth(self) -> tuple[int, int, int, _Entry]:
         """The order by fewest reductions one after another."""
-        return self.depth, self.work, self.length, self.options
+        return self.depth, self.work, self.length, self
 
 
-_Made: TypeAlias = "tuple[Sequence[list[_Entry]], list[_Entry]]"
-"""What an option's operands were, and the sub-forms that it made of them."""
+_EMPTY = _Entry(frozenset(), 0, 0, 0, 0, 0, 0)
+_LEAF = _Entry(frozenset(), 0, 0, 0, 0, 0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """An option of an e-class as sub-forms have it.
+
+    Attributes:
+        number: in the table.
+        work: in units of 1 / GRAIN.
+        step: 1 for a reduction.
+        children: each e-class once.
+    """
+
+    number: int
+    work: int
+    step: int
+    children: tuple[int, ...]
 
 
 class _Table:
     """The options of the e-classes below the roots, numbered."""
 
-    def __init__(
-        self, classes: EClasses, options: Mapping[int, Sequence[Choice]], roots: Sequence[int], weights: Weights
-    ) -> None:
-        self.options = options
+    def __init__(self, options: Mapping[int, Sequence[Choice]], roots: Sequence[int], weights: Weights) -> None:
         self.roots = roots
         self.order = _bottom_up(options, roots)
-        self.bit: dict[tuple[int, int], int] = {}
-        self.work: list[float] = []
-        self.reducing = 0
-        self.class_bit = {c: 1 << n for n, c in enumerate(self.order)}
-        self.users: dict[int, set[int]] = {c: set() for c in self.order}
-        for cls in self.order:
-            for child in {k for choice in options[cls] for k in choice.children}:
-                self.users[child].add(cls)
+        self.options: dict[int, tuple[_Option, ...]] = {}
+        self.work: list[int] = []
         self.meaning: list[tuple[int, Choice]] = []
-        self._known: dict[int, float] = {}
-        # Sets differ in few of their words.
-        self._parts: dict[tuple[int, int], float] = {}
         for cls in self.order:
-            for n, choice in enumerate(options[cls]):
-                place = len(self.work)
-                self.bit[cls, n] = 1 << place
-                self.work.append(weights.work(cls, choice))
+            mine: list[_Option] = []
+            for choice in options[cls]:
+                number, work = len(self.work), round(weights.work(cls, choice) * GRAIN)
+                children = tuple(dict.fromkeys(choice.children))
+                mine.append(_Option(number, work, int(choice.op in REDUCING), children))
+                self.work.append(work)
                 self.meaning.append((cls, choice))
-                if choice.op in REDUCING:
-                    self.reducing |= 1 << place
+            self.options[cls] = tuple(mine)
+        # What costs nothing, needs nothing and is the only option goes without saying.
+        self.leaves = {
+            cls: mine[0].number
+            for cls, mine in self.options.items()
+            if len(mine) == 1 and not mine[0].children and not mine[0].work
+        }
+        self._bits: dict[int, tuple[int, int]] = {}
+        self._classes: dict[int, int] = {}
+        self.groups = _strongly_connected(self.order, self.options)
 
-    def heavier(self, work: float) -> int:
+    def reducing(self, least: float = 0.0) -> frozenset[int]:
         """The reducing options with at least so much work."""
-        return sum(1 << n for n, w in enumerate(self.work) if w >= work and self.reducing >> n & 1)
+        every = (o for mine in self.options.values() for o in mine if o.step)
+        return frozenset(o.number for o in every if o.work >= least)
 
-    def work_of(self, options: int) -> float:
-        """The work of a set of options."""
-        total = self._known.get(options)
-        if total is None:
-            total = 0.0
-            for n, word in enumerate(_words(options)):
-                if word:
-                    part = self._parts.get((n, word))
-                    if part is None:
-                        part = sum(self.work[64 * n + bit] for bit in _bits(word))
-                        self._parts[n, word] = part
-                    total += part
-            self._known[options] = total
-        return total
+    def bits(self, cls: int, option: _Option) -> tuple[int, int]:
+        """Of an option that a sub-form has, and of its e-class; none where it is the only one."""
+        if len(self.options[cls]) == 1:
+            return 0, 0
+        if option.number not in self._bits:
+            among = self._classes.setdefault(cls, 1 << len(self._classes))
+            self._bits[option.number] = 1 << len(self._bits), among
+        return self._bits[option.number]
 
-    def choices(self, options: int) -> dict[int, Choice]:
+    def choices(self, options: frozenset[int]) -> dict[int, Choice]:
         """The set as a mapping, operands before results."""
-        found: dict[int, Choice] = {}
-        for bit in _bits(options):
-            cls, choice = self.meaning[bit]
-            found[cls] = choice
-        return found
-
-
-def _bits(options: int) -> Iterator[int]:
-    """The elements of a set of options, ascending; in linear time, which taking the lowest bit off the whole is not."""
-    for n, word in enumerate(_words(options)):
-        while word:
-            lowest = word & -word
-            yield 64 * n + lowest.bit_length() - 1
-            word ^= lowest
-
-
-def _words(options: int) -> tuple[int, ...]:
-    """64 elements each, the lowest first."""
-    words = (options.bit_length() + 63) // 64
-    return struct.unpack(f"<{words}Q", options.to_bytes(8 * words, "little"))
+        needed = {c for n in options for c in self.meaning[n][1].children} | set(self.roots)
+        return dict(self.meaning[n] for n in sorted(options.union(self.leaves[c] for c in needed if c in self.leaves)))
 
 
 def _bottom_up(options: Mapping[int, Sequence[Choice]], roots: Sequence[int]) -> list[int]:
@@ -180,6 +188,44 @@ def _bottom_up(options: Mapping[int, Sequence[Choice]], roots: Sequence[int]) ->
     return list(order)
 
 
+def _strongly_connected(order: Sequence[int], options: Mapping[int, Sequence[_Option]]) -> list[tuple[list[int], bool]]:
+    """The e-classes, those that need one another together, operands before results; and whether there is a cycle."""
+    place: dict[int, int] = {}
+    least: dict[int, int] = {}
+    open_: dict[int, None] = {}
+    found: list[tuple[list[int], bool]] = []
+    rank = {cls: n for n, cls in enumerate(order)}
+    for root in order:
+        if root in place:
+            continue
+        path: list[tuple[int, Iterator[int]]] = []
+        entered = [root]
+        while entered or path:
+            if entered:
+                cls = entered.pop()
+                place[cls] = least[cls] = len(place)
+                open_[cls] = None
+                path.append((cls, (c for o in options[cls] for c in o.children)))
+            cls, children = path[-1]
+            for child in children:
+                if child not in place:
+                    entered.append(child)
+                    break
+                if child in open_:
+                    least[cls] = min(least[cls], place[child])
+            else:
+                path.pop()
+                if path:
+                    least[path[-1][0]] = min(least[path[-1][0]], least[cls])
+                if least[cls] == place[cls]:
+                    mine = [cls]
+                    while (last := open_.popitem()[0]) != cls:
+                        mine.append(last)
+                    cycle = len(mine) > 1 or any(cls in o.children for o in options[cls])
+                    found.append((sorted(mine, key=rank.__getitem__), cycle))
+    return found
+
+
 def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: Weights, limit: int) -> Forms:
     """The forms of an e-graph, at most `limit`; see the module for what is kept when there are more.
 
@@ -189,37 +235,37 @@ def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: W
         weights: what an option costs.
         limit: how many forms are returned, and how many sub-forms an e-class may have for the list to be complete.
     """
-    table = _Table(classes, options, classes.roots, weights)
-    every = _solve(table, table.roots, limit, limit, None)
+    table = _Table(options, classes.roots, weights)
+    every = _solve(table, limit, limit, None)
     complete = every is not None
     if every is not None:
         ordered = _in_turn(every)
     else:
-        light = _skeletons(table, limit)
-        least = min((e.work for e in light), default=0.0)
-        heavier = table.heavier(HEAVY * least)
-        heavy = light if heavier == table.reducing else _skeletons(table, limit, heavier)
+        told = table.reducing()
+        light = _skeletons(table, limit, told)
+        least = min((e.work for e in light), default=0)
+        heavier = table.reducing(HEAVY * least)
+        heavy = light if heavier == told else _skeletons(table, limit, heavier)
         ordered = list({e.options: e for e in (*_in_turn(heavy), *_in_turn(light))}.values())
-    found = tuple(Form(table.choices(e.options), e.work, e.depth) for e in ordered[:limit])
+    found = tuple(Form(table.choices(e.options), e.work / GRAIN, e.depth) for e in ordered[:limit])
     return Forms(found, complete and len(ordered) <= limit, max(0, len(ordered) - limit))
 
 
-def _skeletons(table: _Table, limit: int, key: int | None = None) -> list[_Entry]:
+def _skeletons(table: _Table, limit: int, told: frozenset[int]) -> list[_Entry]:
     """Forms of the outputs, the best of each skeleton, of some skeletons.
 
     Args:
         table: the options.
         limit: how many are wanted.
-        key: the reductions that skeletons are told apart by; all by default.
+        told: the reductions that skeletons are told apart by.
     """
-    told = table.reducing if key is None else key
     width = max(limit, SKELETONS)
     inner = width if len(table.order) <= MANY else SKELETONS
-    found = _solve(table, table.roots, width, inner, told)
+    found = _solve(table, width, inner, told)
     while not found and inner < WIDEST:
         # Of what was kept for two operands of an output no two went together.
         inner *= 2
-        found = _solve(table, table.roots, max(width, inner), inner, told)
+        found = _solve(table, max(width, inner), inner, told)
     assert found is not None, "only a list of all forms may be given up"
     return found
 
@@ -256,8 +302,8 @@ def shared_once(
     for cls in dict.fromkeys((*shared, *classes.roots)):
         if cls in made:
             continue
-        table = _Table(classes, given, (cls,), weights)
-        best = min(_skeletons(table, 1), key=lambda e: e.by_work, default=None)
+        table = _Table(given, (cls,), weights)
+        best = min(_skeletons(table, 1, table.reducing()), key=lambda e: e.by_work, default=None)
         if best is None:
             return None
         # What an earlier value was made of stays as it is: it needs nothing that comes later.
@@ -301,32 +347,37 @@ def one_pass(
     return {cls: made[cls] for cls in below(made, roots)}
 
 
-def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, key: int | None) -> list[_Entry] | None:
-    """The forms of the roots, one for each set of those options that `key` holds, as bits.
+def _solve(table: _Table, limit: int, inner: int, told: frozenset[int] | None) -> list[_Entry] | None:
+    """The forms of the roots, the best one for each set of those options that are told apart.
 
-    Without a key all forms are told apart; the answer is None when an e-class has more than `limit`.
+    Where none are named, all are, and the answer is None when an e-class has more than `limit`.
     """
+    every = told is None
+    bits = {n: 1 << place for place, n in enumerate(range(len(table.work)) if told is None else sorted(told))}
     entries: dict[int, list[_Entry]] = {c: [] for c in table.order}
-    made: dict[tuple[int, int], _Made] = {}
-    due = set(table.order)
-    for _ in range(ROUNDS):
-        if not due:
-            break
-        for cls in table.order:
-            if cls not in due:
-                continue
-            due.discard(cls)
-            mine = _of_class(table, cls, entries, made, inner, key)
-            if mine is None:
-                return None
-            if mine != entries[cls]:
+    for group, cycle in table.groups:
+        due = set(group)
+        for _ in range(ROUNDS if cycle else 1):
+            for cls in group:
+                if cls not in due:
+                    continue
+                due.discard(cls)
+                found = _of_class(table, cls, entries, bits, inner, every, cycle)
+                if every and len(found) > inner:
+                    return None
+                mine = sorted(found, key=_BY_WORK)
+                if len(mine) > inner:
+                    mine = _in_turn(mine)[:inner]
+                if cycle and [e.options for e in mine] != [e.options for e in entries[cls]]:
+                    due.update(c for c in group if any(cls in o.children for o in table.options[c]))
                 entries[cls] = mine
-                due |= table.users[cls]
-    whole = [_Entry(0, 0, 0.0, 0, 0)]
-    for root in roots:
-        combined = _combined(table, whole, entries[root], key)
+            if not due:
+                break
+    whole = [_EMPTY]
+    for root in table.roots:
+        combined = _combined(table, whole, entries[root])
         if len(combined) > limit:
-            if key is None:
+            if every:
                 return None
             combined = _in_turn(combined)[:limit]
         whole = combined
@@ -337,82 +388,108 @@ def _of_class(
     table: _Table,
     cls: int,
     entries: Mapping[int, list[_Entry]],
-    made: dict[tuple[int, int], _Made],
+    bits: Mapping[int, int],
     limit: int,
-    key: int | None,
-) -> list[_Entry] | None:
-    """The sub-forms of one e-class, from those of its operands."""
+    every: bool,
+    cycle: bool,
+) -> list[_Entry]:
+    """The sub-forms of one e-class, from those of its operands; more than `limit` where all are wanted and left."""
+    if cls in table.leaves:
+        return [_LEAF]
     found: dict[int, _Entry] = {}
-    for n, choice in enumerate(table.options[cls]):
-        operands = [entries[c] for c in dict.fromkeys(choice.children)]
-        known = made.get((cls, n))
-        # In a cycle an e-class is due whenever one of its operands changed; options that have others stay.
-        if known is None or any(a is not b for a, b in zip(known[0], operands, strict=True)):
-            by = _of_option(table, cls, n, operands, limit, key)
-            if by is None:
-                return None
-            made[cls, n] = known = operands, by
-        for e in known[1]:
-            _better(found, e, e.options if key is None else e.options & key)
-        if key is None and len(found) > limit:
-            return None
-    ordered = sorted(found.values(), key=lambda e: e.by_work)
-    return _in_turn(ordered)[:limit] if key is not None and len(ordered) > limit else ordered
-
-
-def _of_option(
-    table: _Table, cls: int, n: int, operands: Sequence[list[_Entry]], limit: int, key: int | None
-) -> list[_Entry] | None:
-    """The sub-forms of one e-class that begin with its nth option."""
-    mine, bit = table.class_bit[cls], table.bit[cls, n]
-    below: list[_Entry] | None = None
-    for each in operands:
-        usable = [e for e in each if not e.classes & mine]
-        below = usable if below is None else _combined(table, below, usable, key)
-        if key is None and len(below) > limit:
-            return None
-        if key is not None and len(below) > limit * 2:
-            below = _in_turn(below)[: limit * 2]
-    work = table.work_of(bit)
-    step = 1 if table.options[cls][n].op in REDUCING else 0
-    return [
-        _Entry(e.options | bit, e.classes | mine, e.work + work, e.depth + step, e.length + 1)
-        for e in (below if below is not None else [_Entry(0, 0, 0.0, 0, 0)])
-    ]
-
-
-def _combined(table: _Table, left: list[_Entry], right: list[_Entry], key: int | None) -> list[_Entry]:
-    """Every union of a sub-form of the one and one of the other that choose alike where they meet."""
-    found: dict[int, _Entry] = {}
-    # Millions of pairs: entries are taken apart once, and what two have in common is among few sets.
-    for options_a, classes_a, work_a, depth_a, length_a in left:
-        for options_b, classes_b, work_b, depth_b, length_b in right:
-            both = options_a & options_b
-            if both.bit_count() != (classes_a & classes_b).bit_count():
-                continue
-            options = options_a | options_b
-            mine = options if key is None else options & key
-            work = work_a + (work_b - table.work_of(both) if both else work_b)
-            known = found.get(mine)
-            if known is not None and known.work < work:
-                continue
-            made = _Entry(options, classes_a | classes_b, work, max(depth_a, depth_b), max(length_a, length_b))
-            _better(found, made, mine)
+    own = frozenset(o.number for o in table.options[cls]) if cycle else frozenset()
+    due: list[tuple[int, int, _Option, list[list[_Entry]]]] = []
+    for n, option in enumerate(table.options[cls]):
+        operands = [entries[c] for c in option.children]
+        if cycle:
+            operands = [[e for e in each if own.isdisjoint(e.options)] for each in operands]
+        if all(operands):
+            # Sub-forms are in the order of their work, or begin with the least.
+            due.append((max((each[0].work for each in operands), default=0) + option.work, n, option, operands))
+    # The most promising first: what cannot be as good is told from its operands alone.
+    for _, _, option, operands in sorted(due):
+        below = [_EMPTY]
+        for each in operands[:-1]:
+            below = _combined(table, below, each)
+            if len(below) > limit * (1 if every else 2):
+                if every:
+                    return below
+                below = _in_turn(below)[: limit * 2]
+        _join(table, below, operands[-1] if operands else [_EMPTY], found, (cls, option, bits.get(option.number, 0)))
+        if every and len(found) > limit:
+            break
     return list(found.values())
 
 
-def _better(found: dict[int, _Entry], made: _Entry, key: int) -> None:
-    known = found.get(key)
-    if known is None or made.by_work < known.by_work:
-        found[key] = made
+def _combined(table: _Table, left: list[_Entry], right: list[_Entry]) -> list[_Entry]:
+    """Every union of a sub-form of the one and one of the other that choose alike where they meet."""
+    if len(left) == 1 and left[0] is _EMPTY:
+        return right
+    found: dict[int, _Entry] = {}
+    _join(table, left, right, found, None)
+    return list(found.values())
+
+
+def _join(
+    table: _Table,
+    left: list[_Entry],
+    right: list[_Entry],
+    found: dict[int, _Entry],
+    result: tuple[int, _Option, int] | None,
+) -> None:
+    """Put the unions into `found`, the best of each skeleton, with the option that they are the operands of.
+
+    Args:
+        table: the options.
+        left: sub-forms of one operand, or of several.
+        right: those of the last one.
+        found: where they are put.
+        result: the e-class and its option, with its part of the skeleton.
+    """
+    own = own_skeleton = step = longer = 0
+    named = frozenset[int]()
+    if result is not None:
+        _, option, own_skeleton = result
+        own, step, longer, named = option.work, option.step, 1, frozenset({option.number})
+    work_of = table.work.__getitem__
+    bits: tuple[int, int] | None = None
+    # Millions of pairs: most are left out before their sets are looked at.
+    for a in left:
+        skeleton_a, work_a, depth_a, length_a = a.skeleton | own_skeleton, a.work + own, a.depth, a.length
+        options_a, chosen_a, among_a = a.options, a.chosen, a.among
+        for b in right:
+            skeleton = skeleton_a | b.skeleton
+            known = found.get(skeleton)
+            if known is not None and known.work < max(work_a, b.work + own):
+                continue
+            if (chosen_a & b.chosen).bit_count() != (among_a & b.among).bit_count():
+                continue
+            work = work_a + b.work - sum(map(work_of, options_a & b.options))
+            if known is not None and known.work < work:
+                continue
+            if bits is None:
+                bits = (0, 0) if result is None else table.bits(*result[:2])
+            made = _Entry(
+                options_a.union(b.options, named),
+                chosen_a | b.chosen | bits[0],
+                among_a | b.among | bits[1],
+                skeleton,
+                work,
+                max(depth_a, b.depth) + step,
+                max(length_a, b.length) + longer,
+            )
+            if known is None or made.by_work < known.by_work:
+                found[skeleton] = made
+
+
+_BY_WORK = operator.attrgetter("by_work")
+_BY_DEPTH = operator.attrgetter("by_depth")
 
 
 def _in_turn(found: Sequence[_Entry]) -> list[_Entry]:
     """The entries, by least work and by fewest reductions one after another in turn, each once."""
-    by_work = sorted(found, key=lambda e: e.by_work)
-    by_depth = sorted(found, key=lambda e: e.by_depth)
     order: dict[int, _Entry] = {}
-    for a, b in zip(by_work, by_depth, strict=True):
-        order.setdefault(a.options, a)
-        order.setdefault(b.options, b)
+    for a, b in zip(sorted(found, key=_BY_WORK), sorted(found, key=_BY_DEPTH), strict=True):
+        order.setdefault(id(a), a)
+        order.setdefault(id(b), b)
     return list(order.values())
