@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from quick import RunPython
+from scripted_clock import scripted
 
 from examples.common import load_example
 from prism.cli import main
@@ -81,3 +90,87 @@ def test_the_module_computes_the_model_without_prism(
     assert found.shape == expected.shape
     error = np.abs(found.to(torch.float64).numpy() - expected).max() / np.sqrt((expected**2).mean())
     assert error < TOLERANCE[program.definition(program.outputs[0]).dtype]
+
+
+def floors() -> dict[str, int]:
+    """Modules and folders of prism, by how far up they stand in the import contract."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (c["layers"] for c in contracts if c["name"] == "direction of imports")
+    return {name.strip(" ()"): n for n, layer in enumerate(reversed(layers)) for name in layer.split("|")}
+
+
+class Walk:
+    """Follows calls while it is on: which go up, from a module to one that it may not import."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self.doors: dict[str, set[str]] = {}
+        self.written: list[int] = []
+        self._floors = floors()
+        self._place = cache(self._placed)
+
+    def _placed(self, code: CodeType) -> tuple[int, str] | None:
+        """The floor and the module of code that is prism's own; a generator goes on wherever it is asked."""
+        path = Path(code.co_filename)
+        if not path.is_relative_to(ROOT / "prism") or code.co_flags & inspect.CO_GENERATOR:
+            return None
+        name = path.relative_to(ROOT / "prism").with_suffix("")
+        floor = self._floors.get(name.parts[0])
+        return None if floor is None else (floor, ".".join(name.parts))
+
+    def _climbs(self, frame: FrameType | None) -> Iterator[tuple[str, str]]:
+        """Who calls upwards on the way to a frame, and whom."""
+        above: tuple[int, str] | None = None
+        while frame is not None:
+            here = self._place(frame.f_code)
+            if here is not None:
+                if above is not None and here[0] < above[0]:
+                    yield here[1], above[1]
+                above = here
+            frame = frame.f_back
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or self._place(frame.f_code) is None:
+            return
+        if next(self._climbs(frame), None) is not None:
+            climbs = list(self._climbs(frame))
+            self.most = max(self.most, len(climbs))
+            for caller, callee in climbs:
+                self.doors.setdefault(caller, set()).add(callee)
+        if frame.f_code.co_name == "write_folder":
+            self.written.append(len(list(self._climbs(frame))))
+
+
+# Calls that go up do so by what was handed down: who makes them, and what that is.
+DOORS = {
+    "events": "the listener",
+    "ir.kit": "what a rewrite makes of a statement",
+    "process.child": "whatever is closed at the end",
+    "program.evaluate": "the arrays that values are",
+    "program.integers": "the bounds of names",
+    "instantiate.measure": "the platform's compiler, and its child that times",
+    "instantiate.gate.check": "the platform's compiler",
+    "instantiate.rematch": "a finalist's variants",
+    "instantiate.study": "what makes trials",
+}
+
+
+def test_a_walk_to_the_folder_climbs_back_up_at_most_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls go down, as imports do: all of them on the way to the folder, and elsewhere but by what was handed down."""
+    scripted(monkeypatch, {"eager": 2e-3, "kernels": 1e-3})
+    walk = Walk()
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path / "cache"))
+    model = str(ROOT / "examples" / "models" / "mul_silu.onnx")
+    threading.setprofile(walk)
+    sys.setprofile(walk)
+    try:
+        code = main(
+            ["optimize", model, "--target", "cpu", "--trials", "2", "--baseline", "eager", "-o", str(tmp_path / "out")]
+        )
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert code == 0
+    assert walk.written == [0]
+    assert walk.doors.keys() <= DOORS.keys(), sorted(walk.doors.items())
+    assert 0 < walk.most <= 2

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -226,7 +227,7 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                 storage_dir=tools.studies,
                 seed=request.seed,
                 anew=tools.store.anew and bench is not None,
-                on_trial=lambda done, total, best: tools.recorder.count("trials", done, total, best),
+                on_trial=partial(tools.recorder.count, "trials"),
                 until=tools.time.part(TRIED),
                 least=evaluator.least if isinstance(evaluator, Estimating) else None,
             )

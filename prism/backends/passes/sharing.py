@@ -55,11 +55,7 @@ GROUP = 8
 def share_module(module: TileModule) -> TileModule:
     """The module with its programs in groups and hints on their loads and stores."""
     read = Counter(s.tensor for p in module.programs for s in statements(p.body) if isinstance(s, Load))
-    launches = tuple(
-        replace(launch, programs=tuple(in_sections(grouped(hinted(p, read))) for p in launch.programs))
-        for launch in module.launches
-    )
-    return replace(module, launches=launches)
+    return module.over(lambda p: in_sections(grouped(hinted(p, read))))
 
 
 def grouped(program: TileProgram, size: int = GROUP) -> TileProgram:
