@@ -19,7 +19,7 @@ from prism.events import Recorder
 from prism.program.evaluate import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.nodes import Loop, SGraph
-from prism.sgraph.ranges import assumed, text
+from prism.sgraph.ranges import assumed
 
 S, D = 24, 4
 LEAST = torch.finfo(torch.float32).min
@@ -82,7 +82,7 @@ def traced(f: Callable[..., Tensor], length: int, width: int) -> Program:
 
 
 def ranges(g: SGraph) -> set[str]:
-    return {text(c, s.axis) for k in g.kernels for s in k.statements() if isinstance(s, Loop) for c in s.range}
+    return {b for k in g.kernels for s in k.statements() if isinstance(s, Loop) for b in s.bounds}
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ from prism.sgraph.nodes import (
     Whole,
     part_axis,
 )
-from prism.sgraph.ranges import assumed, check_ranges, narrow, text
+from prism.sgraph.ranges import assumed, check_ranges, narrow
 from prism.sgraph.show import key
 from prism.sgraph.show import text as shown
 
@@ -187,7 +187,7 @@ def narrowed(g: SGraph) -> SGraph:
 
 
 def bounds(kernel: Kernel) -> list[str]:
-    return [text(c, s.axis) for s in kernel.statements() if isinstance(s, Loop) for c in s.range]
+    return [b for s in kernel.statements() if isinstance(s, Loop) for b in s.bounds]
 
 
 def loop_of(kernel: Kernel) -> Loop:

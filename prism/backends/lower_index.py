@@ -17,7 +17,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
 from prism.sgraph.load_balance import growing
 from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
-from prism.sgraph.ranges import sign, slope
+from prism.sgraph.ranges import sign
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class Indexing:
         start, stop = self._chunk(loop.axis, step)
         for condition in loop.range:
             # slope*axis + high >= 0, high the largest value of the rest over the tiles that the program holds.
-            own = slope(condition, loop.axis)
+            own = condition.slope(loop.axis)
             high = self._highest(condition, loop.axis)
             if own < 0:
                 last = self.names.fresh(f"stop_{loop.axis.name}")

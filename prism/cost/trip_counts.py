@@ -24,7 +24,7 @@ from prism.cost.compiled_expr import value
 from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.sgraph.nodes import Tile
-from prism.sgraph.ranges import sign, slope
+from prism.sgraph.ranges import sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def visited(axis: Axis, tile: Tile, conditions: Sequence[Index], tiles: Mapping[
     for condition in conditions:
         others = [(a, c) for a, c in condition.terms if isinstance(a, Axis) and a != axis]
         terms = [Term(c, sign(c) > 0, a.extent, tiles[a]) for a, c in others]
-        bounds.append(Bound(slope(condition, axis), tuple(sorted(terms, key=_reach)), condition.offset))
+        bounds.append(Bound(condition.slope(axis), tuple(sorted(terms, key=_reach)), condition.offset))
     return Visited(axis.extent, tile, tuple(bounds))
 
 
@@ -133,7 +133,7 @@ def allowed(axis: Axis, conditions: Sequence[Index]) -> Extent:
     first: Extent = 0
     stop: Extent = axis.extent
     for condition in conditions:
-        own = slope(condition, axis)
+        own = condition.slope(axis)
         high: Extent = condition.offset
         for a, c in condition.terms:
             if isinstance(a, Axis) and a != axis and sign(c) > 0:

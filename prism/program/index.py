@@ -193,6 +193,11 @@ class Index:
         top = self.upper()
         return top is not None and at_most(0, self.offset) and at_most(add(top, 1), bound)
 
+    def slope(self, axis: Axis) -> int:
+        """The coefficient of the axis, 0 where there is none or it is not a known number."""
+        c = dict(self.terms).get(axis, 0)
+        return int(c) if is_static(c) else 0
+
     def substitute(self, mapping: Mapping[Axis, Index]) -> Index:
         """The index with axes replaced by indices, simplified again."""
         result = Index((), self.offset)

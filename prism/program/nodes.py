@@ -381,6 +381,12 @@ class Tensor:
     stated: Assumption | None = None
     weight: bool = False
 
+    @property
+    def declared(self) -> str:
+        """Its name, shape and type, and what is stated of it."""
+        said = f", {self.stated}" if self.stated is not None else ""
+        return f"{self.name}[{', '.join(map(str, self.shape))}] {self.dtype.value}{said}"
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -557,9 +563,7 @@ class Program:
 
     def __str__(self) -> str:
         lines = [f"program {self.name}"]
-        for t in self.inputs:
-            said = f", {t.stated}" if t.stated is not None else ""
-            lines.append(f"  input {t.name}[{', '.join(map(str, t.shape))}] {t.dtype.value}{said}")
+        lines += [f"  input {t.declared}" for t in self.inputs]
         told: set[str] = set()
         for d in self.definitions:
             if isinstance(d.expr, Steps) and d.expr.loop.name not in told:

@@ -61,7 +61,7 @@ are divided among them by program id (horizontal fusion). What they compute is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, TypeAlias
@@ -95,6 +95,12 @@ Kind: TypeAlias = ReduceKind | Statistic
 Operand: TypeAlias = str | float
 Tile: TypeAlias = "sympy.Symbol | int"
 Affine: TypeAlias = Annotated[Index, Holds.INDEX]
+
+_INFIX: Mapping[str, str] = {"add": "+", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "and": "and", "or": "or"}
+_COMBINE: Mapping[str, str] = {
+    **{"sum": "+=", "prod": "*=", "max": "max=", "min": "min="},
+    **dict.fromkeys(Statistic, "merges"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,9 @@ class Load:
     tensor: Annotated[str, Holds.TENSOR]
     index: tuple[Affine, ...]
 
+    def __str__(self) -> str:
+        return f"{self.dst} = {self.tensor}[{_listed(self.index)}]"
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -160,6 +169,13 @@ class Gather:
     index: tuple[Affine, ...]
     places: tuple[Place, ...]
 
+    def __str__(self) -> str:
+        at = {p.dimension: p.value for p in self.places}
+        where: list[str] = []
+        for n, i in enumerate(self.index):
+            where.append(str(i) if n not in at else at[n] if i == Index.const(0) else f"{i} + {at[n]}")
+        return f"{self.dst} = {self.tensor}[{_listed(where)}]"
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -167,6 +183,9 @@ class Position:
 
     dst: Defined
     index: Affine
+
+    def __str__(self) -> str:
+        return f"{self.dst} = @({self.index})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +195,12 @@ class Pointwise:
     dst: Defined
     op: str
     args: tuple[Annotated[Operand, Holds.USES], ...]
+
+    def __str__(self) -> str:
+        args = [_operand(a) for a in self.args]
+        if self.op in _INFIX and len(args) == 2:
+            return f"{self.dst} = {args[0]} {_INFIX[self.op]} {args[1]}"
+        return f"{self.dst} = {self.op}({_listed(args)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +217,9 @@ class TileReduce:
     src: Used
     moments: tuple[Used, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.dst} = {self.kind.value}_{self.axis} {_listed((self.src, *self.moments))}"
+
 
 @dataclass(frozen=True, slots=True)
 class Contract:
@@ -201,6 +229,9 @@ class Contract:
     axis: Annotated[Axis, Holds.AXIS]
     lhs: Used
     rhs: Used
+
+    def __str__(self) -> str:
+        return f"{self.dst} = sum_{self.axis} {self.lhs} * {self.rhs}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +249,20 @@ class Loop:
     body: tuple[Annotated[Stmt, Holds.BODY], ...]
     range: tuple[Affine, ...] = ()
 
+    @property
+    def bounds(self) -> list[str]:
+        """The conditions of its range as bounds of the axis."""
+        return [_bound(c, self.axis) for c in self.range]
+
+    @property
+    def heading(self) -> str:
+        """Over what it goes, and which tiles it visits."""
+        bounds = f" with {' and '.join(self.bounds)}" if self.range else ""
+        return f"for tiles of {self.axis}{bounds}"
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.heading}:", *_indented(self.body)])
+
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
@@ -227,6 +272,10 @@ class Accumulate:
     kind: Kind
     src: Used
     shift: Used | None = None
+
+    def __str__(self) -> str:
+        rescaled = f", rescaled by {self.shift}" if self.shift is not None else ""
+        return f"{self.dst} {_COMBINE[self.kind.value]} {self.src}{rescaled}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +296,10 @@ class Scan:
     growth: Annotated[Operand, Holds.USES] | None = None
     before: bool = False
 
+    def __str__(self) -> str:
+        grown = f", times exp {_operand(self.growth)} a place" if self.growth is not None else ""
+        return f"{self.dst} = {self.src} summed over {self.axis} {'before' if self.before else 'so far'}{grown}"
+
 
 @dataclass(frozen=True, slots=True)
 class Store:
@@ -261,6 +314,10 @@ class Store:
     index: tuple[Affine, ...]
     src: Annotated[Operand, Holds.USES]
     moment: Moment | None = None
+
+    def __str__(self) -> str:
+        of = "" if self.moment is None else f", {self.moment.value}"
+        return f"{self.tensor}[{_listed(self.index)}] = {_operand(self.src)}{of}"
 
 
 Stmt: TypeAlias = Load | Gather | Position | Pointwise | TileReduce | Contract | Loop | Accumulate | Scan | Store
@@ -326,6 +383,25 @@ class Kernel:
         """The tensors that the kernel stores, in order."""
         return tuple(dict.fromkeys(s.tensor for s in self.statements() if isinstance(s, Store)))
 
+    @property
+    def layout(self) -> str:
+        """The roles in one line: `grid m(T_m) n(T_n) | loop k(T_k) | whole d`."""
+        groups: dict[str, list[str]] = {name: [] for name in ("grid", "loop", "whole", "split")}
+        for axis, role in self.roles:
+            match role:
+                case Grid(tile):
+                    groups["grid"].append(f"{axis}({tile})")
+                case LoopRole(tile):
+                    groups["loop"].append(f"{axis}({tile})")
+                case Whole():
+                    groups["whole"].append(str(axis))
+                case Split(parts, tile):
+                    groups["split"].append(f"{axis}({parts}, {tile})")
+        return " | ".join(f"{name} {' '.join(axes)}" for name, axes in groups.items() if axes)
+
+    def __str__(self) -> str:
+        return "\n".join([f"kernel {self.name}", f"  {self.layout}", *_indented(self.body)])
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -373,6 +449,16 @@ class Repeat:
     trips: Extent
     windows: tuple[Window, ...]
     reverse: bool = False
+
+    def __str__(self) -> str:
+        """How many steps there are, and what their windows are."""
+        lines = [f"{self.trips} steps, the {'last' if self.reverse else 'first'} place first, each with"]
+        for w in self.windows:
+            place = "step" if w.first is None else "the step before"
+            at = "" if w.place is None else f"[{w.place}]"
+            first = "" if w.first is None else f", at first {w.first}{at}"
+            lines.append(f"  {w.tensor.declared} = {w.of}[{place}]{first}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,10 +568,23 @@ class SGraph:
         return next((r for r in self.repeats if name in r.kernels), None)
 
     def __str__(self) -> str:
-        """Readable, indented text, as `prism.sgraph.show.text` writes it."""
-        from prism.sgraph.show import text
+        """Readable, indented text: declarations, then for each kernel its roles and statements.
 
-        return text(self).rstrip("\n")
+        Kernels that are launched together come after a line that says so.
+        """
+        inputs, outputs = (", ".join(t.declared for t in group) for group in (self.inputs, self.outputs))
+        lines = [f"sgraph {self.name}({inputs}) -> {outputs}"]
+        lines += [f"  buffer {b.declared}" for b in self.buffers]
+        for launch in self.launches:
+            repeat, inset = self.repeat(launch), "  "
+            if repeat is not None:
+                inset = "    "
+                if launch.kernels[0].name == repeat.kernels[0]:
+                    lines += _indented([repeat])
+            if len(launch.kernels) > 1:
+                lines.append(f"{inset}launch {launch.name}: {_listed(k.name for k in launch.kernels)}")
+            lines += _indented(launch.kernels, inset)
+        return "\n".join(lines)
 
     def tensor(self, name: str) -> Tensor:
         """The declaration of an input, buffer or output.
@@ -494,6 +593,27 @@ class SGraph:
             KeyError: there is none of that name.
         """
         return self.tensors[name]
+
+
+def _listed(parts: Iterable[object]) -> str:
+    return ", ".join(map(str, parts))
+
+
+def _indented(parts: Iterable[object], by: str = "  ") -> list[str]:
+    return [by + line for p in parts for line in str(p).splitlines()]
+
+
+def _operand(a: Operand) -> str:
+    return a if isinstance(a, str) else f"{a:.9g}"
+
+
+def _bound(condition: Index, axis: Axis) -> str:
+    """A condition of a range as a bound of the axis: `j <= i + 3`."""
+    c = condition.slope(axis)
+    rest = condition + Index(((axis, c),)).scaled(-1)
+    if c < 0:
+        return f"{axis if c == -1 else f'{-c}*{axis}'} <= {rest}"
+    return f"{axis if c == 1 else f'{c}*{axis}'} >= {rest.scaled(-1)}"
 
 
 def _common_name(names: Sequence[str]) -> str:

@@ -33,7 +33,6 @@ from prism.program.transform import rename_free
 from prism.sgraph.denote import Denotation, kernel_values, stored_values
 from prism.sgraph.divisors import Divisors
 from prism.sgraph.nodes import Gather, Kernel, Load, Loop, Pointwise, Scan, SGraph, Stmt, Store
-from prism.sgraph.show import formula
 from prism.sgraph.value_bounds import Bounds, flat, shape
 
 EXP_LIMIT = 80.0
@@ -106,7 +105,7 @@ class Numerics:
         for n, kind, at in self._outputs[denotation]:
             found[Finding(kind, sgraph.outputs[n].name, _short(at), _WHY[kind])] = None
         for scan in _growing(sgraph, Bounds(tensors)):
-            found[Finding(Kind.GROWTH, scan.dst, formula(scan), _WHY[Kind.GROWTH])] = None
+            found[Finding(Kind.GROWTH, scan.dst, str(scan), _WHY[Kind.GROWTH])] = None
         for buffer in _late_divisions(sgraph, self._known):
             found[Finding(Kind.DIVISION, buffer, buffer, _WHY[Kind.DIVISION])] = None
         return tuple(found)

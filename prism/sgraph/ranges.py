@@ -109,12 +109,6 @@ _FOLD: Mapping[str, Callable[..., float]] = {
 # Affine indices.
 
 
-def slope(condition: Index, axis: Axis) -> int:
-    """The coefficient of the axis, 0 where there is none or it is not a known number."""
-    c = dict(condition.terms).get(axis, 0)
-    return int(c) if is_static(c) else 0
-
-
 def sign(coefficient: Extent) -> int:
     """1 where the coefficient is known not to be negative, -1 where it is known not to be positive, else 0."""
     return 1 if at_most(0, coefficient) else -1 if at_most(coefficient, 0) else 0
@@ -129,7 +123,7 @@ def _follows(wanted: Index, given: Index, axis: Axis) -> bool:
     """Whether wanted >= 0 wherever given >= 0, or everywhere; multiples are chosen so that the axis cancels."""
     if wanted.never_negative:
         return True
-    p, q = slope(wanted, axis), slope(given, axis)
+    p, q = wanted.slope(axis), given.slope(axis)
     return p * q > 0 and (wanted.scaled(abs(q)) + given.scaled(-abs(p))).never_negative
 
 
@@ -333,7 +327,7 @@ def _justified(loop: Loop, condition: Index, known: Mapping[str, Fact]) -> Groun
         condition: affine, over the loop's axis and others.
         known: facts about the values that are defined before the loop.
     """
-    if not slope(condition, loop.axis):
+    if not condition.slope(loop.axis):
         return None
     facts = _Facts(dict(known), loop.axis, condition, inside=_defined(loop))
     found = False
@@ -383,9 +377,9 @@ def _never_all_masked(loop: Loop, conditions: Sequence[Index], known: Mapping[st
     last = add(loop.axis.extent, -1)
     places = [Index.const(0), Index.const(last)]
     for c in conditions:
-        if abs(slope(c, loop.axis)) == 1:  # where it is 0
-            own = c + Index.axis(loop.axis).scaled(-slope(c, loop.axis))
-            places.append(own if slope(c, loop.axis) < 0 else own.scaled(-1))
+        if abs(c.slope(loop.axis)) == 1:  # where it is 0
+            own = c + Index.axis(loop.axis).scaled(-c.slope(loop.axis))
+            places.append(own if c.slope(loop.axis) < 0 else own.scaled(-1))
     for place in places:
         within = (place, Index.const(last) + place.scaled(-1))
         at = [c.substitute({loop.axis: place}) for c in conditions]
@@ -489,12 +483,12 @@ def _range(loop: Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) ->
         # What is masked may be where the comparison fails, or where it holds.
         for wanted in (question, _minus_one_less(question)):
             condition = _over(wanted, open_axes | {loop.axis})
-            if condition is not None and slope(condition, loop.axis) and not condition.never_negative:
+            if condition is not None and condition.slope(loop.axis) and not condition.never_negative:
                 asked[condition] = None
     found = [c for c in sorted(asked, key=str) if _justified(loop, c, known) is not None]
     kept: list[Index] = []
     for direction in (-1, 1):
-        mine = [c for c in found if direction * slope(c, loop.axis) > 0]
+        mine = [c for c in found if direction * c.slope(loop.axis) > 0]
         tightest = [c for c in mine if all(_follows(o, c, loop.axis) for o in mine)]
         kept += (tightest or mine)[:1]
     ways = (kept, *([c] for c in kept)) if len(kept) > 1 else (kept,)
@@ -512,12 +506,3 @@ def _over(index: Index, axes: frozenset[Axis]) -> Index | None:
         elif sign(c) > 0:
             total = total + Index.const(mul(c, add(axis.extent, -1)))
     return total
-
-
-def text(condition: Index, axis: Axis) -> str:
-    """The condition as a bound of the axis: `j <= i + 3`."""
-    c = slope(condition, axis)
-    rest = condition + Index(((axis, c),)).scaled(-1)
-    if c < 0:
-        return f"{axis if c == -1 else f'{-c}*{axis}'} <= {rest}"
-    return f"{axis if c == 1 else f'{c}*{axis}'} >= {rest.scaled(-1)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import sympy
 
@@ -11,7 +11,6 @@ from prism.ir.kit import sources
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
-from prism.sgraph import ranges
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -22,15 +21,12 @@ from prism.sgraph.nodes import (
     Loop,
     LoopRole,
     Operand,
-    Place,
     Pointwise,
     Position,
-    Repeat,
     Role,
     Scan,
     SGraph,
     Split,
-    Statistic,
     Stmt,
     Store,
     TileReduce,
@@ -38,128 +34,10 @@ from prism.sgraph.nodes import (
     part_axis,
 )
 
-_INFIX: Mapping[str, str] = {"add": "+", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "and": "and", "or": "or"}
-_COMBINE: Mapping[str, str] = {
-    **{"sum": "+=", "prod": "*=", "max": "max=", "min": "min="},
-    **dict.fromkeys(Statistic, "merges"),
-}
-_ROLE_ORDER = ("grid", "loop", "whole", "split")
-
 
 def text(sgraph: SGraph) -> str:
-    """The sGraph as readable, indented text: declarations, then for each kernel its roles and statements.
-
-    Kernels that are launched together come after a line that says so.
-    """
-    inputs, outputs = (", ".join(map(_tensor, group)) for group in (sgraph.inputs, sgraph.outputs))
-    lines = [f"sgraph {sgraph.name}({inputs}) -> {outputs}"]
-    lines += [f"  buffer {_tensor(b)}" for b in sgraph.buffers]
-    for launch in sgraph.launches:
-        repeat, inset = sgraph.repeat(launch), "  "
-        if repeat is not None:
-            inset = "    "
-            if launch.kernels[0].name == repeat.kernels[0]:
-                lines += [f"  {line}" for line in _repeat(repeat)]
-        if len(launch.kernels) > 1:
-            lines.append(f"{inset}launch {launch.name}: {', '.join(k.name for k in launch.kernels)}")
-        for kernel in launch.kernels:
-            lines.append(f"{inset}kernel {kernel.name}")
-            lines.append(f"{inset}  {roles(kernel)}")
-            lines += [f"{inset}  {line}" for line in _body(kernel.body)]
-    return "\n".join(lines) + "\n"
-
-
-def _repeat(r: Repeat) -> list[str]:
-    """The heading of a loop's step: how many there are, and what its windows are."""
-    lines = [f"{r.trips} steps, the {'last' if r.reverse else 'first'} place first, each with"]
-    for w in r.windows:
-        place = "step" if w.first is None else "the step before"
-        at = "" if w.place is None else f"[{w.place}]"
-        first = "" if w.first is None else f", at first {w.first}{at}"
-        lines.append(f"  {_tensor(w.tensor)} = {w.of}[{place}]{first}")
-    return lines
-
-
-def roles(kernel: Kernel) -> str:
-    """The kernel's roles in one line: `grid m(T_m) n(T_n) | loop k(T_k) | whole d`."""
-    groups: dict[str, list[str]] = {name: [] for name in _ROLE_ORDER}
-    for axis, role in kernel.roles:
-        match role:
-            case Grid(tile):
-                groups["grid"].append(f"{axis}({tile})")
-            case LoopRole(tile):
-                groups["loop"].append(f"{axis}({tile})")
-            case Whole():
-                groups["whole"].append(str(axis))
-            case Split(parts, tile):
-                groups["split"].append(f"{axis}({parts}, {tile})")
-    return " | ".join(f"{name} {' '.join(axes)}" for name, axes in groups.items() if axes)
-
-
-def formula(s: Stmt) -> str:
-    """One statement as a formula; a loop as its heading."""
-    match s:
-        case Load(dst, tensor, index):
-            return f"{dst} = {tensor}[{_index(index)}]"
-        case Gather(dst, tensor, index, places):
-            return f"{dst} = {tensor}[{', '.join(_placed(index, places))}]"
-        case Position(dst, index):
-            return f"{dst} = @({index})"
-        case Pointwise(dst, op, args):
-            return f"{dst} = {_pointwise(op, args)}"
-        case TileReduce(dst, kind, axis, src, moments):
-            return f"{dst} = {kind.value}_{axis} {', '.join((src, *moments))}"
-        case Contract(dst, axis, lhs, rhs):
-            return f"{dst} = sum_{axis} {lhs} * {rhs}"
-        case Loop():
-            return f"{_heading(s)}:"
-        case Accumulate(dst, kind, src, shift):
-            return f"{dst} {_COMBINE[kind.value]} {src}" + (f", rescaled by {shift}" if shift is not None else "")
-        case Scan(dst, axis, src, growth, before):
-            grown = f", times exp {_operand(growth)} a place" if growth is not None else ""
-            return f"{dst} = {src} summed over {axis} {'before' if before else 'so far'}{grown}"
-        case Store(tensor, index, src, moment):
-            return f"{tensor}[{_index(index)}] = {_operand(src)}" + ("" if moment is None else f", {moment.value}")
-
-
-def _heading(s: Loop) -> str:
-    bounds = " and ".join(ranges.text(c, s.axis) for c in s.range)
-    return f"for tiles of {s.axis}" + (f" with {bounds}" if bounds else "")
-
-
-def _tensor(t: Tensor) -> str:
-    said = f", {t.stated}" if t.stated is not None else ""
-    return f"{t.name}[{', '.join(map(str, t.shape))}] {t.dtype.value}{said}"
-
-
-def _index(index: Sequence[Index]) -> str:
-    return ", ".join(map(str, index))
-
-
-def _placed(index: Sequence[Index], places: Sequence[Place]) -> Iterator[str]:
-    """The index of a gather, with the names of values in it."""
-    at = {p.dimension: p.value for p in places}
-    for n, i in enumerate(index):
-        yield str(i) if n not in at else at[n] if i == Index.const(0) else f"{i} + {at[n]}"
-
-
-def _operand(a: Operand) -> str:
-    return a if isinstance(a, str) else f"{a:.9g}"
-
-
-def _pointwise(op: str, args: Sequence[Operand]) -> str:
-    if op in _INFIX and len(args) == 2:
-        return f"{_operand(args[0])} {_INFIX[op]} {_operand(args[1])}"
-    return f"{op}({', '.join(map(_operand, args))})"
-
-
-def _body(body: Sequence[Stmt]) -> list[str]:
-    lines: list[str] = []
-    for s in body:
-        lines.append(formula(s))
-        if isinstance(s, Loop):
-            lines += [f"  {line}" for line in _body(s.body)]
-    return lines
+    """The sGraph as readable, indented text with a line feed at its end, as a file has it."""
+    return f"{sgraph}\n"
 
 
 def dot(sgraph: SGraph) -> str:
@@ -168,7 +46,7 @@ def dot(sgraph: SGraph) -> str:
     lines.append("  node [shape=plaintext, fontname=Helvetica, fontsize=10];")
     for group, style in ((sgraph.inputs, "filled"), (sgraph.buffers, "dashed"), (sgraph.outputs, "filled")):
         for t in group:
-            lines.append(f"  {_quoted('tensor ' + t.name)} [label={_quoted(_tensor(t))}, shape=box, style={style}];")
+            lines.append(f"  {_quoted('tensor ' + t.name)} [label={_quoted(t.declared)}, shape=box, style={style}];")
     for launch in sgraph.launches:
         joined = len(launch.kernels) > 1
         if joined:
@@ -176,7 +54,7 @@ def dot(sgraph: SGraph) -> str:
             lines.append(f"    label={_quoted(launch.name)};")
         for kernel in launch.kernels:
             lines.append(f"  subgraph {_quoted('cluster ' + kernel.name)} {{")
-            lines.append(f"    label={_quoted(kernel.name + ': ' + roles(kernel))};")
+            lines.append(f"    label={_quoted(kernel.name + ': ' + kernel.layout)};")
             lines += _Drawing(kernel).lines
             lines.append("  }")
         if joined:
@@ -206,20 +84,20 @@ class _Drawing:
                 case Loop(_, inner):
                     self.count += 1
                     self.lines.append(f"{indent}subgraph {_quoted(f'cluster {self.kernel} loop {self.count}')} {{")
-                    self.lines.append(f"{indent}  label={_quoted(_heading(s))};")
+                    self.lines.append(f"{indent}  label={_quoted(s.heading)};")
                     self.block(inner, indent + "  ")
                     self.lines.append(f"{indent}}}")
                 case Store(tensor, _, src):
                     self.count += 1
                     me = self.node(f"store {self.count}")
-                    self.lines.append(f"{indent}{me} [label={_quoted(formula(s))}];")
+                    self.lines.append(f"{indent}{me} [label={_quoted(str(s))}];")
                     if isinstance(src, str):
                         self.edge(self.node(src), me, indent)
                     self.edge(me, _quoted("tensor " + tensor), indent)
                 case _:
                     me = self.node(s.dst)
                     shape = ", shape=box, style=rounded" if isinstance(s, Accumulate | Scan) else ""
-                    self.lines.append(f"{indent}{me} [label={_quoted(formula(s))}{shape}];")
+                    self.lines.append(f"{indent}{me} [label={_quoted(str(s))}{shape}];")
                     if isinstance(s, Load | Gather):
                         self.edge(_quoted("tensor " + s.tensor), me, indent)
                     scales = s.shift if isinstance(s, Accumulate) else s.growth if isinstance(s, Scan) else None

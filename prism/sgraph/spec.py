@@ -481,14 +481,14 @@ class _KernelChecker:
 
     def range(self, s: Loop) -> None:
         """What a range may say; that it changes no value is for the denotation to check."""
-        directions = [ranges.slope(c, s.axis) > 0 for c in s.range]
+        directions = [c.slope(s.axis) > 0 for c in s.range]
         if len(set(directions)) != len(directions):
             self.fail(f"the loop over {s.axis} has two bounds of one direction")
         for condition in s.range:
             for a in self.index_axes((condition,)):
                 if a != s.axis and a not in self.loops and not isinstance(self.roles[a], Grid):
                     self.fail(f"the range of the loop over {s.axis} mentions {a}", "its tile is not known there")
-            if not ranges.slope(condition, s.axis) or not all(ranges.sign(c) for _, c in condition.terms):
+            if not condition.slope(s.axis) or not all(ranges.sign(c) for _, c in condition.terms):
                 self.fail(f"the loop over {s.axis} has no bound in {condition} >= 0")
 
     # Stores.
