@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +15,9 @@ from quick import slow_but
 from short_calls import prove_programs
 
 import prism
+from prism import api
 from prism.api import SearchBudget, load, optimize
+from prism.api.options import Options
 from prism.api.region_search import SearchResult, run_search
 from prism.cost.device import device
 from prism.egraph.worker import Worker
@@ -176,3 +180,25 @@ def test_one_example_by_itself_is_one_input() -> None:
     assert str(prism.trace(torch.tanh, x)) == str(prism.trace(torch.tanh, [x]))
     assert prism.prove(torch.tanh, lambda x: 2 * torch.sigmoid(2 * x) - 1, x)
     assert not prism.prove(torch.tanh, torch.sin, x)
+
+
+@pytest.mark.parametrize("verb", [optimize, api.optimize_ranges, api.optimize_model, api.optimize_model_ranges])
+def test_what_is_asked_of_a_run_is_stated_once_and_described_at_every_verb(verb: Callable[..., object]) -> None:
+    taken = inspect.signature(verb).parameters
+    asked = [f.name for f in fields(Options)]
+    assert [n for n in taken if n in asked] == asked
+    described = inspect.getdoc(verb) or ""
+    assert all(f"\n    {name}: " in described for name in taken)
+    with pytest.raises(TypeError, match=rf"{verb.__name__}\(\) got an unexpected keyword argument 'trial'"):
+        verb("model", *["ranges"] * ("ranges" in taken), trial=1)
+
+
+def test_a_moment_stays_where_it_is_when_other_options_are_replaced() -> None:
+    options = Options(seconds=60.0)
+    assert replace(options, trials=1).time is options.time
+    assert not Options().time.finite
+
+
+def test_a_model_in_parts_over_lengths_takes_no_inputs_of_one_length(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="inputs are of one length"):
+        api.optimize_model_ranges(tmp_path / "m.onnx", {"s": (1, 4)}, inputs={})

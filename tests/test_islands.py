@@ -691,7 +691,7 @@ def test_a_range_of_lengths_is_dispatched_to_models_and_to_what_was_given(
     tuned: list[int] = []
 
     def made(run: whole.Run) -> tuple[ModelReport, dict[str, bytes]]:
-        tuned.append(run.options.shapes["s"])
+        tuned.append(run.options.at["s"])
         if tuned[-1] < 10:
             raise NoImprovementError("nothing is gained", why="for a test")
         added = f"(float[s, 8] x) => (float[s, 8] y) <float n = {{{float(tuned[-1])}}}> {{ y = Add(x, n) }}"

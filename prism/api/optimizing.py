@@ -11,7 +11,7 @@ Where the time is limited, time_limit.py says what each step may take of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from prism.api.comparing import of_another_machine, warn_of_load, why_no_better
 from prism.api.composing import choice_of_program
 from prism.api.finalists import formula_of
 from prism.api.given_inputs import given_to
-from prism.api.options import Options, check_dimensions
+from prism.api.options import Options, ProgramOptions, by_keywords, check_dimensions
 from prism.api.records import Request, artifacts, certificate_of
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.api.rules import rule_paths
@@ -40,13 +40,13 @@ from prism.errors import (
     UsageError,
     refusing_depth,
 )
-from prism.events import Artifacts, Listener, Recorder, RunReport
+from prism.events import Artifacts, Recorder, RunReport
 from prism.folders import cache_or_spare
 from prism.instantiate.confirm import NAMES as BASELINES
 from prism.platforms.choice import platform_of
 from prism.platforms.platform import Estimated
-from prism.process.deadline import Deadline, OutOfTimeError
-from prism.program.assumptions import Stated, check_examples, under
+from prism.process.deadline import OutOfTimeError
+from prism.program.assumptions import check_examples, under
 from prism.program.integers import Interval, interval, of_type, range_of
 from prism.program.nodes import DType, Program
 from prism.program.returned import computed
@@ -107,50 +107,13 @@ class OptimizeResult:
         return "\n".join(filter(None, told))
 
 
-def optimize(
-    program: Program,
-    *,
-    target: str | None = None,
-    out: Path | str | None = None,
-    budget: SearchBudget | None = None,
-    trials: int = 12,
-    seed: int = 0,
-    shapes: Mapping[str, int] | None = None,
-    listener: Listener | None = None,
-    rules: Sequence[Path | str] = (),
-    only_better: bool = True,
-    baselines: Sequence[str] | None = None,
-    anew: bool = False,
-    seconds: float | Deadline | None = None,
-    inputs: Mapping[str, Any] | None = None,
-    assume: Stated = (),
-) -> OptimizeResult:
+@by_keywords(ProgramOptions)
+def optimize(program: Program, options: ProgramOptions) -> OptimizeResult:
     """Search, prove, tune, check and write the kernels of a program.
 
     Args:
         program: from `load` or `trace`.
-        target: `cuda` or `cpu` (timed on the GPU or the CPU that is here), or `sm_80`, `sm_89`, `sm_90`, `sm_100`
-            (compiled for, times estimated). By default `cuda` where a GPU is found, else `cpu`; `sm_90` where there is
-            no C++ compiler either.
-        out: the output folder, made whole or not at all; none is written when None.
-        budget: bounds of the search.
-        trials: how many configurations are compiled (and timed).
-        seed: of the study and the check's draws.
-        shapes: values of symbolic dimensions to tune at; the emitted kernels take all values.
-        listener: called with progress events.
-        rules: rule files of your own, beside those that ship with prism; see docs/rules.md.
-        only_better: whether kernels that do not beat what was given are an error; with False, which is for benchmarks,
-            they are returned, and no folder may be asked for.
-        baselines: what kernels are timed against on a device that is here, of `eager`, `compile` and `onnxruntime`:
-            the best of those that are installed counts; all by default.
-        anew: whether everything is timed again; by default what an earlier run of the same program stored is used.
-        seconds: after which the run ends, with the best that is proved, checked and measured by then; a run that is
-            given as many, or fewer, comes to the same at once, and one that is given more goes on. Only the main
-            thread's runs can be ended at any point.
-        inputs: arrays or tensors by the inputs' names: the kernels are checked on these, too, and symbolic dimensions
-            that `shapes` does not name are tuned at their lengths.
-        assume: what is so of the inputs, as for `trace`, besides what is stated there: the kernels are for such inputs
-            alone. Their function checks its arguments where it is called with check_assumptions=True.
+        options: each by its name.
 
     Raises:
         CompilerError: the compiler of the target is missing, broken or hangs.
@@ -162,25 +125,11 @@ def optimize(
         VerificationError: kernels that were proved compute something else, more than rounding explains: a bug in prism,
             and nothing is written.
     """
-    options = Options(
-        target=target,
-        budget=budget,
-        trials=trials,
-        seed=seed,
-        shapes=shapes or {},
-        listener=listener,
-        rules=rules,
-        only_better=only_better,
-        baselines=baselines,
-        anew=anew,
-        time=Deadline.after(seconds),
-        inputs=inputs,
-    )
-    folder = options.folder(out)
-    made = produce(under(program, assume), options)
+    folder = options.folder()
+    made = produce(under(program, options.assume), options, options.only_better)
     artifacts = made.artifacts
     if folder is not None:
-        artifacts = replace(artifacts, report=replace(artifacts.report, output=str(out)))
+        artifacts = replace(artifacts, report=replace(artifacts.report, output=str(options.out)))
         folder = write_folder(folder, render_folder(artifacts))
     source = replace(made.module, text=artifacts.module)
     return OptimizeResult(artifacts.report, artifacts.module, made.search, folder, source, artifacts.weights)
@@ -215,14 +164,14 @@ STEP_BY_STEP = (
 )
 
 
-def produce(program: Program, options: Options) -> Produced:
+def produce(program: Program, options: Options, only_better: bool = True) -> Produced:
     """Everything that `optimize` does before it writes; errors are its own. It ends soon after the options' time."""
     baselines, time = options.baselines, options.time
     with ExitStack() as stack:
         stack.enter_context(ending(time, "anything was proved, checked and measured", program.name))
         if not time.left:
             raise OutOfTimeError
-        if baselines is not None and not baselines and options.only_better:
+        if baselines is not None and not baselines and only_better:
             raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
         for name in baselines or ():
             if name not in BASELINES:
@@ -238,7 +187,7 @@ def produce(program: Program, options: Options) -> Produced:
         if options.inputs is not None:
             given, at = given_to(program, options.inputs)
             check_examples({t.name: t.stated for t in program.inputs if t.stated is not None}, given)
-        program = _at(program, {**at, **options.shapes})
+        program = _at(program, {**at, **options.at})
         check_gain(program)
         program, returned = computed(program)
         program = fold_constants(program)
@@ -262,7 +211,7 @@ def produce(program: Program, options: Options) -> Produced:
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
         tools = tools_of(request, platform, recorder, stack, cache, options.anew, time)
         found, choice = choice_of_program(request, worker, tools)
-        if options.only_better and not choice.better:
+        if only_better and not choice.better:
             raise NoImprovementError(
                 "nothing beats what was given",
                 where=program.name,

@@ -18,20 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from prism.api.optimizing import Produced, produce
-from prism.api.options import Options, check_dimensions
-from prism.api.region_search import SearchBudget, SearchResult
+from prism.api.options import Options, RangedOptions, by_keywords, check_dimensions
+from prism.api.region_search import SearchResult
 from prism.api.searching import search
 from prism.api.time_limit import MORE_TIME
 from prism.backends.protocol import load_module
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.shapes import middle
 from prism.errors import CompilerError, NoImprovementError, PrismError, UsageError
-from prism.events import CellReport, Listener, RangedReport, Recorder
+from prism.events import CellReport, RangedReport, Recorder
 from prism.generate.cells import Cell, cells
 from prism.instantiate.lock import versions
 from prism.platforms.choice import meant
-from prism.process.deadline import Deadline
-from prism.program.assumptions import Stated, under
+from prism.program.assumptions import under
 from prism.program.nodes import Program
 from prism.report.folder import module_name, render_folder, write_folder
 from prism.report.ranged_folder import MODEL, render_ranged
@@ -90,47 +89,16 @@ class RangedResult:
         return f"<RangedResult of {self.report.name}: {len(self.report.cells)} cells, {made} with kernels of their own>"
 
 
-def optimize_ranges(
-    program: Program,
-    ranges: Mapping[str, tuple[int, int]],
-    *,
-    target: str | None = None,
-    out: Path | str | None = None,
-    budget: SearchBudget | None = None,
-    trials: int = 12,
-    seed: int = 0,
-    shapes: Mapping[str, int] | None = None,
-    listener: Listener | None = None,
-    rules: Sequence[Path | str] = (),
-    only_better: bool = True,
-    baselines: Sequence[str] | None = None,
-    anew: bool = False,
-    seconds: float | Deadline | None = None,
-    inputs: Mapping[str, Any] | None = None,
-    original: Path | None = None,
-    assume: Stated = (),
-) -> RangedResult:
+@by_keywords(RangedOptions)
+def optimize_ranges(program: Program, ranges: Mapping[str, tuple[int, int]], options: RangedOptions) -> RangedResult:
     """Search, prove, tune, check and write kernels for a range of lengths, each part of it with its own choice.
+
+    Trials are of each cell, and every cell's kernels are checked on inputs that are given.
 
     Args:
         program: from `load` or `trace`, with symbolic dimensions.
         ranges: the least and the largest length by symbolic dimension, for at least one.
-        target: as for `optimize`, and so are those that follow.
-        out: the output folder.
-        budget: of each search.
-        trials: how many configurations are compiled for each cell.
-        seed: of all draws.
-        shapes: values of other symbolic dimensions to tune at.
-        listener: called with progress events.
-        rules: rule files of your own.
-        only_better: as for `optimize`.
-        baselines: what kernels are timed against.
-        anew: whether everything is timed again.
-        seconds: after which the run ends, with the cells that are finished by then.
-        inputs: arrays or tensors by the inputs' names: every cell's kernels are checked on these, too.
-        original: an ONNX model that goes into the folder and runs, in onnxruntime, at lengths outside of the ranges; by
-            default these are refused.
-        assume: what is so of the inputs, as for `optimize`.
+        options: each by its name.
 
     Raises:
         UsageError: a range is none, or not within the program's; or as for `optimize`.
@@ -138,24 +106,10 @@ def optimize_ranges(
         NoImprovementError: nothing is better than what was given, in any cell.
         VerificationError: as for `optimize`.
     """
-    options = Options(
-        target=target,
-        budget=budget,
-        trials=trials,
-        seed=seed,
-        shapes=shapes or {},
-        listener=listener,
-        rules=rules,
-        only_better=only_better,
-        baselines=baselines,
-        anew=anew,
-        time=Deadline.after(seconds),
-        inputs=inputs,
-    )
-    folder = options.folder(out)
-    program = over(under(program, assume), ranges)
-    check_dimensions(ranges, program.ranges, options.shapes)
-    recorder = Recorder(listener)
+    folder = options.folder()
+    program = over(under(program, options.assume), ranges)
+    check_dimensions(ranges, program.ranges, options.at)
+    recorder = Recorder(options.listener)
     with recorder.stage("cells") as detail:
         varying = {n: program.ranges[n] for n in ranges if program.ranges[n].low < program.ranges[n].high}
         found = _cells(program, varying, options) if varying else ()
@@ -167,7 +121,8 @@ def optimize_ranges(
         with recorder.stage(f"cell {n + 1}") as detail, recorder.within(0, f"{which} ({cell.text})"):
             try:
                 time = options.time.part(1 / (len(found) - n))
-                one = produce(program, replace(options, shapes={**options.shapes, **cell.at}, time=time))
+                at = replace(options, shapes={**options.at, **cell.at}, seconds=time)
+                one = produce(program, at, options.only_better)
             except (NoImprovementError, CompilerError) as error:
                 made.append(error)
                 detail.append(f"{cell.text}: {error.what}")
@@ -176,7 +131,7 @@ def optimize_ranges(
                 detail.append(f"{cell.text}: {times_line(one.artifacts.report)}")
                 for message in one.artifacts.report.warnings:
                     recorder.warn(message)
-    return _assembled(program, ranges, found, made, recorder, original, folder, out)
+    return _assembled(program, ranges, found, made, recorder, options, folder)
 
 
 def over(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Program:
@@ -213,7 +168,7 @@ def _cells(program: Program, varying: Mapping[str, Any], options: Options) -> tu
     held = {
         n: r if n in varying else replace(r, low=at, high=at, hint=at)
         for n, r in program.ranges.items()
-        for at in [options.shapes.get(n, r.hint)]
+        for at in [options.at.get(n, r.hint)]
     }
     with search(program, target=meant(options.target), budget=options.budget, rules=options.rules) as found:
         with options.time.part(SEARCHED).limited():
@@ -228,9 +183,8 @@ def _assembled(
     found: Sequence[Cell],
     made: Sequence[Produced | PrismError],
     recorder: Recorder,
-    original: Path | None,
+    options: RangedOptions,
     folder: Path | None,
-    out: Path | str | None,
 ) -> RangedResult:
     """The folder's files and the report.
 
@@ -285,9 +239,9 @@ def _assembled(
         stages=dict(recorder.seconds),
         seed=about.seed,
         versions=versions(),
-        outside=original is not None,
+        outside=options.original is not None,
         warnings=tuple(recorder.warnings),
-        output=str(out or ""),
+        output=str(options.out or ""),
     )
     text = ranged_text(
         first.module,
@@ -296,11 +250,11 @@ def _assembled(
         len(program.outputs),
         {n: program.ranges[n] for n in ranges},
         ways,
-        _original(original, first.program),
+        _original(options.original, first.program),
     )
     files[module_name(program.name)] = text.encode()
-    if original is not None:
-        files[MODEL] = original.read_bytes()
+    if options.original is not None:
+        files[MODEL] = options.original.read_bytes()
     files |= render_ranged(report, files)
     if folder is not None:
         folder = write_folder(folder, files)

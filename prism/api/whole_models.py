@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from prism.api import loading
 from prism.api.comparing import no_better
 from prism.api.model_inputs import Feeds, drawn, feeds, given_feeds, smaller
 from prism.api.optimizing import Produced, produce
-from prism.api.options import Options
+from prism.api.options import ModelOptions, Options, by_keywords
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
 from prism.api.results import CHOICES, COMPARISONS, code_digest, load_compared, now_text
@@ -48,7 +48,7 @@ from prism.errors import (
     debugging,
     some,
 )
-from prism.events import IslandReport, KeptReport, Listener, ModelReport, Recorder
+from prism.events import IslandReport, KeptReport, ModelReport, Recorder
 from prism.folders import cache_or_spare
 from prism.frontend.onnx.islands import Cut, Island, Part, cut, left
 from prism.instantiate.cache import Cache, Store, digest, version_of
@@ -74,6 +74,8 @@ from prism.report.folder import (
 from prism.report.model_folder import MODULE, STOCK, TOGETHER, island_lines, kept_lines, render_model
 from prism.report.records import from_json
 from prism.report.units import duration, on_threads
+
+Asked = TypeVar("Asked", bound=Options)
 
 STOCK_NAME = "onnxruntime"
 BOUNDARY = frozenset({"float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"})
@@ -136,41 +138,17 @@ class _Whole:
     digests: Mapping[str, str]
 
 
-def optimize_model(
-    path: Path | str,
-    *,
-    target: str | None = None,
-    out: Path | str | None = None,
-    budget: SearchBudget | None = None,
-    trials: int = 12,
-    seed: int = 0,
-    shapes: Mapping[str, int] | None = None,
-    listener: Listener | None = None,
-    rules: Sequence[Path | str] = (),
-    baselines: Sequence[str] | None = None,
-    anew: bool = False,
-    check: bool = True,
-    seconds: float | Deadline | None = None,
-    inputs: Mapping[str, Any] | None = None,
-) -> ModelResult:
+@by_keywords(ModelOptions)
+def optimize_model(path: Path | str, options: ModelOptions) -> ModelResult:
     """Optimise what prism reads of an ONNX model, and leave the rest as it is.
+
+    What stays runs in onnxruntime on the CPU: `target` is `cpu`, or None where that is what this machine has. Islands
+    that had no time keep their operators. On `inputs` the whole is compared and timed, in place of the first drawn
+    ones, and islands are tuned at the sizes that these make.
 
     Args:
         path: the file.
-        target: `cpu`, or None where that is what this machine has: what stays runs in onnxruntime on the CPU.
-        out: the output folder, made whole or not at all; none is written when None.
-        budget: as for `optimize`, for every island; and so are those that follow.
-        trials: how many configurations are compiled and timed.
-        seed: of all draws.
-        shapes: values of symbolic dimensions to tune, compare and time at.
-        listener: called with progress events.
-        rules: rule files of your own.
-        baselines: `onnxruntime` or None: islands and the whole are timed against what would run them.
-        anew: whether everything is timed again.
-        check: compare every island's program with its nodes.
-        seconds: after which the run ends, as for `optimize`: islands that had no time keep their operators.
-        inputs: arrays or tensors by the inputs' names: the whole is compared and timed on these, in place of the first
-            drawn ones, and islands are tuned at the sizes that these make.
+        options: each by its name.
 
     Raises:
         ModelError: the file is missing or damaged, or onnxruntime does not take it.
@@ -180,45 +158,33 @@ def optimize_model(
         VerificationError: the whole computes something else than the model: a bug in prism, and nothing is written.
     """
     path = Path(path)
-    check_stock(baselines)
-    options = Options(
-        target=target,
-        budget=budget,
-        trials=trials,
-        seed=seed,
-        shapes=shapes or {},
-        listener=listener,
-        rules=rules,
-        baselines=(STOCK_NAME,),
-        anew=anew,
-        time=Deadline.after(seconds),
-        inputs=inputs,
-    )
-    folder = options.folder(out)
-    recorder = Recorder(listener)
-    parts = parts_of(path, rules, recorder)
+    options = compared_with_stock(options)
+    folder = options.folder()
+    recorder = Recorder(options.listener)
+    parts = parts_of(path, options.rules, recorder)
     ended = ending(options.time, "the model was compared and timed", str(path))
-    with on_cpu(path, parts, target, recorder) as (platform, cache), ended:
-        report, files = Run(path, parts, options, check, platform, recorder, cache).made()
+    with on_cpu(path, parts, options.target, recorder) as (platform, cache), ended:
+        report, files = Run(path, parts, options, platform, recorder, cache).made()
     if folder is not None:
-        report = replace(report, output=str(out))
+        report = replace(report, output=str(options.out))
         folder = write_folder(folder, files)
     return ModelResult(report, folder)
 
 
-def check_stock(baselines: Sequence[str] | None) -> None:
-    """Make sure that a model in parts is compared with onnxruntime.
+def compared_with_stock(options: Asked) -> Asked:
+    """The options of a model in parts, which is compared with onnxruntime alone.
 
     Raises:
         UsageError: something else is asked for.
     """
-    if baselines is not None and set(baselines) != {STOCK_NAME}:
+    if options.baselines is not None and set(options.baselines) != {STOCK_NAME}:
         raise UsageError(
             "a model that goes in parts is timed against onnxruntime alone",
             where="--baseline",
             why="onnxruntime runs what stays as it is",
             fix=f"leave --baseline away, or name {STOCK_NAME}",
         )
+    return replace(options, baselines=(STOCK_NAME,))
 
 
 def parts_of(path: Path, rules: Sequence[Path | str], recorder: Recorder) -> Cut:
@@ -324,8 +290,7 @@ class Run:
 
     path: Path
     parts: Cut
-    options: Options
-    check: bool
+    options: ModelOptions
     platform: CpuPlatform
     recorder: Recorder
     cache: Path
@@ -336,7 +301,7 @@ class Run:
         plain, stock = self._stock(optimised=False), self._stock()
         takes = [p.name for p in self.parts.inputs]
         with self.recorder.stage("inputs") as detail:
-            ports, shapes = self.parts.inputs, self.options.shapes
+            ports, shapes = self.parts.inputs, self.options.at
             if self.options.inputs is not None:
                 given = given_feeds(ports, self.options.inputs, lambda x: stock.run(x, takes), where)
             else:
@@ -483,7 +448,7 @@ class Run:
         file = place / f"{island.name}.onnx"
         file.write_bytes(part.data)
         try:
-            check = self.check and like is None
+            check = self.options.check and like is None
             read, _ = load_compared(file, rules=self.options.rules, check=check, root=self.cache)
             program = fold_constants(read)
         except PrismError as error:
@@ -496,7 +461,7 @@ class Run:
             return _Made(replace(report, why=trivial), program)
         shapes = {n: v for n, v in sizes.items() if n in program.ranges}
         # What is given of the model's inputs is in the sizes; the island's are other tensors.
-        options = replace(self.options, shapes=shapes, time=time, inputs=None)
+        options = replace(self.options, shapes=shapes, seconds=time, inputs=None)
         try:
             made = produce(program, options)
         except PrismError as error:
@@ -589,7 +554,7 @@ class Run:
         if self.options.inputs is not None:
             cases.insert(0, given)
         if given.sizes:
-            cases.append(smaller(given, ports, self.options.shapes, seed))
+            cases.append(smaller(given, ports, self.options.at, seed))
         takes = [p.name for p in ports]
         with self.recorder.stage("comparison") as detail:
             store, key = Cache(COMPARISONS, self.cache), self._compared_key(given, whole)
@@ -621,7 +586,7 @@ class Run:
         """What a comparison depends on."""
         made = sorted((n, d) for n, d in whole.digests.items() if _counts(n) or n.endswith(WEIGHTS_NAME))
         drawn_of: tuple[object, ...]
-        drawn_of = (sorted(given.sizes.items()), sorted(self.options.shapes.items()), self.options.seed, DRAWS)
+        drawn_of = (sorted(given.sizes.items()), sorted(self.options.at.items()), self.options.seed, DRAWS)
         if self.options.inputs is not None:
             drawn_of = (*drawn_of, *(hashlib.sha256(x.tobytes()).hexdigest() for _, x in sorted(given.arrays.items())))
         return digest(*self._basis(), made, drawn_of)

@@ -16,18 +16,16 @@ from typing import Any
 
 import sympy
 
-from prism.api.options import Options, check_dimensions
-from prism.api.region_search import SearchBudget
+from prism.api.options import ModelRangesOptions, by_keywords, check_dimensions
 from prism.api.time_limit import MORE_TIME
-from prism.api.whole_models import STOCK_NAME, Run, check_stock, on_cpu, parts_of
+from prism.api.whole_models import Run, compared_with_stock, on_cpu, parts_of
 from prism.backends.assembled import Step, assembled_text, ranged_model_text
 from prism.cost.shapes import middle
 from prism.errors import NoImprovementError, UnsupportedError, UsageError
-from prism.events import Argument, CellReport, Evidence, Listener, ModelReport, RangedReport, Recorder
+from prism.events import Argument, CellReport, Evidence, ModelReport, RangedReport, Recorder
 from prism.frontend.onnx.islands import Cut
 from prism.generate.cells import Cell, cells
 from prism.instantiate.lock import versions
-from prism.process.deadline import Deadline
 from prism.program.extents import evaluate
 from prism.program.nodes import SymbolRange
 from prism.report.folder import write_folder
@@ -54,42 +52,16 @@ class ModelRanges:
     out: Path | None
 
 
+@by_keywords(ModelRangesOptions)
 def optimize_model_ranges(
-    path: Path | str,
-    ranges: Mapping[str, tuple[int, int]],
-    *,
-    target: str | None = None,
-    out: Path | str | None = None,
-    budget: SearchBudget | None = None,
-    trials: int = 12,
-    seed: int = 0,
-    shapes: Mapping[str, int] | None = None,
-    listener: Listener | None = None,
-    rules: Sequence[Path | str] = (),
-    baselines: Sequence[str] | None = None,
-    anew: bool = False,
-    check: bool = True,
-    seconds: float | Deadline | None = None,
-    original: bool = False,
+    path: Path | str, ranges: Mapping[str, tuple[int, int]], options: ModelRangesOptions
 ) -> ModelRanges:
     """Optimise what prism reads of an ONNX model for a range of lengths, each part of it with its own choice.
 
     Args:
         path: the file.
         ranges: the least and the largest length by symbolic dimension, for at least one.
-        target: as for `optimize_model`, and so are those that follow.
-        out: the output folder.
-        budget: of every island.
-        trials: how many configurations are compiled for each.
-        seed: of all draws.
-        shapes: values of other symbolic dimensions.
-        listener: called with progress events.
-        rules: rule files of your own.
-        baselines: `onnxruntime` or None.
-        anew: whether everything is timed again.
-        check: compare every island's program with its nodes.
-        seconds: after which the run ends, with the cells that are finished by then.
-        original: whether the model that was given runs at other lengths; by default these are refused.
+        options: each by its name.
 
     Raises:
         UsageError: a range is none, or not of the model's; or as for `optimize_model`.
@@ -98,34 +70,29 @@ def optimize_model_ranges(
         VerificationError: as for `optimize_model`.
     """
     path = Path(path)
-    check_stock(baselines)
-    options = Options(
-        target=target,
-        budget=budget,
-        trials=trials,
-        seed=seed,
-        shapes=shapes or {},
-        listener=listener,
-        rules=rules,
-        baselines=(STOCK_NAME,),
-        anew=anew,
-        time=Deadline.after(seconds),
-    )
-    folder = options.folder(out)
-    recorder = Recorder(listener)
-    parts = parts_of(path, rules, recorder)
-    lengths = _lengths(parts, ranges, options.shapes, str(path))
+    options = compared_with_stock(options)
+    if options.inputs is not None:
+        raise UsageError(
+            "inputs are of one length",
+            where="--inputs",
+            why="a model that goes in parts is compared and timed at several",
+            fix="leave it away, or give values in place of ranges (--shape)",
+        )
+    folder = options.folder()
+    recorder = Recorder(options.listener)
+    parts = parts_of(path, options.rules, recorder)
+    lengths = _lengths(parts, ranges, options.at, str(path))
     found = _cells(ranges)
     made: list[tuple[ModelReport, dict[str, bytes]] | NoImprovementError] = []
-    with on_cpu(path, parts, target, recorder) as (platform, cache):
+    with on_cpu(path, parts, options.target, recorder) as (platform, cache):
         for n, cell in enumerate(found):
-            own = Recorder(listener)
+            own = Recorder(options.listener)
             with recorder.stage(f"cell {n + 1}") as detail:
                 time = options.time.part(1 / (len(found) - n))
-                at = replace(options, shapes={**options.shapes, **cell.at}, time=time)
+                at = replace(options, shapes={**options.at, **cell.at}, seconds=time)
                 with recorder.within(0, f"cell {n + 1} of {len(found)} ({cell.text})"):
                     try:
-                        one = Run(path, parts, at, check, platform, own, cache).made()
+                        one = Run(path, parts, at, platform, own, cache).made()
                     except NoImprovementError as error:
                         made.append(error)
                         detail.append(f"{cell.text}: {error.what}")
@@ -136,9 +103,9 @@ def optimize_model_ranges(
             for message in own.warnings:
                 recorder.warn(message)
         device = platform.device_name
-    report, files, models = _assembled(path, parts, ranges, lengths, found, made, recorder, device, original)
+    report, files, models = _assembled(path, parts, ranges, lengths, found, made, recorder, device, options.original)
     if folder is not None:
-        report = replace(report, output=str(out))
+        report = replace(report, output=str(options.out))
         folder = write_folder(folder, files)
     return ModelRanges(report, models, folder)
 

@@ -258,13 +258,6 @@ def optimize(
                         why=f"it is not read whole: {detail[-1]}",
                         fix="leave it away, or give the part of the model that it is about",
                     )
-                if ranges and options.pop("inputs") is not None:
-                    raise UsageError(
-                        "inputs are of one length",
-                        where="--inputs",
-                        why="a model that goes in parts is compared and timed at several",
-                        fix="leave it away, or give values in place of ranges (--shape)",
-                    )
                 if ranges:
                     options["original"] = outside is not None
                     over = api.optimize_model_ranges(model, ranges, check=check, **options).report
