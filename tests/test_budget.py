@@ -29,7 +29,6 @@ from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import confirm
 from prism.instantiate.study import Outcome, tune
 from prism.platforms import cpu
-from prism.platforms.cpu import CpuPlatform
 from prism.process.deadline import Deadline, OutOfTimeError, since_start
 from prism.process.worker import Ending, Pool, Reply, Worker
 
@@ -338,19 +337,14 @@ def test_the_regions_of_a_run_share_the_children_that_compile_and_time(
 ) -> None:
     monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
     monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
-    worked: list[str] = []
+    worked: list[int] = []
 
-    def counted(self: CpuPlatform) -> Worker:
-        worked.append("gate")
-        return worker(self)
+    def counted(threads: int, cache: Path | None) -> Worker:
+        worked.append(threads)
+        return worker(threads, cache)
 
-    def counted_clock(threads: int, cache: Path | None) -> Worker:
-        worked.append("clock")
-        return clock(threads, cache)
-
-    worker, clock = CpuPlatform.worker, cpu.trial_worker
-    monkeypatch.setattr(CpuPlatform, "worker", counted)
-    monkeypatch.setattr(cpu, "trial_worker", counted_clock)
+    worker = cpu.trial_worker
+    monkeypatch.setattr(cpu, "trial_worker", counted)
     made: list[object] = []
     pool = cpu.compile_pool
 
@@ -362,4 +356,4 @@ def test_the_regions_of_a_run_share_the_children_that_compile_and_time(
     run("m (float[4, 32] x) => (float[4, 32] y) { t = Tanh(x)  r = Mul(t, x)  y = Exp(r) }")
     assert run.stages.count("tuning") == 3
     assert len(made) == 1
-    assert sorted(worked) == ["clock", "gate"]
+    assert len(worked) == 2, "one for the clock, one for the gate"

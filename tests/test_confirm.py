@@ -32,8 +32,9 @@ from prism.instantiate.confirm import (
 )
 from prism.instantiate.machine_load import Load, Watch, busy_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, summarise
-from prism.instantiate.rounds import HEATS, LONGER, Prepared, contest
+from prism.instantiate.rounds import BLOCK, HEATS, LONGER, Prepared, contest
 from prism.instantiate.study import Failure
+from prism.platforms.cpu_worker import hopeless, made_in
 from prism.process.child import run_tool
 from prism.process.deadline import NEVER, Deadline
 from prism.process.worker import Ending, Reply
@@ -106,6 +107,36 @@ def test_heats_keep_who_is_near_the_best_of_its_side() -> None:
     assert [min(s) for s in samples] == pytest.approx(times)
     other_sides = contest([clock.contender(t) for t in (5e-3, 3.0)], ["a", "b"], 3, 60.0)
     assert [len(s) for s in other_sides] == [HEATS + 3, HEATS + 3], "the best of a side stays whatever it takes"
+
+
+def test_a_gain_that_is_clear_and_steady_takes_no_more_rounds() -> None:
+    def rounds(seconds: float, noise: float = 0.0, crowded: bool = False) -> int:
+        clock = Clock()
+        made = [clock.contender(5e-3), clock.contender(seconds, lambda n: 1.0 + noise * (n * 7 % 5))]
+        return len(contest(made, ["kernel", "baseline"], 3 * BLOCK, 60.0, crowded=crowded)[0]) - HEATS
+
+    assert rounds(20e-3) == BLOCK
+    assert rounds(2e-3) == BLOCK, "a loss, too"
+    assert rounds(5.1e-3) == 3 * BLOCK, "what is so near may be another process's luck"
+    assert rounds(20e-3, noise=0.3) == 3 * BLOCK
+    assert rounds(20e-3, crowded=True) == 3 * BLOCK
+
+
+def test_what_is_compiled_for_all_threads_and_has_no_chance_is_not_compiled_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    specs = [
+        {"kind": kind, "side": side, "threads": n}
+        for kind, side in (("eager", "baseline"), ("compiled", "baseline"), ("module", "kernel"))
+        for n in (4, 1)
+    ]
+    assert [specs[n]["kind"] for n in made_in(specs)][-1] == "compiled"
+    assert specs[made_in(specs)[-1]]["threads"] == 1
+    assert "9 times as long as the best" in hopeless(3, specs, {0: 1.0, 1: 1.5, 2: 9.0, 4: 0.1})
+    assert not hopeless(3, specs, {0: 1.0, 1: 1.5, 2: 7.0, 4: 0.1}), "of kernels it need not be near"
+    assert not hopeless(3, specs, {0: 1.0, 1: 1.5}), "the other did not run"
+    assert not hopeless(1, specs, {0: 99.0, 4: 0.1}), "what costs nothing to make is timed"
 
 
 def test_a_first_call_that_stalls_does_not_decide() -> None:
@@ -253,10 +284,14 @@ def test_the_best_of_each_side_over_threads_is_compared() -> None:
     assert len(arena.requests[1]["contenders"]) == 2, "those that had no chance stay away"
 
 
-def test_a_gain_above_three_is_measured_again_for_longer_and_the_lesser_counts() -> None:
-    arena = Arena({"eager4": 171.0, "eager1": 171.0}, {"eager4": 1.05, "eager1": 1.05}, {"eager4": 1.1, "eager1": 1.1})
+@pytest.mark.parametrize(("others", "times"), [(3.0, LONGER), (0.0, 1)])
+def test_a_gain_above_three_is_measured_again_and_the_lesser_counts_for_longer_beside_others(
+    others: float, times: int
+) -> None:
+    script = ({"eager4": s, "eager1": s} for s in (171.0, 1.05, 1.1))
+    arena = Arena(*script, others=others)
     found = confirmed(arena)
-    assert arena.requests[1]["repeats"] == LONGER * arena.requests[0]["repeats"]
+    assert arena.requests[1]["repeats"] == times * arena.requests[0]["repeats"]
     assert found.deciding.ratio == pytest.approx(1.05)
     assert max(found.ratios) == pytest.approx(171.0), "what was seen is told"
 

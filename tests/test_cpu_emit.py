@@ -420,18 +420,23 @@ def test_a_library_is_compiled_once_for_each_configuration(rmsnorm: tuple[Sample
 
 @compiled
 @pytest.mark.parametrize("dtype", [F32, BF16])
-def test_products_compiled_apart_are_linked_and_compute_the_same(dtype: DType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimised", [True, False])
+def test_products_compiled_apart_are_linked_and_compute_the_same(
+    dtype: DType, optimised: bool, tmp_path: Path, unoptimising: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where what calls one stays a function, which must not have the name of what is compiled apart."""
+    if not optimised:
+        monkeypatch.setenv("CXX", str(unoptimising))
     sample = samples.matmul(dtype)
+    symbols = {**sample.symbols[0], "T_m": 8}  # as many rows as products apart take at a time
     source = emit_module(sample.sgraph)
     path = write_module(source, tmp_path / f"{source.entry}.py")
     folder, names = build.products_folder(tmp_path), build.products_of(path)
     assert names == [{F32: "multiply-float", BF16: "multiply_halves-bf16"}[dtype]]
-    whole = compile_module(path, config(sample.symbols[0]))
-    assert (
-        compile_module(path, config(sample.symbols[0]), products=str(folder)).library == whole.library
-    )  # none is there
+    whole = compile_module(path, config(symbols))
+    assert compile_module(path, config(symbols), products=str(folder)).library == whole.library  # none is there
     assert [build.compile_product(name, folder) for name in names] == [""]
-    apart = compile_module(path, config(sample.symbols[0]), products=str(folder))
+    apart = compile_module(path, config(symbols), products=str(folder))
     assert apart.library is not None
     assert whole.library is not None
     assert apart.library != whole.library

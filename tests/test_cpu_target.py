@@ -7,6 +7,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from test_measure import PROGRAM as TWICE
 
 from examples.common import load_example
 from prism.backends.cpu.backend import CppBackend, launcher
+from prism.backends.cpu.build import products_folder
 from prism.backends.cpu.machine import describe
 from prism.backends.eager import eager
 from prism.backends.protocol import Argument, Backend, Compiled, ModuleSource, write_module
@@ -48,7 +50,7 @@ from prism.platforms import choice as platforms
 from prism.platforms import cpu
 from prism.platforms.choice import platform_of
 from prism.platforms.gpu import AbsentGpu
-from prism.process.worker import Ending, Reply, Worker
+from prism.process.worker import Ending, Pool, Reply, Worker
 from prism.program.nodes import DType, Program
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
@@ -423,6 +425,7 @@ class Eager:
         inputs: Sequence[Any],
         outputs: Sequence[tuple[tuple[int, ...], str]],
         samples: Sequence[Sample],
+        quick: bool = False,
     ) -> list[Output] | str:
         self.runs += 1
         results = (self.factor * t for t in eager(self.program)(*inputs))
@@ -430,6 +433,29 @@ class Eager:
 
     def forget(self) -> None:
         self.forgot += 1
+
+
+def test_a_product_is_compiled_once_however_many_ask_for_it(tmp_path: Path) -> None:
+    asked: list[object] = []
+
+    class Answering(Pool):
+        def submit(self, request: Mapping[str, Any], timeout_s: float) -> Future[Reply]:
+            asked.append(request["product"])
+            done: Future[Reply] = Future()
+            done.set_result(Reply(Ending.ANSWERED))
+            return done
+
+    with closing(Answering([], {}, 1)) as pool:
+        products = cpu.Products(pool, tmp_path)
+        products.begin(["multiply-float"])
+        products.make(["multiply-float", "multiply-f16"])
+        products.make(["multiply-float"])
+        assert asked == ["multiply-float", "multiply-f16"]
+        folder = products_folder(tmp_path / "cpp")
+        folder.mkdir(parents=True)
+        (folder / "multiply-float.o").touch()
+        cpu.Products(pool, tmp_path).make(["multiply-float"])
+    assert len(asked) == 2, "it is there from an earlier run"
 
 
 def test_large_inputs_are_not_kept_and_fewer_cases_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,8 +134,20 @@ def tools_of(
     )
 
 
-def choice_of_search(request: Request, found: SearchResult, tools: Tools, folder: Path) -> Choice:
+def bench_of(request: Request, tools: Tools, own: ExitStack) -> Bench | None:
+    """Where the program is timed, until the stack ends, its inputs begun to be drawn; None where nothing is timed."""
+    platform = tools.platform
+    if not isinstance(platform, Timed):
+        return None
+    bench = own.enter_context(closing(platform.bench(request.program, request.seed)))
+    bench.ahead()
+    return bench
+
+
+def choice_of_search(request: Request, found: SearchResult, tools: Tools, folder: Path, bench: Bench | None) -> Choice:
     """The best of what one search proved, tuned and checked; modules are written to the folder.
+
+    `bench` is as `bench_of` has it.
 
     Raises:
         NoImprovementError: nothing was proved.
@@ -161,7 +173,7 @@ def choice_of_search(request: Request, found: SearchResult, tools: Tools, folder
         if not made:
             continue
         try:
-            choice = _choose(request, list(made.values()), tools)
+            choice = _choose(request, list(made.values()), tools, bench)
         except VerificationError as error:
             wrong = wrong or error
         except RoundsWorseError as error:
@@ -183,29 +195,25 @@ def choice_of_search(request: Request, found: SearchResult, tools: Tools, folder
     )
 
 
-def _choose(request: Request, chosen: list[Finalist], tools: Tools) -> Choice:
+def _choose(request: Request, chosen: list[Finalist], tools: Tools, bench: Bench | None) -> Choice:
     """Tune the finalists, check the fastest, compare with the baseline."""
     platform, recorder = tools.platform, tools.recorder
-    with ExitStack() as own:
-        bench = None
-        if isinstance(platform, Timed):
-            bench = own.enter_context(closing(platform.bench(request.program, request.seed)))
-        tuned = _tuned(request, chosen, bench, tools)
-        if bench is not None and isinstance(platform, Timed):
-            bench.begin(baselines_of(request, platform, tools)[0])
-        with recorder.stage("check") as detail:
-            # A region meets no baseline by itself: the fastest of those that met each other is taken.
-            wanted = CONFIRMED if bench is not None and request.baselines and not tools.time.finite else 1
-            right = right_of(request, chosen, tuned, tools, wanted, SHORT_CASES if tools.time.finite else None)
-            detail.append(f"{right[0][1].cases} cases")
-        right = beside(chosen, right, platform.timed)
-        best, checked = right[0]
-        winner = chosen[best.candidate]
-        choice = Choice(winner.proved, best, winner.model, tuned, checked, 0.0, ESTIMATED_BASELINE)
-        if isinstance(platform, Estimated):
-            return replace(choice, baseline_seconds=platform.baseline_seconds(request.program))
-        assert bench is not None
-        return confirmed(request, bench, chosen, right, tools, choice)
+    tuned = _tuned(request, chosen, bench, tools)
+    if bench is not None and isinstance(platform, Timed):
+        bench.begin(baselines_of(request, platform, tools)[0])
+    with recorder.stage("check") as detail:
+        # A region meets no baseline by itself: the fastest of those that met each other is taken.
+        wanted = CONFIRMED if bench is not None and request.baselines and not tools.time.finite else 1
+        right = right_of(request, chosen, tuned, tools, wanted, SHORT_CASES if tools.time.finite else None)
+        detail.append(f"{right[0][1].cases} cases")
+    right = beside(chosen, right, platform.timed)
+    best, checked = right[0]
+    winner = chosen[best.candidate]
+    choice = Choice(winner.proved, best, winner.model, tuned, checked, 0.0, ESTIMATED_BASELINE)
+    if isinstance(platform, Estimated):
+        return replace(choice, baseline_seconds=platform.baseline_seconds(request.program))
+    assert bench is not None
+    return confirmed(request, bench, chosen, right, tools, choice)
 
 
 def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools: Tools) -> TuneResult:
@@ -290,7 +298,7 @@ def right_of(
     for best in close[:wanted]:
         c = chosen[best.candidate].candidate
         cases = plan_cases(request.program, c.sgraph, best.config, c.points[:ALTERNATIVES], request.seed)[:limit]
-        tools.runner.ahead(c.module, {case.config.key(): case.config for case in cases}.values())
+        tools.runner.ahead(c.module, cases)
     for best in waiting:
         if passed and best not in close:
             continue
@@ -482,7 +490,7 @@ def confirmed(
         best = replace(best, seconds=ours.seconds)
         choice = replace(choice, proved=winner.proved, best=best, model=winner.model, checked=checked)
     for s in outcome.matches[0].standings:
-        if s.side == BASELINE and s.timed.measurement is None:
+        if s.side == BASELINE and s.timed.failure not in (None, Failure.HOPELESS):
             tools.recorder.warn(f"{on_threads(s.name, s.threads)} is not compared with: {s.timed.detail}")
     if theirs is None:
         return choice

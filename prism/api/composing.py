@@ -14,6 +14,7 @@ from prism.api.choosing import (
     RoundsWorseError,
     Tools,
     baselines_of,
+    bench_of,
     beside,
     by_model,
     choice_of_search,
@@ -37,6 +38,7 @@ from prism.errors import (
 from prism.events import CheckSummary, Evidence
 from prism.generate.partition import partition, unrepeated
 from prism.instantiate.machine_load import others_now
+from prism.instantiate.measure import Bench
 from prism.instantiate.options import options_of
 from prism.instantiate.study import Candidate, TuneResult
 from prism.platforms.platform import Estimated, Timed
@@ -61,21 +63,24 @@ def choice_of_program(request: Request, worker: Worker, tools: Tools) -> tuple[S
     if len(regions) > 1:
         recorder.finish("partition", f"{len(regions)} regions")
     known: dict[str, SearchResult] = {}
-    if len(regions) == 1 and regions[0].loop is None:
-        known = {regions[0].canonical().key: _region_searched(request, worker, tools)}
-    try:
-        if known and enough(request.program, next(iter(known.values()))):
-            (found,) = known.values()
-            parts, done = _as_one(request, found, regions, tools)
-            found, choice = done or _composed(request, parts, worker, tools, {}, as_one=False)
-        else:
-            found, choice = _composed(request, regions, worker, tools, known)
-    except NoImprovementError as error:
-        _warn_of_cut(tools)
-        # Of what did not run at all another try may say something else.
-        if type(error) is NoImprovementError:
-            results.keep_refusal(request, error, recorder.warnings[before:], _lasts(request, tools))
-        raise
+    with ExitStack() as own:
+        bench = None
+        if len(regions) == 1 and regions[0].loop is None:
+            bench = bench_of(request, tools, own)
+            known = {regions[0].canonical().key: _region_searched(request, worker, tools)}
+        try:
+            if known and enough(request.program, next(iter(known.values()))):
+                (found,) = known.values()
+                parts, done = _as_one(request, found, regions, tools, bench)
+                found, choice = done or _composed(request, parts, worker, tools, {}, as_one=False)
+            else:
+                found, choice = _composed(request, regions, worker, tools, known)
+        except NoImprovementError as error:
+            _warn_of_cut(tools)
+            # Of what did not run at all another try may say something else.
+            if type(error) is NoImprovementError:
+                results.keep_refusal(request, error, recorder.warnings[before:], _lasts(request, tools))
+            raise
     _warn_of_cut(tools)
     results.keep_choice(request, found, choice, recorder.warnings[before:], _lasts(request, tools))
     return found, choice
@@ -98,7 +103,7 @@ def _warn_of_cut(tools: Tools) -> None:
 
 
 def _as_one(
-    request: Request, found: SearchResult, regions: Sequence[Region], tools: Tools
+    request: Request, found: SearchResult, regions: Sequence[Region], tools: Tools, bench: Bench | None
 ) -> tuple[Sequence[Region], tuple[SearchResult, Choice] | None]:
     """What is chosen of a program that is one region; where nothing can be, its parts, as for any region.
 
@@ -106,7 +111,7 @@ def _as_one(
         NoImprovementError: nothing that was found for one operator rounds as well as it.
     """
     try:
-        return regions, (found, choice_of_search(request, found, tools, tools.folder))
+        return regions, (found, choice_of_search(request, found, tools, tools.folder, bench))
     except NoImprovementError as error:
         parts = finer(regions[0])
         if len(parts) == 1 or tools.cut:
@@ -294,7 +299,8 @@ def _region_chosen(request: Request, found: SearchResult, tools: Tools, place: P
         return kept[1]
     before, short = len(tools.recorder.warnings), len(tools.cut)
     try:
-        choice = choice_of_search(request, found, tools, place)
+        with ExitStack() as own:
+            choice = choice_of_search(request, found, tools, place, bench_of(request, tools, own))
     except NoImprovementError as error:
         if type(error) is NoImprovementError and len(tools.cut) == short:
             tools.results.keep_refusal(request, error, tools.recorder.warnings[before:])

@@ -4,9 +4,9 @@ One match of interleaved rounds tells what is faster while the machine is as it 
 later, may tell something else: threads of a baseline that wait for each other are fast in one process and slow in the
 next. So it takes two matches at least, a loss too, which is told as a range; the second is of those that were near the
 front in the first. It takes more where they do not agree on a win, and longer ones where the gain is too good to be
-believed at once. What is said in the end is the least gain of all of them, and the range that it lies in: what the
-matches gave, and what their rounds, drawn again, would have given (`spread`). It is a gain only where all of that range
-is above one.
+believed at once and the machine does other things. What is said in the end is the least gain of all of them, and the
+range that it lies in: what the matches gave, and what their rounds, drawn again, would have given (`spread`). It is a
+gain only where all of that range is above one.
 
 Matches are stored by all that they depend on: the same command ends the same way, and says when what it says was
 measured.
@@ -224,7 +224,9 @@ def _matches(
     ]
     found = [first]
     while len(found) < MATCHES and (len(found) == 1 or not settled(found)):
-        times = LONGER if max(m.ratio for m in found) > INCREDIBLE else 1
+        # Where nothing else runs, a gain is what it seems.
+        doubtful = first.load is None or first.load.crowded
+        times = LONGER if doubtful and max(m.ratio for m in found) > INCREDIBLE else 1
         try:
             with until.limited():
                 found.append(_result(again, bench.contest(again, times * ROUNDS, times * rounds_s)))

@@ -189,6 +189,7 @@ class Arena(ABC):
         self._next: Worker | None = None
         self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prism-arena")
         self._prepared: Future[Reply] | None = None
+        self._begun: Future[None] | None = None
 
     @property
     @abstractmethod
@@ -226,6 +227,9 @@ class Arena(ABC):
             if answer.get("error"):
                 found.append(Timed(c.name, None, classify(str(answer["error"])), str(answer["error"])))
                 continue
+            if answer.get("hopeless"):
+                found.append(Timed(c.name, None, Failure.HOPELESS, str(answer["hopeless"])))
+                continue
             failed = self._failed(c, tensors)
             found.append(Timed(c.name, None, *failed) if failed else Timed(c.name, summarise(answer["samples"])))
         return found
@@ -240,7 +244,7 @@ class Arena(ABC):
             rounds: how many are wanted.
             limit_s: what they should take at most, seconds.
         """
-        self._prepare()
+        self._ready()
         found = self._contest(contenders, rounds, limit_s)
         if isinstance(found, Match):
             return found
@@ -261,10 +265,29 @@ class Arena(ABC):
         """
         if self._arena is None or self._next is not None or not contenders:
             return
-        self._prepare()
+        self._ready()
         self._next = self._arena()
         request = self._request(contenders, 0) | {"prepare": True}
         self._prepared = self._preparing.submit(self._next.ask, request, self._limit_s(contenders))
+
+    def ahead(self) -> None:
+        """Begin to draw the inputs, and to work out what is right for them, and let the trials' child read them.
+
+        A search takes seconds, and one core.
+        """
+        self._begun = self._preparing.submit(self._begin)
+
+    def _begin(self) -> None:
+        self._prepare()
+        if self._arena is not None:
+            self._worker.ask(self._request((), 0) | {"prepare": True}, TIMING_LIMIT_S)
+
+    def _ready(self) -> None:
+        """What `_prepare` does, be it begun or not."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            wait([begun])  # whatever came of it: what is not there is made now, and fails here
+        self._prepare()
 
     def close(self) -> None:
         """Kill a child that was begun for a contest which is not to be."""
@@ -382,7 +405,7 @@ class Bench(Arena):
         source = self.program.source
         if isinstance(source, Path):
             return hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
-        self._prepare()
+        self._ready()
         return self._graph if self._export() else ""
 
     def _path(self, name: str) -> Path:
@@ -393,7 +416,7 @@ class Bench(Arena):
 
         A request that loses its child is tried again contender by contender, so that one bad kernel costs one trial.
         """
-        self._prepare()
+        self._ready()
         limit = TIMING_LIMIT_S * len(contenders)
         if not self.device.is_gpu:
             # torch has no fast half-precision product for most CPUs: a layer can take it a minute.

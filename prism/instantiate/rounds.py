@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.backends.interleave import interleave
-from prism.instantiate.spread import lower_quartile
+from prism.instantiate.spread import between, lower_quartile
 
 SAMPLE_S = 2e-3
 """A sample should take about this long, seconds, so that the clock does not count."""
@@ -59,6 +59,12 @@ HEATS = 4
 """Rounds that all contenders run; those that are near the best of their side run the others."""
 NEAR = 2.0
 """How many times the best of its side a contender may have taken to go on."""
+BLOCK = 8
+"""Rounds after which it is asked whether more of them would tell anything."""
+SURE = 1.05
+"""They would not where the gain is known so closely, as a ratio,"""
+CLEAR = 1.1
+"""and is no closer to 1 than this, or its inverse."""
 HOPELESS = 8.0
 """How many times the best of its side a call may have taken to be sampled at all, where it is endless, or as slow on
 every number of threads."""
@@ -262,9 +268,26 @@ def contest(
                 contenders[n].call_s = min(samples[n])
             count = rounds([contenders[n] for n in running], wanted, limit_s)
         turns = [contenders[n].turn for n in running]
-        for n, found in zip(running, interleave(turns, count), strict=True):
-            samples[n] += itertools.chain.from_iterable(found)
+        rest = count
+        while rest > 0:
+            for n, found in zip(running, interleave(turns, min(rest, BLOCK)), strict=True):
+                samples[n] += itertools.chain.from_iterable(found)
+            rest -= BLOCK
+            if count > BLOCK and not crowded and _known(samples, sides):
+                break
     return samples
+
+
+def _known(samples: Sequence[Sequence[float]], sides: Sequence[str]) -> bool:
+    """Whether the gain of one of two sides is so clear, and rounds vary so little, that more would say the same."""
+    names = sorted(set(sides))
+    if len(names) != 2:
+        return False
+    one, other = (
+        {str(n): s for n, (s, side) in enumerate(zip(samples, sides, strict=True)) if side == name} for name in names
+    )
+    low, high = between([(one, other)])
+    return high <= SURE * low and not 1 / CLEAR < low <= high < CLEAR
 
 
 def _near(

@@ -61,6 +61,7 @@ class Failure(StrEnum):
     HANG = "hang"
     WRONG = "wrong result"
     ROUNDING = "rounds worse than torch"
+    HOPELESS = "not worth timing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.backends.cpu.backend import CppBackend
-from prism.backends.cpu.build import check_compiler, products_folder, products_of
+from prism.backends.cpu.build import PRODUCTS_FOLDER, check_compiler, products_folder, products_of
 from prism.backends.cpu.kernel import TENSOR_TYPES
 from prism.backends.cpu.machine import Machine, describe
 from prism.cost.constraints import footprint, live_elements, tile_sizes
@@ -66,6 +66,8 @@ class CpuPlatform(Timed):
     """A bad kernel takes seconds, and nothing else can be timed meanwhile."""
     pool: Pool | None = None
     clock: Worker | None = None
+    products: Products | None = None
+    """What trials link, where `pool` compiles it."""
 
     @property
     def backend(self) -> CppBackend:
@@ -76,17 +78,14 @@ class CpuPlatform(Timed):
         """See Platform."""
         return CpuModel(sgraph, self.device, hints)
 
-    def worker(self) -> Worker:
-        """The child that runs kernels."""
-        return Worker(module_command(WORKER), cpu_environment(self.device.processors, cache=self.cache))
-
     def runner(self) -> KernelRunner:
         """See Platform."""
-        return KernelRunner("cpu", "compiled C++", self.worker(), self._compiled_ahead)
+        worker = trial_worker(self.device.processors, self.cache)
+        return KernelRunner("cpu", "compiled C++", worker, self._compiled_ahead)
 
-    def _compiled_ahead(self, module: Path, config: Config) -> Future[Reply] | None:
-        """Compiled as its user will compile it, not as trials are."""
-        request = compile_request(module, config) | {"whole": True}
+    def _compiled_ahead(self, module: Path, config: Config, quick: bool) -> Future[Reply] | None:
+        """Compiled as its user will compile it, or, where no user will, as trials are."""
+        request = compile_request(module, config) | {"whole": not quick}
         return None if self.pool is None else self.pool.submit(request, COMPILE_LIMIT_S + GRACE_S)
 
     def bench(self, program: Program, seed: int) -> Bench:
@@ -100,8 +99,9 @@ class CpuPlatform(Timed):
         """See Timed."""
         threads = self.device.processors
         pool, clock = compile_pool(threads, self.cache), trial_worker(threads, self.cache)
+        products = None if self.cache is None else Products(pool, self.cache)
         try:
-            yield replace(self, pool=pool, clock=clock)
+            yield replace(self, pool=pool, clock=clock, products=products)
         finally:
             pool.close()
             clock.close()
@@ -119,13 +119,12 @@ class CpuPlatform(Timed):
 
         Products that trials will link are compiled while the search takes one core.
         """
-        if self.pool is None or self.cache is None:
+        if self.products is None:
             return
         sums = (e for d in program.definitions for e in walk(d.expr) if isinstance(e, Reduce))
         if any(product_of(e.body, {e.axis}) for e in sums):
             types = sorted({TENSOR_TYPES[t.dtype] for t in program.inputs if t.dtype.is_float})
-            for request in product_requests([f"multiply-{kind}" for kind in types], self.cache):
-                self.pool.submit(request, COMPILE_LIMIT_S + GRACE_S)
+            self.products.begin(f"multiply-{kind}" for kind in types)
 
     def resources(self, sgraph: SGraph, config: Config, hints: Mapping[str, int]) -> tuple[Resources, ...]:
         """See Timed."""
@@ -133,7 +132,9 @@ class CpuPlatform(Timed):
 
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
-        compiler = CpuCompiler(self.backend, self.compiler, bench.hints, pool=self.pool, cache=self.cache)
+        compiler = CpuCompiler(
+            self.backend, self.compiler, bench.hints, pool=self.pool, cache=self.cache, products=self.products
+        )
         return Measuring(bench, compiler, shared=True, store=store)
 
 
@@ -150,6 +151,7 @@ class CpuCompiler:
         limit_s: seconds a compilation may take.
         pool: the worker processes, which then are not ended with it; its own when None.
         cache: where products are kept that are compiled once for all points; they are compiled with each when None.
+        products: those, where `pool` is lent; its own when None.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class CpuCompiler:
         limit_s: float = COMPILE_LIMIT_S,
         pool: Pool | None = None,
         cache: Path | None = None,
+        products: Products | None = None,
     ) -> None:
         self._backend = backend
         self._compiler = compiler
@@ -167,7 +170,7 @@ class CpuCompiler:
         self._limit_s = limit_s
         self._lent = pool is not None
         self._pool = pool or compile_pool(backend.threads, cache)
-        self._cache = cache
+        self._products = products or (None if cache is None else Products(self._pool, cache))
 
     @property
     def basis(self) -> str:
@@ -177,10 +180,8 @@ class CpuCompiler:
     def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
         requests = [compile_request(c.module, config, self._limit_s) for c, config in points]
-        if self._cache is not None:
-            products = sorted({name for c, _ in points for name in products_of(c.module)})
-            # What fails here is compiled with each point, and is said there.
-            list(self._pool.map(product_requests(products, self._cache), self._limit_s + GRACE_S))
+        if self._products is not None:
+            self._products.make({name for c, _ in points for name in products_of(c.module)})
         replies = list(self._pool.map(requests, self._limit_s + GRACE_S))
         return iter([self._outcome(c, config, r) for (c, config), r in zip(points, replies, strict=True)])
 
@@ -201,6 +202,33 @@ class CpuCompiler:
             self._pool.close()
 
 
+class Products:
+    """Matrix products that trials link, each compiled once a machine, beside whatever else is done.
+
+    Args:
+        pool: compiles them.
+        cache: where they are kept.
+    """
+
+    def __init__(self, pool: Pool, cache: Path) -> None:
+        self._pool = pool
+        self._folder = _products_in(cache)
+        self._begun: dict[str, Future[Reply]] = {}
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Begin to compile those that are not there, as `compile_product` names them."""
+        for name in sorted(set(names) - self._begun.keys()):
+            if not (self._folder / f"{name}.o").exists():
+                request = {"product": name, "folder": str(self._folder), "limit_s": COMPILE_LIMIT_S}
+                self._begun[name] = self._pool.submit(request, COMPILE_LIMIT_S + GRACE_S)
+
+    def make(self, names: Iterable[str]) -> None:
+        """Have them compiled, but for what cannot be: that is compiled with each source, and is said there."""
+        wanted = set(names)
+        self.begin(wanted)
+        wait([self._begun[name] for name in wanted & self._begun.keys()])
+
+
 def compile_request(module: Path, config: Config, limit_s: float = COMPILE_LIMIT_S) -> dict[str, object]:
     """What a worker is asked, so that a module is compiled for a configuration."""
     return {"compile": str(module), "config": config.encode(), "limit_s": limit_s}
@@ -212,21 +240,14 @@ def compile_pool(threads: int, cache: Path | None = None) -> Pool:
 
 
 def trial_worker(threads: int, cache: Path | None = None) -> Worker:
-    """The child that times trials, which are compiled as those of `compile_pool` are."""
+    """A child that runs modules which are compiled as those of `compile_pool` are: trials, and those of the gate."""
     return Worker(module_command(WORKER), _trial_environment(threads, cache))
 
 
 def _trial_environment(threads: int, cache: Path | None) -> dict[str, str]:
     """Where products are linked that were compiled apart: what is chosen in the end is compiled as its user will."""
     env = cpu_environment(threads, cache=cache)
-    return env if cache is None else {**env, "PRISM_CPP_PRODUCTS": str(_products_in(cache))}
-
-
-def product_requests(names: Iterable[str], cache: Path) -> list[dict[str, object]]:
-    """What a worker is asked, so that these products are there to be linked; nothing for those that are."""
-    folder = _products_in(cache)
-    missing = [name for name in names if not (folder / f"{name}.o").exists()]
-    return [{"product": name, "folder": str(folder), "limit_s": COMPILE_LIMIT_S} for name in missing]
+    return env if cache is None else {**env, PRODUCTS_FOLDER: str(_products_in(cache))}
 
 
 def _products_in(cache: Path) -> Path:

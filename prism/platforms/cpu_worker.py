@@ -26,7 +26,7 @@ from prism.backends.interleave import interleave
 from prism.backends.poison import Framed
 from prism.backends.tensors import save
 from prism.instantiate.machine_load import Watch, load_now, plain
-from prism.instantiate.rounds import LASTING, SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
+from prism.instantiate.rounds import HOPELESS, LASTING, SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
 from prism.process.serve import Answer, Request, one_line, serve
 from prism.sgraph.config import Config
 
@@ -53,12 +53,45 @@ def prepare_contenders(request: Request) -> Answer:
 
     torch.set_num_threads(threads())
     makes = contenders_on(Path(request["inputs"]))
-    for spec in request["contenders"]:
-        many = int(spec.get("threads") or threads())
+    specs: Sequence[Mapping[str, Any]] = request["contenders"]
+    seconds: dict[int, float] = {}
+    for n in made_in(specs):
+        if hopeless(n, specs, seconds):
+            continue
+        many = _threads_of(specs[n])
         torch.set_num_threads(many)
-        with suppress(Exception):  # the contest says what is wrong with it
-            makes.call(spec, many)
+        with suppress(Exception), torch.inference_mode():  # the contest says what is wrong with it
+            seconds[n] = Prepared(makes.call(specs[n], many)).call_s
     return {}
+
+
+def _threads_of(spec: Mapping[str, Any]) -> int:
+    return int(spec.get("threads") or threads())
+
+
+def made_in(specs: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The places of contenders in the order in which they are made: what may not be worth compiling comes last."""
+    return sorted(range(len(specs)), key=lambda n: specs[n]["kind"] == "compiled" and _threads_of(specs[n]) < threads())
+
+
+def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, float]) -> str:
+    """Why it is not worth compiling for fewer threads what is compiled for all of them; empty where it may be.
+
+    torch.compile takes many seconds for each number of threads.
+
+    Args:
+        n: its place.
+        specs: of all contenders.
+        seconds: what a call of those takes that are made, by place.
+    """
+    spec = specs[n]
+    if spec["kind"] != "compiled" or _threads_of(spec) == threads():
+        return ""
+    same = [m for m in seconds if {**specs[m], "threads": 0} == {**spec, "threads": 0}]
+    best = min((s for m, s in seconds.items() if specs[m].get("side") == spec.get("side")), default=0.0)
+    if not same or seconds[same[0]] <= HOPELESS * best:
+        return ""
+    return f"on {_threads_of(specs[same[0]])} threads it takes {seconds[same[0]] / best:.0f} times as long as the best"
 
 
 def time_contenders(request: Request) -> Answer:
@@ -77,17 +110,23 @@ def time_contenders(request: Request) -> Answer:
     limit_s = request.get("limit_s")
     makes = contenders_on(Path(request["inputs"]))
     queue = Queue()
-    most = max(int(s.get("threads") or threads()) for s in specs)
+    most = max(map(_threads_of, specs))
     crowded = limit_s is not None and most > 1 and load_now(most).crowded
     warm_s = WARM_S if limit_s is None else CROWDED_WARM_S if crowded else CONTEST_WARM_S
-    prepared: list[Prepared | None] = []
-    answers: list[dict[str, Any]] = []
+    prepared: list[Prepared | None] = [None] * len(specs)
+    answers: list[dict[str, Any]] = [{} for _ in specs]
     held: list[list[Any]] = []
-    for spec in specs:
+    for n in made_in(specs):
+        spec, known = specs[n], {m: p.call_s for m, p in enumerate(prepared) if p is not None}
+        # Threads that wait for each other may only have stalled.
+        why = "" if crowded or limit_s is None else hopeless(n, specs, known)
+        if why:
+            answers[n] = {"hopeless": why}
+            continue
         outputs = [torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in request["outputs"]]
         _poison(outputs)
         held.append(outputs)
-        many = int(spec.get("threads") or threads())
+        many = _threads_of(spec)
         ready = partial(torch.set_num_threads, many)
         try:
             ready()
@@ -96,13 +135,11 @@ def time_contenders(request: Request) -> Answer:
             with torch.inference_mode():
                 waited = queue if many == 1 else None
                 lasting = LASTING if crowded and many > 1 else 1
-                prepared.append(
-                    Prepared(call, SETTLE_S, warm_s, rest_s=rest_s, ready=ready, waited=waited, lasting=lasting)
+                prepared[n] = Prepared(
+                    call, SETTLE_S, warm_s, rest_s=rest_s, ready=ready, waited=waited, lasting=lasting
                 )
-            answers.append({})
         except Exception as error:
-            prepared.append(None)
-            answers.append({"error": one_line(error)})
+            answers[n] = {"error": one_line(error)}
     able = [p for p in prepared if p is not None]
     for outputs in held:
         _poison(outputs)
@@ -138,7 +175,13 @@ def run_module(request: Request) -> Answer:
 
     inputs = [torch.load(path) for path in request["inputs"]]
     framed = Framed(request["outputs"], "cpu")
-    CppBackend(threads()).run(Path(request["module"]), Config.decode(request["config"]), inputs, framed.outputs)
+    products = os.environ.get(build.PRODUCTS_FOLDER)
+    if not request.get("quick"):
+        os.environ.pop(build.PRODUCTS_FOLDER, None)  # what its user will run is compiled as one
+    try:
+        CppBackend(threads()).run(Path(request["module"]), Config.decode(request["config"]), inputs, framed.outputs)
+    finally:
+        os.environ.update({} if products is None else {build.PRODUCTS_FOLDER: products})
     return framed.answer(request["results"])
 
 

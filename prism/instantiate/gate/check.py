@@ -63,6 +63,7 @@ class Runner(Protocol):
         inputs: Sequence[Any],
         outputs: Sequence[tuple[tuple[int, ...], str]],
         samples: Sequence[Sample],
+        quick: bool = False,
     ) -> list[Output] | str:
         """The outputs, or one line about why there are none.
 
@@ -72,6 +73,7 @@ class Runner(Protocol):
             inputs: torch tensors on the CPU.
             outputs: shape and dtype of each output.
             samples: for each launch, which of its programs to run; None for all.
+            quick: whether nobody is given the configuration, so that it may be compiled in whatever way is quick.
         """
         ...
 
@@ -93,7 +95,7 @@ class KernelRunner(Closing):
         device: `interpreter`, `cuda`, or what the worker takes.
         name: what reports call it.
         worker: the child.
-        compiled: begins to compile a module for a configuration beside the child, if that is done.
+        compiled: begins to compile a module for a configuration, `quick` or not, beside the child, if that is done.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class KernelRunner(Closing):
         device: str,
         name: str,
         worker: Worker,
-        compiled: Callable[[Path, Config], Future[Reply] | None] = lambda module, config: None,
+        compiled: Callable[[Path, Config, bool], Future[Reply] | None] = lambda module, config, quick: None,
     ) -> None:
         self._device = device
         self._compiled = compiled
@@ -114,12 +116,12 @@ class KernelRunner(Closing):
         self._passed: dict[int, tuple[Any, Path]] = {}
         self._count = 0
 
-    def ahead(self, module: Path, configs: Iterable[Config]) -> None:
+    def ahead(self, module: Path, cases: Iterable[Case]) -> None:
         """Begin to compile a module for configurations that it will be run under, where that is done."""
-        for config in configs:
-            begun = self._compiled(module, config)
+        for case in {case.config.key(): case for case in cases}.values():
+            begun = self._compiled(module, case.config, case.quick)
             if begun is not None:
-                self._ahead[module, config.key()] = begun
+                self._ahead[module, case.config.key()] = begun
 
     def run(
         self,
@@ -128,6 +130,7 @@ class KernelRunner(Closing):
         inputs: Sequence[Any],
         outputs: Sequence[tuple[tuple[int, ...], str]],
         samples: Sequence[Sample],
+        quick: bool = False,
     ) -> list[Output] | str:
         """See Runner."""
         import torch
@@ -147,6 +150,7 @@ class KernelRunner(Closing):
             "results": str(results),
             "outputs": [[list(shape), dtype] for shape, dtype in outputs],
             "samples": list(samples),
+            "quick": quick,
         }
         reply = self._worker.ask(request, CASE_LIMIT_S + len(samples) * LAUNCH_LIMIT_S)
         if reply.ending is not Ending.ANSWERED:
@@ -416,7 +420,7 @@ def _run_case(
     tensors, wide = drawn.of(case)
     answers = drawn.answer(case, tensors, wide)
     shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
-    found = runner.run(module, case.config, [tensors[t.name] for t in sgraph.inputs], shapes, samples)
+    found = runner.run(module, case.config, [tensors[t.name] for t in sgraph.inputs], shapes, samples, case.quick)
     if isinstance(found, str):
         return math.inf, [found], False
     everything = all(s is None for s in samples)

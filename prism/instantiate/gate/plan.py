@@ -71,13 +71,19 @@ SHOWN = 24
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run: a kind of draw at one binding of the symbols, under one configuration."""
+    """One run: a kind of draw at one binding of the symbols, under one configuration.
+
+    Attributes:
+        draw, binding, config, seed, struck: see `draw_inputs`; the configuration is the kernels'.
+        quick: whether nobody is given the configuration: it makes the check quick.
+    """
 
     draw: str
     binding: Mapping[str, int]
     config: Config
     seed: int
     struck: tuple[str, ...] | None = None
+    quick: bool = False
 
     def __str__(self) -> str:
         at = ", ".join(f"{k}={v}" for k, v in sorted(self.binding.items()))
@@ -108,13 +114,13 @@ def plan_cases(
     others = [(b, quick) for b in (*shapes[3:], *shapes[1:2])]
     others = others or [(b, quick) for b in shapes if quick != config]
     ordinary = [*first[:1], *others, *first[1:]]
-    cases = [Case("normal", b, c, seed) for b, c in ordinary]
+    cases = [Case("normal", b, c, seed, quick=c != config) for b, c in ordinary]
     ragged = shapes[2:] or shapes
     for draw in DRAWS:
         if draw != "normal":
             for struck in struck_sets(program, draw):
                 n = len(cases)
-                cases.append(Case(draw, ragged[n % len(ragged)], quick, seed, struck))
+                cases.append(Case(draw, ragged[n % len(ragged)], quick, seed, struck, quick != config))
     return cases
 
 

@@ -41,8 +41,8 @@ void apart_multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int
                            int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
 #ifdef PRISM_APART
 template <int64_t MOST, bool FRESH, class B>
-void multiply_halves(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
-                     int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+PRISM_INLINE void multiply_halves(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+                                  int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
     apart_multiply_halves(FRESH, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
 }
 #else

@@ -453,9 +453,10 @@ template <class B>
 void apart_multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
                     int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
 #ifdef PRISM_APART
+// Inlined whatever the compiler does: a linker takes it for the function of that name that is compiled apart.
 template <int64_t MOST, bool FRESH, class B>
-void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
-              int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+PRISM_INLINE void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+                           int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
     apart_multiply(FRESH, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
 }
 #else
