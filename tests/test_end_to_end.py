@@ -150,7 +150,6 @@ DOORS = {
     "program.integers": "the bounds of names",
     "instantiate.measure": "the platform's compiler, and its child that times",
     "instantiate.gate.check": "the platform's compiler",
-    "instantiate.rematch": "a finalist's variants",
     "instantiate.study": "what makes trials",
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from test_measure import GPU, PROGRAM
 from test_ranges import CAUSAL, narrowed, resized
 from test_rematch import Clock, candidate, result, trial
 
-from prism.api.finalists import emitted
+from prism.api.finalists import challengers, emitted
 from prism.backends.protocol import arguments, load_module
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
@@ -244,7 +246,7 @@ def test_a_device_times_the_twins_of_the_best() -> None:
         def close(self) -> None:
             pass
 
-    def beside(best: Best) -> list[Config]:
+    def beside(_: Offered, best: Best) -> list[Config]:
         t = best.config.symbols["T"]
         made = replace(best.config, symbols={"T": 1 if t == 8 else 99}).having(persistent={"k": 1})
         return [] if t == 2 else [made]
@@ -252,9 +254,11 @@ def test_a_device_times_the_twins_of_the_best() -> None:
     clock = Clock()
     bench = Bench(PROGRAM, GPU, {}, worker=clock)
     found = result(trial(0, 8, 3e-6), trial(1, 2, 4e-6), trial(2, 4, 5e-6))
+    finalists: Any = [SimpleNamespace(variants=beside)] * 3
+    twins = challengers(found.ranking, finalists)
     try:
         with Measuring(bench, compiler=Compiling()) as measuring:
-            after = challenged(found, [candidate(n) for n in range(3)], measuring.remembered, beside)
+            after = challenged(found, [candidate(n) for n in range(3)], measuring.remembered, twins)
     finally:
         bench.close()
     # The two best candidates; the second one has no twin.

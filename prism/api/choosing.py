@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from prism.api.finalists import Finalist, emitted, emitting, finalists, formula_of
+from prism.api.finalists import Finalist, challengers, emitted, emitting, finalists, formula_of
 from prism.api.partitioned import merged_checks
 from prism.api.records import Choice, Request
 from prism.api.region_search import SearchResult
@@ -39,7 +39,7 @@ from prism.instantiate.gate.plan import plan_cases
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.machine_load import others_now
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
-from prism.instantiate.options import Offered, foreign
+from prism.instantiate.options import foreign
 from prism.instantiate.rematch import challenged, rematch
 from prism.instantiate.study import LEADERS, Best, Failure, TuneResult, leading, tune
 from prism.platforms.estimating import Estimating
@@ -250,7 +250,7 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                     tuned,
                     [f.candidate for f in chosen],
                     evaluator.remembered,
-                    lambda b: chosen[b.candidate].variants(Offered.TIMING, b),
+                    challengers(tuned.ranking, chosen),
                 )
                 tuned = rematch(tuned, [f.candidate for f in chosen], evaluator)
             detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}")

@@ -14,6 +14,7 @@ from prism.api.region_search import SearchResult
 from prism.backends.protocol import write_module
 from prism.cost.model import CostModel
 from prism.instantiate.options import Offered, Option, variants
+from prism.instantiate.proposals import Point
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Candidate
 from prism.platforms.platform import Platform
@@ -23,6 +24,8 @@ from prism.sgraph.show import key
 
 FINALISTS = 4
 """Proved sGraphs that are compiled, beside the one that is as written."""
+CHALLENGED = 2
+"""Finalists whose best points' variants are timed."""
 ALIKE = 2
 """Finalists that cut the program in the same way."""
 POINTS = 256
@@ -51,6 +54,12 @@ class Finalist:
         """The variants of a point whose kernels are the same, so that nothing is compiled or checked anew."""
         made = self.variants(Offered.CHECKED, best)
         return [replace(best, config=c, seconds=self.model.seconds(c, best.resources)) for c in made]
+
+
+def challengers(ranking: Sequence[Best], chosen: Sequence[Finalist]) -> list[Point]:
+    """The variants of the fastest finalists' best points that are timed besides, once these are known."""
+    best = ranking[:CHALLENGED]
+    return [Point(b.candidate, config) for b in best for config in chosen[b.candidate].variants(Offered.TIMING, b)]
 
 
 def finalists(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import prism
-from prism.api.finalists import MINOR, Finalist, finalists
+from prism.api.finalists import MINOR, Finalist, challengers, finalists
 from prism.api.region_search import SearchBudget
 from prism.api.searching import search
 from prism.backends.protocol import Compiled, arguments, write_module
@@ -33,7 +33,7 @@ from prism.cost.model import Model
 from prism.folders import cache_or_spare
 from prism.instantiate.cache import version_of
 from prism.instantiate.lock import program_hash
-from prism.instantiate.options import Offered, Option
+from prism.instantiate.options import Option
 from prism.instantiate.rematch import challenged
 from prism.instantiate.space import Space
 from prism.instantiate.study import DEFAULT_BUDGET, Candidate, Outcome, over_limit, tune
@@ -199,7 +199,7 @@ def _tried(
     """For each finalist, what was tried of it: a study's trials, variants that a device shall judge, and the spread."""
     candidates = [f.candidate for f in chosen]
     tuned = tune(candidates, evaluator, region=program_hash(program), budget=effort.points)
-    tuned = challenged(tuned, candidates, evaluator.evaluate, lambda b: chosen[b.candidate].variants(Offered.TIMING, b))
+    tuned = challenged(tuned, candidates, evaluator.evaluate, challengers(tuned.ranking, chosen))
     found: list[list[dict[str, Any]]] = [[] for _ in chosen]
     for t in tuned.trials:
         found[t.point.candidate].append(entry(chosen[t.point.candidate], t.point.config, t.outcome))

@@ -18,8 +18,6 @@ LEADERS = 8
 """Trials that are timed again, at most."""
 WITHIN = 1.5
 """How many times the least time a trial may have taken to be timed again."""
-CHALLENGED = 2
-"""Candidates whose best points' variants are timed."""
 REPEATS = 12
 """Samples of each."""
 
@@ -52,7 +50,7 @@ def challenged(
     found: TuneResult,
     candidates: Sequence[Candidate],
     evaluate: Callable[[Sequence[tuple[Candidate, Config]]], Iterable[Outcome]],
-    variants: Callable[[Best], Sequence[Config]],
+    points: Sequence[Point],
 ) -> TuneResult:
     """The result with variants of the fastest candidates' best points as trials besides.
 
@@ -60,9 +58,8 @@ def challenged(
         found: what a study found.
         candidates: the study's.
         evaluate: turns points into outcomes as it did for the trials.
-        variants: of a point, configurations that are in no space.
+        points: the variants, which are in no space.
     """
-    points = [Point(b.candidate, config) for b in found.ranking[:CHALLENGED] for config in variants(b)]
     outcomes = evaluate([(candidates[p.candidate], p.config) for p in points])
     trials = [Trial(p, o) for p, o in zip(points, outcomes, strict=True)]
     timed = [
