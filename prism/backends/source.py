@@ -12,6 +12,7 @@ import sympy
 from prism.backends.tile import GridAxis, identifier
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent
+from prism.sgraph.nodes import SGraph
 
 WIDTH = 120
 
@@ -58,6 +59,25 @@ class Lines:
 
 class Writer(Lines):
     """Python."""
+
+    def paste(self, source: str) -> None:
+        """Source that stands as it is, two lines below what is before it."""
+        self.blank(2)
+        self.lines(source.strip("\n").splitlines())
+
+    def describe(self, kernels: str, formula: str, sgraph: SGraph) -> None:
+        """A module's docstring: what its kernels are, what they compute, and what they implement."""
+        self.line(f'"""{sgraph.name}: {kernels}, written by prism.')
+        self.line()
+        for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines():
+            self.line(f"    {line}".rstrip())
+        self.line()
+        self.line("The sGraph that it implements, with its tile sizes unbound:")
+        self.line()
+        for line in str(sgraph).replace("\\", "\\\\").rstrip().splitlines():
+            self.line(f"    {line}".rstrip())
+        self.line('"""')
+        self.blank()
 
     def call(self, head: str, args: list[str], tail: str = "") -> None:
         """`head(args)tail` on one line, or with one argument a line where that is too long."""

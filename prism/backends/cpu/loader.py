@@ -18,7 +18,6 @@ from prism.backends.tile import TileModule, identifier, scalars
 from prism.program.extents import mul
 from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
-from prism.sgraph import show
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
@@ -405,7 +404,8 @@ def loader_text(
         ranges: the lengths that it is for, by symbol.
     """
     w = Writer()
-    _header(w, sgraph, formula, len(module.launches))
+    many = len(module.launches)
+    w.describe(f"{many} C++ kernel{'s' * (many != 1)}, compiled on first use", formula, sgraph)
     pasted = (files("prism.backends.cpu") / "support.py").read_text(encoding="utf-8")
     _, imports, rest = pasted.split("\n\n", 2)
     for line in [
@@ -423,9 +423,7 @@ def loader_text(
     w.blank()
     optional = ((WEIGHT, weights), (CONSTANT, returned), (STATED, any(t.stated for t in module.inputs)))
     for source in (rest, RUNTIME, *(text for text, wanted in optional if wanted)):
-        w.blank(2)
-        for line in source.strip("\n").splitlines():
-            w.line(line)
+        w.paste(source)
     w.blank(2)
     _launcher(w, module, formula, weights, returned, ranges or {})
     return w.text
@@ -433,20 +431,6 @@ def loader_text(
 
 def _import_order(line: str) -> tuple[bool, str]:
     return line.startswith("from"), line
-
-
-def _header(w: Writer, sgraph: SGraph, formula: str, launches: int) -> None:
-    w.line(f'"""{sgraph.name}: {launches} C++ kernel{"s" * (launches != 1)}, compiled on first use, written by prism.')
-    w.line()
-    for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines():
-        w.line(f"    {line}".rstrip())
-    w.line()
-    w.line("The sGraph that it implements, with its tile sizes unbound:")
-    w.line()
-    for line in show.text(sgraph).replace("\\", "\\\\").rstrip().splitlines():
-        w.line(f"    {line}".rstrip())
-    w.line('"""')
-    w.blank()
 
 
 def _configs(

@@ -30,7 +30,6 @@ from prism.backends.triton.options.printed import Printed
 from prism.errors import BackendError
 from prism.program.nodes import SymbolRange
 from prism.program.returned import Made, Returned
-from prism.sgraph import show
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
@@ -122,7 +121,8 @@ def _text(
             kernels.blank(2)
             _together(launch, tensors.pointer, kernels, stages, [e.descriptors for e in emitters])
     w = Writer()
-    _header(w, sgraph, formula, len(module.launches))
+    many = len(module.launches)
+    w.describe(f"{many} Triton kernel{'s' * (many != 1)}", formula, sgraph)
     if module.before:
         w.line("import weakref")
     if weights:
@@ -137,8 +137,8 @@ def _text(
     w.blank()
     _configs(w, configs, shapes)
     for name in sorted(helpers):
-        _paste(w, HELPERS[name])
-    _paste(w, kernels.text)
+        w.paste(HELPERS[name])
+    w.paste(kernels.text)
     host = HostEmitter(module, signature, w, printed)
     w.blank(2)
     for o in printed:
@@ -155,13 +155,13 @@ def _text(
     )
     for o in printed:
         if o.source:
-            _paste(w, o.source)
+            w.paste(o.source)
     for source in (text for text, wanted in optional if wanted):
-        _paste(w, source)
+        w.paste(source)
     w.blank(2)
     host.launcher(formula)
     around = next((o.captured for o in printed if o.captured), "torch.cuda.graph(graph)")
-    _paste(w, CAPTURE.format(name=capture, entry=entry, around=around))
+    w.paste(CAPTURE.format(name=capture, entry=entry, around=around))
     return w.text
 
 
@@ -215,27 +215,6 @@ def _as_defined(module: TileModule) -> list[TileLaunch]:
     by_name = {launch.name: launch for launch in module.launches}
     called = {fold.split: by_name.pop(fold.combine) for fold in module.folds}
     return [x for name, launch in by_name.items() for x in (called.get(name), launch) if x is not None]
-
-
-def _paste(w: Writer, source: str) -> None:
-    w.blank(2)
-    for line in source.strip("\n").splitlines():
-        w.line(line)
-
-
-def _header(w: Writer, sgraph: SGraph, formula: str, launches: int) -> None:
-    safe = formula.strip().replace("\\", "\\\\").replace('"""', "'''")
-    w.line(f'"""{sgraph.name}: {launches} Triton kernel{"s" * (launches != 1)}, written by prism.')
-    w.line()
-    for line in safe.splitlines():
-        w.line(f"    {line}".rstrip())
-    w.line()
-    w.line("The sGraph that it implements, with its tile sizes unbound:")
-    w.line()
-    for line in show.text(sgraph).replace("\\", "\\\\").rstrip().splitlines():
-        w.line(f"    {line}".rstrip())
-    w.line('"""')
-    w.blank()
 
 
 def _configs(w: Writer, configs: Mapping[str, Sequence[Config]], shapes: Mapping[str, Sequence[Ranges]]) -> None:

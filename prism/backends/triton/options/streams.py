@@ -117,8 +117,6 @@ class PrintedStreams(Printed):
             writer.line("}")
             text = text.replace(_FOLDED, _WITH_FOLDS)
             text = text.replace("        found =", '        folded = config.get("folded", ())\n        found =')
-        writer.blank(2)
-        for line in text.strip("\n").splitlines():
-            writer.line(line)
+        writer.paste(text)
         writer.blank(2)
         writer.line("@_on_streams")
