@@ -335,3 +335,13 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not ((ROOT if page == "README.md" else ROOT / "docs") / target).exists()
     ]
     assert not missing
+
+
+def test_every_folder_has_its_line_in_the_readme_and_its_paragraph() -> None:
+    folders = sorted(p.parent.name for p in (ROOT / "prism").glob("*/__init__.py"))
+    table = PAGES["README.md"].split("## Which file does what")[1].split("\n## ")[0]
+    assert [f for f in folders if f"`prism/{f}/" not in table] == []
+    assert [f for f in folders if f"**`prism/{f}`**" not in PAGES["architecture.md"]] == []
+    # And the other way round: what they name is there.
+    named = re.findall(r"`(prism/[\w/]+(?:/|\.py))`", table + PAGES["architecture.md"])
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []

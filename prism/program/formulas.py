@@ -11,6 +11,7 @@ from functools import partial
 
 from prism.program.fold import div, op, sub
 from prism.program.nodes import Const, Expr, Map
+from prism.program.ops import OPS
 
 _LN2 = math.log(2.0)
 
@@ -149,22 +150,7 @@ def acos(x: Expr) -> Expr:
     return op("mul", Const(2.0), op("atan", div(op("sqrt", below), op("sqrt", above))))
 
 
-_SAME_NAME = (
-    "neg",
-    "exp",
-    "log",
-    "sqrt",
-    "sin",
-    "cos",
-    "tanh",
-    "atan",
-    "erf",
-    "sigmoid",
-    "abs",
-    "sign",
-    "floor",
-    "round",
-)
+_SAME_NAME = tuple(name for name, o in OPS.items() if o.arity == 1 and not o.boolean and name != "recip")
 
 UNARY: Mapping[str, Callable[[Expr], Expr]] = {
     **{name: partial(op, name) for name in _SAME_NAME},
