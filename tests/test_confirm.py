@@ -18,6 +18,7 @@ from test_measure import GPU, GRAPH, PROGRAM
 
 import prism
 from prism.api import optimize
+from prism.api.records import not_timed
 from prism.errors import NoImprovementError, UsageError
 from prism.events import Argument, ContenderReport, MeasurementReport, RunReport
 from prism.instantiate.cache import Cache, Store
@@ -25,15 +26,17 @@ from prism.instantiate.confirm import (
     AGREE,
     MATCHES,
     Confirmation,
+    Standing,
     confirm,
     confirmation_from,
     installed,
     plain_confirmation,
 )
 from prism.instantiate.machine_load import Load, Watch, busy_seconds
-from prism.instantiate.measure import KERNEL, Bench, Contender, summarise
+from prism.instantiate.measure import KERNEL, Bench, Contender, Timed, summarise
 from prism.instantiate.rounds import BLOCK, HEATS, LONGER, Prepared, contest
 from prism.instantiate.study import Failure
+from prism.platforms.contenders import why_not_compiled
 from prism.platforms.cpu_worker import hopeless, made_in
 from prism.process.child import run_tool
 from prism.process.deadline import NEVER, Deadline
@@ -137,6 +140,28 @@ def test_what_is_compiled_for_all_threads_and_has_no_chance_is_not_compiled_for_
     assert not hopeless(3, specs, {0: 1.0, 1: 1.5, 2: 7.0, 4: 0.1}), "of kernels it need not be near"
     assert not hopeless(3, specs, {0: 1.0, 1: 1.5}), "the other did not run"
     assert not hopeless(1, specs, {0: 99.0, 4: 0.1}), "what costs nothing to make is timed"
+
+
+def test_of_a_cpp_compiler_that_failed_the_reason_is_told_and_not_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "C++ compile error\n\nCommand:\ng++ "
+        + 80 * "-O3 "
+        + "\n\nOutput:\nIn file x.cpp\nld: cannot find -ltorch\n\nSet A=1\n"
+    )
+    assert why_not_compiled(RuntimeError(text)) == "C++ compile error: ld: cannot find -ltorch"
+    assert why_not_compiled(ValueError("no graph")) == "ValueError: no graph"
+    monkeypatch.setattr(torch, "__file__", "/my models/torch/__init__.py")
+    assert "'/my models/torch': its compiler fails where a path has spaces" in why_not_compiled(RuntimeError(text))
+
+
+def test_what_fails_alike_on_all_threads_is_said_once() -> None:
+    def standing(threads: int, why: str) -> Standing:
+        return Standing("torch.compile", "baseline", threads, Timed("", None, Failure.CRASH, why))
+
+    alike = [standing(4, "no graph"), standing(1, "no graph")]
+    assert not_timed(alike) == {"torch.compile on 4 threads and on 1": "no graph"}
+    assert len(not_timed([standing(4, "no graph"), standing(1, "no time")])) == 2
+    assert not not_timed(alike, but=Failure.CRASH)
 
 
 def test_a_first_call_that_stalls_does_not_decide() -> None:

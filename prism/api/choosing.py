@@ -20,7 +20,7 @@ import numpy as np
 
 from prism.api.finalists import Finalist, challengers, emitted, emitting, finalists, formula_of
 from prism.api.partitioned import merged_checks
-from prism.api.records import Choice, Request
+from prism.api.records import Choice, Request, not_timed
 from prism.api.region_search import SearchResult
 from prism.api.results import Results, results_of
 from prism.api.time_limit import CLOSING_S, SHORT_CASES, TRIED
@@ -489,9 +489,8 @@ def confirmed(
         winner = chosen[best.candidate]
         best = replace(best, seconds=ours.seconds)
         choice = replace(choice, proved=winner.proved, best=best, model=winner.model, checked=checked)
-    for s in outcome.matches[0].standings:
-        if s.side == BASELINE and s.timed.failure not in (None, Failure.HOPELESS):
-            tools.recorder.warn(f"{on_threads(s.name, s.threads)} is not compared with: {s.timed.detail}")
+    for name, why in not_timed(outcome.matches[0].standings, but=Failure.HOPELESS).items():
+        tools.recorder.warn(f"{name} is not compared with: {why}")
     if theirs is None:
         return choice
     return replace(

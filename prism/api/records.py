@@ -33,11 +33,11 @@ from prism.events import (
     Recorder,
     RunReport,
 )
-from prism.instantiate.confirm import Confirmation
+from prism.instantiate.confirm import Confirmation, Standing
 from prism.instantiate.lock import make_lock, versions
 from prism.instantiate.measure import BASELINE, KERNEL
 from prism.instantiate.options import shown
-from prism.instantiate.study import Best, TuneResult
+from prism.instantiate.study import Best, Failure, TuneResult
 from prism.platforms.platform import Platform
 from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program.assumptions import facts
@@ -273,13 +273,11 @@ def measured(
     kernel, baseline = deciding.best(KERNEL), deciding.best(BASELINE)
     met = {(s.name, s.threads) for s in deciding.standings}
     others = [s for s in found.matches[0].standings if s.side == BASELINE and (s.name, s.threads) not in met]
-    left_out = dict(missing)
+    left_out = {**missing, **not_timed([*deciding.standings, *others])}
     contenders = []
     for s in (*deciding.standings, *others):
         m = s.timed.measurement
-        if m is None:
-            left_out[on_threads(OURS if s.side == KERNEL else s.name, s.threads)] = s.timed.detail
-        elif s.side == BASELINE or (kernel is not None and s.name == kernel.name):
+        if m is not None and (s.side == BASELINE or (kernel is not None and s.name == kernel.name)):
             name, chosen = OURS if s.side == KERNEL else s.name, s in (kernel, baseline)
             contenders.append(ContenderReport(name, s.threads, m.lower, m.median, m.upper, m.samples, chosen))
     return MeasurementReport(
@@ -296,6 +294,19 @@ def measured(
         found.won,
         others_now,
     )
+
+
+def not_timed(standings: Sequence[Standing], but: Failure | None = None) -> dict[str, str]:
+    """Contenders that have no time, and why, but for one reason; what fails alike on several threads is said once."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    for s in standings:
+        if s.timed.failure not in (None, but):
+            name = OURS if s.side == KERNEL else s.name
+            alike.setdefault((name, s.timed.detail), []).append(s.threads)
+    return {
+        on_threads(name, many[0]) + "".join(f" and on {n}" for n in many[1:]): why
+        for (name, why), many in alike.items()
+    }
 
 
 def _not_compared(program: Program) -> list[str]:

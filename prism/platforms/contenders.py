@@ -101,6 +101,20 @@ def _picked(call: Call, places: Sequence[int]) -> Sequence[Any]:
     return [results[n] for n in places]
 
 
+def why_not_compiled(error: Exception) -> str:
+    """What torch's compiler says; where a C++ compiler failed, its reason without its command, which is far longer."""
+    said, _, rest = str(error).partition("\n\nCommand:")
+    output = rest.partition("Output:\n")[2].partition("\n\n")[0].splitlines()
+    lines = [line for line in output if "error" in line or "cannot" in line] or output
+    if not lines:
+        return f"{type(error).__name__}: {said}"
+    folder = Path(torch.__file__).parent
+    spaced = (
+        f" (torch lies in {str(folder)!r}: its compiler fails where a path has spaces)" if " " in str(folder) else ""
+    )
+    return f"{said}: {lines[0]}{spaced}"
+
+
 @contextmanager
 def _limited(seconds: float | None, what: str) -> Iterator[None]:
     """Interrupt what takes longer; only in the main thread, where signals arrive."""
@@ -188,8 +202,8 @@ class Contenders:
             with _limited(spec.get("compile_s"), "torch.compile"), torch.inference_mode():
                 call()  # compiles: that is no time of a call
         except Exception as error:
-            self._failed[key] = f"{type(error).__name__}: {error}"
-            raise
+            self._failed[key] = why_not_compiled(error)
+            raise RuntimeError(self._failed[key]) from error
         return call
 
     def _function(self, spec: Mapping[str, Any]) -> tuple[Callable[..., Any], list[torch.Tensor]]:
