@@ -23,7 +23,7 @@ from prism.api.partitioned import merged_checks
 from prism.api.records import Choice, Request, not_timed
 from prism.api.region_search import SearchResult
 from prism.api.results import Results, results_of
-from prism.api.time_limit import CLOSING_S, SHORT_CASES, TRIED
+from prism.api.time_limit import CLOSING_S, PART_TRIED, SHORT_CASES, TRIED
 from prism.errors import (
     CompilerError,
     NoImprovementError,
@@ -94,6 +94,7 @@ class Tools:
         studies: where the journals of studies are kept.
         time: when all of it ends.
         cut: what was cut short for that.
+        part: whether what is chosen becomes a part of another module, which is compiled and checked as one.
     """
 
     platform: Platform
@@ -106,6 +107,7 @@ class Tools:
     studies: Path
     time: Deadline
     cut: list[str]
+    part: bool = False
 
 
 def tools_of(
@@ -236,7 +238,7 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                 seed=request.seed,
                 anew=tools.store.anew and bench is not None,
                 on_trial=partial(tools.recorder.count, "trials"),
-                until=tools.time.part(TRIED),
+                until=tools.time.part(PART_TRIED if tools.part else TRIED),
                 least=evaluator.least if isinstance(evaluator, Estimating) else None,
             )
             goal = min(request.trials, tuned.feasible)
@@ -297,7 +299,8 @@ def right_of(
     close = [b for b in waiting if b.seconds <= CLOSE * waiting[0].seconds]
     for best in close[:wanted]:
         c = chosen[best.candidate].candidate
-        cases = plan_cases(request.program, c.sgraph, best.config, c.points[:ALTERNATIVES], request.seed)[:limit]
+        offered = c.points[:ALTERNATIVES]
+        cases = plan_cases(request.program, c.sgraph, best.config, offered, request.seed, tools.part)[:limit]
         tools.runner.ahead(c.module, cases)
     for best in waiting:
         if passed and best not in close:
@@ -313,6 +316,7 @@ def right_of(
             alternatives=c.points[:ALTERNATIVES],
             limit=limit,
             drawn=drawn,
+            part=tools.part,
         )
         if report.passed:
             passed.append((best, report.summary()))

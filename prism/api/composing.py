@@ -250,7 +250,7 @@ def _each_chosen(
                 with tools.recorder.within(1, which):
                     before = until.left
                     least = max(LEAST_S, 2.0 * short)
-                    choices[key_] = _in_time(own, r.result, replace(tools, time=until), place, left, least)
+                    choices[key_] = _in_time(own, r.result, replace(tools, time=until, part=True), place, left, least)
                     if until.finite and not choices[key_].tuned.trials:
                         short = max(short, before - until.left)
             except (NoImprovementError, VerificationError, CompilerError) as error:

@@ -17,6 +17,8 @@ ALL_SEARCHED = 0.75
 """The share that the searches of all regions may take: without one of them there is nothing to put together."""
 TRIED = 0.4
 """The share of the time that is left which trials may take: checks and the confirmation need the rest."""
+PART_TRIED = 0.7
+"""The share of a region's time which trials may take: it meets no baseline, and what is checked is compiled then."""
 TUNED = 0.6
 """The share of the time that is left which all regions may take: composing and the confirmation need the rest."""
 ENDING_S = 16.0

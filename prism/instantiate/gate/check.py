@@ -236,6 +236,7 @@ def check_module(
     alternatives: Sequence[Config] = (),
     limit: int | None = None,
     drawn: Drawn | None = None,
+    part: bool = False,
 ) -> CheckReport:
     """Check an emitted module.
 
@@ -250,11 +251,12 @@ def check_module(
         limit: run the first so many cases (ordinary inputs, other shapes first); all when None.
         drawn: of the same program, where several modules are checked: what they have in common is drawn, and computed
             in float64, once.
+        part: as of `plan_cases`.
     """
     if drawn is None:
         runner.forget()
         drawn = Drawn(program)
-    cases = plan_cases(program, sgraph, config, alternatives, seed)[:limit]
+    cases = plan_cases(program, sgraph, config, alternatives, seed, part)[:limit]
     return _checked(drawn, module, sgraph, cases, runner)
 
 

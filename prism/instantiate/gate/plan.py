@@ -75,7 +75,7 @@ class Case:
 
     Attributes:
         draw, binding, config, seed, struck: see `draw_inputs`; the configuration is the kernels'.
-        quick: whether nobody is given the configuration: it makes the check quick.
+        quick: whether nobody is given the module under the configuration: it makes the check quick, or is a part's.
     """
 
     draw: str
@@ -96,7 +96,12 @@ class Case:
 
 
 def plan_cases(
-    program: Program, sgraph: SGraph, config: Config, alternatives: Sequence[Config] = (), seed: int = 0
+    program: Program,
+    sgraph: SGraph,
+    config: Config,
+    alternatives: Sequence[Config] = (),
+    seed: int = 0,
+    part: bool = False,
 ) -> list[Case]:
     """The cases, in order: ordinary inputs at every kind of shape, then each other draw at one of them.
 
@@ -106,6 +111,7 @@ def plan_cases(
         config: the chosen configuration.
         alternatives: other feasible ones: the quick configuration has no smaller tiles than these.
         seed: of the draws.
+        part: whether nobody is given the module: it is checked again as a part of another.
     """
     quick = quick_config(program, sgraph, config, alternatives)
     chosen, shapes = plan_bindings(program, sgraph, config), plan_bindings(program, sgraph, quick)
@@ -114,13 +120,13 @@ def plan_cases(
     others = [(b, quick) for b in (*shapes[3:], *shapes[1:2])]
     others = others or [(b, quick) for b in shapes if quick != config]
     ordinary = [*first[:1], *others, *first[1:]]
-    cases = [Case("normal", b, c, seed, quick=c != config) for b, c in ordinary]
+    cases = [Case("normal", b, c, seed, quick=part or c != config) for b, c in ordinary]
     ragged = shapes[2:] or shapes
     for draw in DRAWS:
         if draw != "normal":
             for struck in struck_sets(program, draw):
                 n = len(cases)
-                cases.append(Case(draw, ragged[n % len(ragged)], quick, seed, struck, quick != config))
+                cases.append(Case(draw, ragged[n % len(ragged)], quick, seed, struck, part or quick != config))
     return cases
 
 
