@@ -150,7 +150,7 @@ class Footprint:
     width: dict[str, int] = field(default_factory=dict)
     tensor_of: dict[str, str] = field(default_factory=dict)
     in_place: frozenset[str] = frozenset()
-    _shapes: list[tuple[tuple[Axis, ...], ...]] | None = None
+    _shapes: list[frozenset[tuple[tuple[Axis, ...], int]]] | None = None
 
     @property
     def full_precision(self) -> bool:
@@ -162,24 +162,25 @@ class Footprint:
         """The shapes of all tiles, as their axes."""
         return frozenset(self.axes.values())
 
-    def live_shapes(self) -> list[tuple[tuple[Axis, ...], ...]]:
-        """For each maximal live set, the shapes of its tiles."""
+    def live_shapes(self) -> list[frozenset[tuple[tuple[Axis, ...], int]]]:
+        """For each maximal live set, the shapes of its tiles, and how many tiles have each."""
         if self._shapes is None:
             maximal: list[frozenset[str]] = []
-            for s in sorted(self.live, key=len, reverse=True):
+            for s in sorted(dict.fromkeys(self.live), key=len, reverse=True):
                 if not any(s <= m for m in maximal):
                     maximal.append(s)
-            shapes = [tuple(sorted((self.axes[v] for v in s), key=str)) for s in maximal]
+            shapes = [frozenset(Counter(self.axes[v] for v in s).items()) for s in maximal]
             self._shapes = list(dict.fromkeys(shapes))
         return self._shapes
 
 
-def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
-    """The kernel's liveness, matrix products and staged loads."""
-    all_axes = value_axes(kernel)
+def footprint(kernel: Kernel, sgraph: SGraph, all_axes: Mapping[str, tuple[Axis, ...]] | None = None) -> Footprint:
+    """The kernel's liveness, matrix products and staged loads; `all_axes` are its values' (`value_axes`), if known."""
+    all_axes = all_axes if all_axes is not None else value_axes(kernel)
     dropped = {a for a, r in kernel.roles if drops_dimension(r) or a.extent == 1}
     f = Footprint(kernel, {v: tuple(a for a in axes if a not in dropped) for v, axes in all_axes.items()})
     all_statements = list(kernel.statements())
+    used = {id(s): _uses(s) for s in all_statements}
     dot_operands: set[str] = set()
     other_uses: set[str] = set()
     virtual: set[str] = set()
@@ -193,7 +194,7 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
                 else:
                     other_uses |= {lhs, rhs}
             case Load(dst, tensor, _) | Gather(dst, tensor, _):
-                other_uses.update(_uses(s))
+                other_uses.update(used[id(s)])
                 f.tensor_of[dst] = tensor
                 f.width[tensor] = sgraph.tensor(tensor).dtype.bytes
             case Position(dst):
@@ -204,9 +205,9 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
                     virtual.add(dst)
                 other_uses.update(names)
             case _:
-                other_uses.update(_uses(s))
+                other_uses.update(used[id(s)])
     in_shared = {v for v in f.tensor_of if v in dot_operands and v not in other_uses}
-    uses = Counter(u for s in all_statements for u in _uses(s))
+    uses = Counter(u for s in all_statements for u in used[id(s)])
     products = {s.dst for s in all_statements if isinstance(s, Contract)}
     passed = passed_on(kernel)
     values = {s.dst: s.src for s in all_statements if isinstance(s, TileReduce)}
@@ -222,7 +223,7 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
     }
     f.staged = [v for v in f.tensor_of if v in dot_operands and v in in_loops]
     f.held = [v for v in f.tensor_of if v in in_shared and v not in in_loops]
-    _liveness(kernel.body, frozenset(), frozenset(virtual | in_shared | f.in_place), f.live)
+    _liveness(kernel.body, frozenset(), frozenset(virtual | in_shared | f.in_place), used, f.live)
     return f
 
 
@@ -239,9 +240,21 @@ def _carried(s: Accumulate | Scan) -> tuple[str, ...]:
 
 
 def _liveness(
-    body: Sequence[Stmt], after: frozenset[str], skipped: frozenset[str], found: list[frozenset[str]]
+    body: Sequence[Stmt],
+    after: frozenset[str],
+    skipped: frozenset[str],
+    used: Mapping[int, tuple[str, ...]],
+    found: list[frozenset[str]],
 ) -> frozenset[str]:
-    """Collects the live sets of a body, backwards; returns what is live before it."""
+    """Collects the live sets of a body, backwards; returns what is live before it.
+
+    Args:
+        body: the statements.
+        after: what is live behind them.
+        skipped: what is in no register.
+        used: by the statement's `id`, what it uses.
+        found: the live sets.
+    """
     live = after
     for s in reversed(body):
         if isinstance(s, Loop):
@@ -249,10 +262,10 @@ def _liveness(
             carriers = [x for x in s.body if isinstance(x, Accumulate | Scan)]
             mine = frozenset(name for x in carriers for name in _carried(x))
             defined = {x.dst for x in statements(s.body) if not isinstance(x, (Loop, Store))}
-            outer = frozenset(u for x in statements(s.body) for u in _uses(x)) - defined - skipped
+            outer = frozenset(u for x in statements(s.body) for u in used[id(x)]) - defined - skipped
             live = live | outer
             made = frozenset(x.dst for x in carriers)
-            _liveness(s.body, live - made | mine, skipped, found)
+            _liveness(s.body, live - made | mine, skipped, used, found)
             live = live - made - mine
             continue
         dst = None if isinstance(s, Store) else s.dst
@@ -260,7 +273,7 @@ def _liveness(
             found.append(live | {dst})
         if dst is not None and not isinstance(s, Accumulate | Scan):
             live = live - {dst}
-        live = live | (frozenset(_uses(s)) - skipped)
+        live = live | (frozenset(used[id(s)]) - skipped)
     return live
 
 
@@ -290,10 +303,13 @@ def elements(shape: Sequence[Axis], sizes: Mapping[Axis, Any]) -> Any:
 def live_elements(f: Footprint, sizes: Mapping[Axis, Any]) -> Any:
     """The most elements that are in registers at the same time."""
     most: Any = 0
+    each: dict[tuple[Axis, ...], Any] = {}
     for shapes in f.live_shapes():
         total: Any = 0
-        for shape in shapes:
-            total = total + elements(shape, sizes)
+        for shape, count in shapes:
+            if shape not in each:
+                each[shape] = elements(shape, sizes)
+            total = total + count * each[shape]
         most = _larger(most, total)
     return most
 
@@ -436,18 +452,25 @@ def first_unsatisfiable(f: Footprint, sgraph: SGraph, device: Device, hints: Map
         device: what it runs on.
         hints: a value for every symbol of the extents.
     """
+    if too_long(f, sgraph, hints):
+        return "int32_offsets"
+    ranges = domains(f, hints, device.tiles)
+    corner: dict[str, Any] = {**hints, **{d.symbol: d.low for d in ranges}}
+    if all(ok for _, ok in checks(f, device, corner)):
+        return None
+    return _over_grid(f, device, hints, ranges)
+
+
+def too_long(f: Footprint, sgraph: SGraph, hints: Mapping[str, int]) -> bool:
+    """Whether an offset in some tensor that the kernel touches takes more than 32 bits."""
     for name in (*f.kernel.reads, *f.kernel.writes):
         n = 1
         for extent in sgraph.tensor(name).shape:
             # A part count counts as its least: what is asked is whether any assignment is left.
             n *= value(extent, hints) if isinstance(extent, int) or _bound(extent, hints) else 1
         if n > INT32_MAX:
-            return "int32_offsets"
-    ranges = domains(f, hints, device.tiles)
-    corner: dict[str, Any] = {**hints, **{d.symbol: d.low for d in ranges}}
-    if all(ok for _, ok in checks(f, device, corner)):
-        return None
-    return _over_grid(f, device, hints, ranges)
+            return True
+    return False
 
 
 def _bound(extent: sympy.Expr, hints: Mapping[str, int]) -> bool:
@@ -508,7 +531,7 @@ def constraints(sgraph: SGraph, device: Device) -> tuple[Constraint, ...]:
             add("tile_elements", sympy.Le(total, tiles.elements), f"the tile alone would fill the {tiles.memory}")
         limit = (tiles.live or _register_elements(device, MAX_WARPS)) * REGISTER_BYTES
         for shapes in f.live_shapes():
-            total = sympy.Add(*(REGISTER_BYTES * elements(s, sizes) for s in shapes))
+            total = sympy.Add(*(REGISTER_BYTES * count * elements(s, sizes) for s, count in shapes))
             add(tiles.held, sympy.Le(total, limit), "the values that are live together would spill")
         if f.staged:
             stages = sympy.Symbol(f"stages_{launch_of[kernel.name]}", integer=True, positive=True)

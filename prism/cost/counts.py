@@ -345,9 +345,9 @@ def _tile_of(role: Role) -> tuple[Tile | None, sympy.Symbol | None]:
 class _Counter:
     """Walks a kernel once and collects its monomials."""
 
-    def __init__(self, kernel: Kernel, sgraph: SGraph) -> None:
+    def __init__(self, kernel: Kernel, sgraph: SGraph, ordered: Mapping[str, tuple[Axis, ...]]) -> None:
         self.kernel = kernel
-        self.ordered = value_axes(kernel)
+        self.ordered = ordered
         self.passed = passed_on(kernel)
         self.axes = {n: frozenset(a) for n, a in self.ordered.items()}
         self.tensors = sgraph.tensors
@@ -496,9 +496,15 @@ class _Counter:
         return Polynomial(tuple(self.monomial(c, a, loops, padded) for (a, loops), c in work.items()))
 
 
-def kernel_cost(kernel: Kernel, sgraph: SGraph) -> KernelCost:
-    """The symbolic cost of one kernel; the sGraph says how the tensors are stored."""
-    c = _Counter(kernel, sgraph)
+def kernel_cost(kernel: Kernel, sgraph: SGraph, axes: Mapping[str, tuple[Axis, ...]] | None = None) -> KernelCost:
+    """The symbolic cost of one kernel; the sGraph says how the tensors are stored.
+
+    Args:
+        kernel: the kernel.
+        sgraph: declares the tensors.
+        axes: of its values (`value_axes`), if they are known.
+    """
+    c = _Counter(kernel, sgraph, axes if axes is not None else value_axes(kernel))
     c.visit(kernel.body, (), {})
     return KernelCost(
         bytes_read=Polynomial(tuple(a.traffic for a in c.accesses if not a.store)),

@@ -146,7 +146,7 @@ def _key(f: Footprint, cost: KernelCost, shapes: object, shared: tuple[str, ...]
     work = (cost.bytes_read, cost.bytes_written, cost.padded_flops, cost.padded_dot_flops, cost.programs)
     staged = tuple((f.axes[v], f.width[f.tensor_of[v]]) for v in f.staged)
     # A set of live shapes: which of them is the greatest matters, not in which order they come.
-    live = frozenset(tuple(sorted(s, key=str)) for s in f.live_shapes())
+    live = frozenset(f.live_shapes())
     return (f.kernel.roles, work, tuple(f.dots), f.tiles, live, staged, f.full_precision, shapes, shared)
 
 

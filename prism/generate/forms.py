@@ -3,8 +3,8 @@
 Forms are found bottom-up. Each e-class keeps the sub-forms that compute it, as sets of options; an option's are the
 unions of its operands' (two that choose differently for one e-class do not go together, nor one that holds the e-class
 itself). E-classes come after those that they need; of those that need one another, rounds are repeated until nothing
-changes. While no e-class has more sub-forms than the bound, that lists
-*every* form of the e-graph, and the search over it is complete.
+changes. While no e-class has more sub-forms than the bound, that lists *every* form of the e-graph, and the search over
+it is complete.
 
 Beyond the bound, forms are told apart by their *skeleton* only: which reductions are computed, each by which option.
 What is pointwise between two reductions costs little and comes in many orders of association; per skeleton the sub-form

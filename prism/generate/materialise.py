@@ -786,7 +786,7 @@ class Planner:
     def _type_around(self, cls: int) -> DType:
         """The widest floating-point type of the outputs that are computed from it, or else of the inputs."""
         roots = zip(self.formulas, self.weights.classes.roots, strict=True)
-        around = [f.tensor.dtype for f, root in roots if cls in below(self.choices, [root])]
+        around = [f.tensor.dtype for f, root in roots if self.within.needs(root, cls)]
         for types in (around, [t.dtype for t in self.inputs]):
             floats = {t for t in types if t.is_float}
             if floats:
@@ -840,7 +840,9 @@ class Planner:
     def _is_factor(self, cls: int) -> bool:
         """Whether contractions alone read it, and all inputs are of its type."""
         own = self._type_around(cls)
-        readers = [c for c in below(self.choices, self.weights.classes.roots) if cls in self.choices[c].children]
+        roots = self.weights.classes.roots
+        used = [c for c, choice in self.choices.items() if cls in choice.children]
+        readers = [c for c in used if any(self.within.needs(r, c) for r in roots)]
         alike = all(t.dtype is own for t in self.inputs if t.dtype.is_float)
         return alike and bool(readers) and all(self.choices[c].op == "contract" for c in readers)
 

@@ -18,8 +18,9 @@ by several programs: that costs storing, reading and combining what each of them
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TypeAlias
 
 from prism.cost.constraints import RoleBounds
@@ -54,14 +55,14 @@ class _Kernel:
         costs: (bytes read, work), each once, by the output axes that the value has; those of a value that is needed
             again because one of the axes `again` is also reduced, apart.
         stored: bytes of the results, in full precision.
-        parts: how many programs may share its longest reduction; 1 where none may.
+        parts: tells how many programs may share its longest reduction; 1 where none may.
     """
 
     outer: Mapping[Axis, float]
     batch: _Axes
     costs: Mapping[tuple[_Axes, _Axes], tuple[float, float]]
     stored: float
-    parts: float
+    parts: Callable[[], float]
 
     def seconds(self, device: Device) -> float:
         """The time at the best of the tilings."""
@@ -70,8 +71,9 @@ class _Kernel:
             tiles = self._tiles(lengths)
             short = device.processors / math.prod(tiles.values())
             if short > 1:
-                if self.parts >= 2:
-                    parts = min(-(-short // 1), self.parts)
+                most = self.parts()
+                if most >= 2:
+                    parts = min(-(-short // 1), most)
                     combined = float(full(device, 2 * parts * self.stored, 0.0)) + device.launch_overhead_s
                     best = min(best, self.roofline(tiles, device) * max(1.0, short / parts) + combined)
                 tiles = self._filling(lengths, device)
@@ -204,7 +206,8 @@ class PlanEstimate:
         if known is None:
             made = {t.name: t for t in (*plan.buffers, *(f.tensor for f in self.formulas))}
             read = {c: made[plan.stored[c][0]] for c in inside.used if c in inside.back}
-            ways = tuple(id(self.choices[c]) if c not in read else (read[c].shape, read[c].dtype) for c in inside.used)
+            choices = self.within.choices
+            ways = tuple(id(choices[c]) if c not in read else (read[c].shape, read[c].dtype) for c in inside.used)
             key = tuple(t.cls for t in group), inside.used, ways
             known = self.shared.get(key)
             if known is None:
@@ -221,8 +224,9 @@ class PlanEstimate:
         used = inside.used
         outer = {a: self.weights.size(frozenset({a})) for a in group[0].axes}
         every = frozenset(outer)
+        choices, axes = self.within.choices, self.weights.classes.axes
         here = [c for c in used if c not in read]
-        reducing = [c for c in here if self.choices[c].op in REDUCING]
+        reducing = [c for c in here if choices[c].op in REDUCING]
         reduced = {a for c in reducing for a in self.within.reduced[c]}
         # What some targets reduce and others range over is gone through once.
         one = every & frozenset.intersection(*(frozenset(t.axes) for t in group))
@@ -230,7 +234,7 @@ class PlanEstimate:
         costs: dict[tuple[_Axes, _Axes], tuple[float, float]] = {}
         for cls in used:
             if cls in read:
-                buffer, over = read[cls], self.weights.classes.axes[cls]
+                buffer, over = read[cls], axes[cls]
                 # Windows see an element several times.
                 whole = float(math.prod(evaluate(e, self.weights.hints) for e in buffer.shape))
                 loaded = min(self.weights.size(over), whole) * buffer.dtype.bytes
@@ -246,21 +250,23 @@ class PlanEstimate:
                 key = (outside - bound, bound - first) if bound else (outside, _NONE)
                 before = costs.get(key, (0.0, 0.0))
                 costs[key] = before[0] + loaded, before[1] + computed
-        stored = sum(self.weights.size(self.weights.classes.axes[t.cls]) * 4 for t in group)
-        return _Kernel(outer, self._batch(reducing) & every, costs, stored, self._parts(here, reduced - one))
+        stored = sum(self.weights.size(axes[t.cls]) * 4 for t in group)
+        parts = cache(lambda: self._parts(here, reduced - one))
+        return _Kernel(outer, self._batch(reducing) & every, costs, stored, parts)
 
     def _places(self, group: Sequence[Target], kernel: Inside, every: _Axes) -> dict[int, list[_Axes]]:
         """For each e-class, the sets of output axes that are reduced where it is needed, smallest first.
 
         Under its reduction such an axis is another one by the same name: all of it is needed for each output.
         """
+        choices = self.within.choices
         found: dict[int, set[_Axes]] = {c: set() for c in kernel.used}
         for t in group:
             found[t.cls].add(_NONE)
         for cls in reversed(kernel.used):
             if cls in kernel.back:
                 continue
-            choice = self.choices[cls]
+            choice = choices[cls]
             axis = choice.payload if choice.op in REDUCING else None
             inside = frozenset({axis}) if isinstance(axis, Axis) and axis in every else _NONE
             if inside:
@@ -294,10 +300,10 @@ class PlanEstimate:
         if extent <= SHORT:
             return 1.0
         passes: dict[int, int] = {}
+        choices, by = self.within.choices, self.within.reduced
         for cls in here:
-            choice = self.choices[cls]
-            before = max((passes.get(c, 0) for c in choice.children), default=0)
-            passes[cls] = before + (axis in self.within.reduced[cls])
+            before = max((passes.get(c, 0) for c in choices[cls].children), default=0)
+            passes[cls] = before + (axis in by[cls])
         return min(float(Tiles().parts), extent / Tiles().loop_tile) if max(passes.values()) == 1 else 1.0
 
     def _is_product(self, group: Sequence[Target], inside: Inside) -> bool:

@@ -20,13 +20,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from prism.cost.constraints import Footprint, checks, domains, first_unsatisfiable, footprint
+from prism.cost.constraints import Footprint, checks, domains, first_unsatisfiable, footprint, too_long
 from prism.cost.counts import KernelCost, kernel_cost
 from prism.cost.device import Device
 from prism.cost.library import call_measures
 from prism.cost.roofline import CALLS, seconds
 from prism.sgraph.library import library_call
-from prism.sgraph.nodes import Kernel, SGraph, Split
+from prism.sgraph.nodes import Kernel, SGraph, Split, value_axes
 
 T = TypeVar("T")
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
@@ -217,8 +217,9 @@ def reach(
         device: what they run on.
         points: values of the extents' symbols; a family must run at one of them.
     """
-    prints = [footprint(k, sgraph) for k in kernels]
-    costs = [kernel_cost(k, sgraph) for k in kernels]
+    axes = [value_axes(k) for k in kernels]
+    prints = [footprint(k, sgraph, a) for k, a in zip(kernels, axes, strict=True)]
+    costs = [kernel_cost(k, sgraph, a) for k, a in zip(kernels, axes, strict=True)]
     parts = [r.parts.name for k in kernels for _, r in k.roles if isinstance(r, Split)]
     fronts: list[Array] = []
     failed: str | None = None
@@ -226,8 +227,8 @@ def reach(
     for hints in points:
         tables: list[tuple[Array, Array | None]] = []
         for f, cost, call in zip(prints, costs, calls, strict=True):
-            failed = first_unsatisfiable(f, sgraph, device, hints)
-            binding = _feasible(f, device, hints) if failed is None else None
+            binding = _feasible(f, sgraph, device, hints)
+            failed = first_unsatisfiable(f, sgraph, device, hints) if binding is None else None
             if binding is None:
                 break
             rows = _measures(cost, device, binding)
@@ -253,11 +254,13 @@ def _measures(cost: KernelCost, device: Device, binding: Mapping[str, Any]) -> A
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)
 
 
-def _feasible(f: Footprint, device: Device, hints: Mapping[str, int]) -> dict[str, Any] | None:
+def _feasible(f: Footprint, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> dict[str, Any] | None:
     """Every feasible assignment, as one array a symbol, all of one length; None when there is none."""
+    if too_long(f, sgraph, hints):
+        return None
     ranges = domains(f, hints, device.tiles)
     if not ranges:
-        return dict(hints)
+        return dict(hints) if all(ok for _, ok in checks(f, device, hints)) else None
     grids = np.ix_(*(np.array(d.values, dtype=np.int64) for d in ranges))
     open_: dict[str, Any] = {**hints, **{d.symbol: g for d, g in zip(ranges, grids, strict=True)}}
     mask: Any = np.ones((1,) * len(ranges), dtype=bool)

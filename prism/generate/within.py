@@ -64,6 +64,10 @@ class Within:
             known = self._known[key] = self._each.setdefault((roots, back), Inside(used, back))
         return known
 
+    def needs(self, root: int, cls: int) -> bool:
+        """Whether one e-class is computed from another, or is it."""
+        return bool(self._below(root) & self._bit.get(cls, 0))
+
     def _below(self, root: int) -> int:
         """The e-classes that one is computed from and itself, as bits."""
         if root not in self._under:
