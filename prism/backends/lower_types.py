@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from prism.backends.tile import Precision
 from prism.program.nodes import DType, ReduceKind
+from prism.program.ops import OPS
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -123,10 +124,6 @@ def _statement(
 def _largest_result(op: str, args: Sequence[Operand], types: Types, definitions: Mapping[str, Stmt]) -> float:
     of = [types.largest[a] if isinstance(a, str) else 0.0 if math.isinf(a) else abs(a) for a in args]
     match op:
-        case "sigmoid" | "tanh" | "erf" | "sin" | "cos" | "sign" | "lt" | "le" | "eq" | "and" | "or" | "not" | "isnan":
-            return 1.0
-        case "atan":
-            return 2.0
         case "bitand":
             return 2 * max(of)  # -1 & x is x, and -5 & -4 is -8
         case "neg" | "abs" | "maximum" | "minimum":
@@ -142,7 +139,7 @@ def _largest_result(op: str, args: Sequence[Operand], types: Types, definitions:
         case "exp":
             return 1.0 if _is_below_max(args[0], types, definitions) else math.inf
         case _:
-            return math.inf
+            return max(map(abs, OPS[op].bounds))
 
 
 def _is_below_max(arg: Operand, types: Types, definitions: Mapping[str, Stmt]) -> bool:

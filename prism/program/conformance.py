@@ -37,6 +37,7 @@ from prism.program.nodes import (
     free_axes,
     walk,
 )
+from prism.program.ops import ROUNDED
 from prism.program.prefix import prefix_sum, stepwise
 from prism.program.transform import substitute
 
@@ -65,9 +66,6 @@ _LARGE = 1e4
 _UNDERFLOW = {DType.FLOAT64: 2.0**-1022, DType.FLOAT32: 2.0**-126, DType.BFLOAT16: 2.0**-126, DType.FLOAT16: 2.0**-14}
 _WITH_POLES = frozenset({"recip", "pow"})
 _DECIDING = frozenset({"floor", "round", "sign", "lt", "le", "eq"})
-_ROUNDING = frozenset(
-    {"add", "mul", "recip", "exp", "log", "sqrt", "sin", "cos", "tanh", "atan", "erf", "sigmoid", "pow"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,7 +568,7 @@ class _Widening(NumpyArrays):
     def pointwise(self, op: str, args: Sequence[Array]) -> Array:
         """See Arrays."""
         made = super().pointwise(op, args)
-        if not self._step or not (op in _ROUNDING or op in ("sub", "div")):
+        if not self._step or not (op in ROUNDED or op in ("sub", "div")):
             return made
         exact = op in ("add", "sub", "mul") and np.logical_and.reduce(
             [np.broadcast_to(_short(a), np.shape(made)) for a in (*args, made)]
@@ -639,7 +637,7 @@ def _decides_exactly(expr: Expr) -> bool:
 
 def _rounds(expr: Expr) -> bool:
     return any(
-        (isinstance(e, Map) and e.op in _ROUNDING)
+        (isinstance(e, Map) and e.op in ROUNDED)
         or (isinstance(e, Reduce) and e.kind in (ReduceKind.SUM, ReduceKind.PROD))
         for e in walk(expr)
     )

@@ -38,6 +38,7 @@ from prism.program.nodes import (
     SymbolRange,
     walk,
 )
+from prism.program.ops import OPS
 
 EXACT = 2.0**53
 """Up to here float64 holds every whole number."""
@@ -95,7 +96,6 @@ class Interval:
 REAL = Interval(-math.inf, math.inf, whole=False)
 """Nothing is known."""
 
-_TRUTH = Interval(0.0, 1.0, whole=True)
 _ASSUMED = Interval(-(2.0**31), 2.0**31 - 1, whole=True)
 
 _BITS: Mapping[DType, int] = MappingProxyType(
@@ -240,8 +240,6 @@ def _image(name: str, of: Sequence[Interval]) -> Interval:
     match name:
         case "lt" | "le" if a.low > of[1].high or (name == "lt" and a.low == of[1].high):
             return Interval(0.0, 0.0, whole=True)
-        case "lt" | "le" | "eq" | "and" | "or" | "not" | "isnan":
-            return _TRUTH
         case "where" if a.low == a.high == 0:
             return of[2]
         case "where":
@@ -268,20 +266,12 @@ def _image(name: str, of: Sequence[Interval]) -> Interval:
             return Interval(1 / a.high, 1 / a.low, whole=False)
         case "pow":
             return _power(a, of[1])
-        case "sin" | "cos" | "tanh" | "erf":
-            return Interval(-1.0, 1.0, whole=False)
-        case "atan":
-            return Interval(-1.6, 1.6, whole=False)
         case "bitand":
             return _common_bits(a, of[1])
-        case "sigmoid":
-            return Interval(0.0, 1.0, whole=False)
-        case "exp" | "sqrt":
-            return Interval(0.0, math.inf, whole=False)
         case "log" if a.high > 0:
             low = math.log(a.low) if a.low > 0 else -math.inf
             return Interval(low, math.log(a.high) if a.high < math.inf else a.high, whole=False)
-    return REAL
+    return Interval(*OPS[name].bounds, whole=OPS[name].boolean)
 
 
 def _common_bits(a: Interval, b: Interval) -> Interval:

@@ -1,7 +1,8 @@
-"""The pointwise operations that `Map` may carry, as data: arity, result kind and how costly one is."""
+"""The pointwise operations that `Map` may carry, as data: arity, kind and bounds of the result, how costly one is."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,47 +16,57 @@ class Op:
         arity: the number of operands.
         flops: the cost of one element, in multiply-adds of a GPU's vector units.
         boolean: whether the result is 0 or 1.
+        bounds: the least and the largest result, of whatever operands.
+        rounds: whether the result of floats is not one in general, and so is rounded.
     """
 
     arity: int
     flops: int = 1
     boolean: bool = False
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    rounds: bool = False
 
+
+_UNIT = (-1.0, 1.0)
+_SHARE = (0.0, 1.0)
+_NO_LESS = (0.0, math.inf)
 
 OPS: Mapping[str, Op] = MappingProxyType(
     {
-        "add": Op(2),
-        "mul": Op(2),
+        "add": Op(2, rounds=True),
+        "mul": Op(2, rounds=True),
         "neg": Op(1),
-        "recip": Op(1, 4),
-        "exp": Op(1, 4),
-        "log": Op(1, 4),
-        "sqrt": Op(1, 4),
-        "sin": Op(1, 8),
-        "cos": Op(1, 8),
-        "tanh": Op(1, 8),
-        "atan": Op(1, 8),
-        "erf": Op(1, 8),
-        "sigmoid": Op(1, 8),
-        "abs": Op(1),
-        "sign": Op(1),
+        "recip": Op(1, 4, rounds=True),
+        "exp": Op(1, 4, bounds=_NO_LESS, rounds=True),
+        "log": Op(1, 4, rounds=True),
+        "sqrt": Op(1, 4, bounds=_NO_LESS, rounds=True),
+        "sin": Op(1, 8, bounds=_UNIT, rounds=True),
+        "cos": Op(1, 8, bounds=_UNIT, rounds=True),
+        "tanh": Op(1, 8, bounds=_UNIT, rounds=True),
+        "atan": Op(1, 8, bounds=(-1.6, 1.6), rounds=True),
+        "erf": Op(1, 8, bounds=_UNIT, rounds=True),
+        "sigmoid": Op(1, 8, bounds=_SHARE, rounds=True),
+        "abs": Op(1, bounds=_NO_LESS),
+        "sign": Op(1, bounds=_UNIT),
         "floor": Op(1),
         "round": Op(1),  # half to even, as ONNX and torch do
         "maximum": Op(2),
         "minimum": Op(2),
-        "pow": Op(2, 16),  # a general power; small integer powers are products
+        "pow": Op(2, 16, rounds=True),  # a general power; small integer powers are products
         "bitand": Op(2),  # the bits that two whole numbers both have, as two's complements
         "where": Op(3),  # where(predicate, then, otherwise); what is not selected is not read
-        "lt": Op(2, 1, True),
-        "le": Op(2, 1, True),
-        "eq": Op(2, 1, True),
-        "and": Op(2, 1, True),
-        "or": Op(2, 1, True),
-        "not": Op(1, 1, True),
-        "isnan": Op(1, 1, True),
+        "lt": Op(2, 1, True, _SHARE),
+        "le": Op(2, 1, True, _SHARE),
+        "eq": Op(2, 1, True, _SHARE),
+        "and": Op(2, 1, True, _SHARE),
+        "or": Op(2, 1, True, _SHARE),
+        "not": Op(1, 1, True, _SHARE),
+        "isnan": Op(1, 1, True, _SHARE),
     }
 )
 
 BOOLEAN = frozenset(name for name, op in OPS.items() if op.boolean)
 """The operations whose result is 0 or 1."""
+ROUNDED = frozenset(name for name, op in OPS.items() if op.rounds)
+"""Those whose result is rounded."""
 COMPARISONS = frozenset({"lt", "le", "eq"})

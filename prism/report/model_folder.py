@@ -122,50 +122,29 @@ def kept_lines(kept: tuple[KeptReport, ...]) -> list[str]:
 def print_model(report: ModelReport, console: Console) -> None:
     """Print the summary of a run."""
     console.print(Text.assemble((report.name, "bold"), f" for {report.target} ({report.device}), in parts"))
-    stages = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    stages.add_column("stage")
-    stages.add_column("time", justify="right")
-    for stage, seconds in report.stages.items():
-        stages.add_row(Text(stage), duration(seconds))
-    console.print(stages)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("island", "nodes", "by kernels", "in onnxruntime", "what"):
-        table.add_column(column, overflow="fold", justify="left" if column in ("island", "what") else "right")
+    console.print(stages_table(report.stages))
+    table = plain_table(
+        *("island", "nodes", "by kernels", "in onnxruntime", "what"), right=("nodes", "by kernels", "in onnxruntime")
+    )
     for i in report.islands:
         what = i.why or (f"as {i.same_as}" if i.same_as else f"{i.verdict}, {i.rung}")
         times = ("-", "-") if i.why else (duration(i.best_seconds), duration(i.baseline_seconds))
         table.add_row(Text(i.name), str(i.nodes), *times, Text(what))
-    console.print(table)
-    if report.measurement is not None:
-        rounds = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in ("timed against each other", "lower quartile", "median", "upper quartile", "samples"):
-            rounds.add_column(column, justify="right" if rounds.columns else "left")
-        for who, *numbers in contender_rows(report.measurement):
-            rounds.add_row(Text(who), *numbers)
-        console.print(rounds)
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="bold", no_wrap=True)
-    rows.add_column(overflow="fold")
+    console.print(table, *contenders(report.measurement), facts(_outcome(report)), sep="")
 
-    def row(name: str, value: str) -> None:
-        rows.add_row(name, Text(value))
 
+def _outcome(report: ModelReport) -> Iterator[tuple[str, str]]:
     before = f"{duration(report.baseline_seconds)} ({report.baseline})"
-    took = f"{before} → {duration(report.best_seconds)}, {model_speedup(report)}"
-    row("time (measured)", took)
-    if report.measurement is not None:
-        row("measured", measured_line(report.measurement))
-        if load_line(report.measurement):
-            row("load", load_line(report.measurement))
-    row("by kernels", share_line(report))
+    yield "time (measured)", f"{before} → {duration(report.best_seconds)}, {model_speedup(report)}"
+    yield from measured(report.measurement)
+    yield "by kernels", share_line(report)
     for stays in kept_lines(report.kept):
-        row("stays", stays)
+        yield "stays", stays
     if report.sizes:
-        row("at shapes", ", ".join(f"{n}={v}" for n, v in report.sizes.items()))
-    row("check", report.check)
+        yield "at shapes", ", ".join(f"{n}={v}" for n, v in report.sizes.items())
+    yield "check", report.check
     if report.output:
-        row("written to", report.output)
-    console.print(rows)
+        yield "written to", report.output
 
 
 def next_lines(report: ModelReport) -> tuple[tuple[str, str], ...]:

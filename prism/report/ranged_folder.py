@@ -141,25 +141,21 @@ def print_ranged(report: RangedReport, console: Console) -> None:
     console.print(
         Text.assemble((report.name, "bold"), f" for {report.target} ({report.device}), {ranges_line(report)}")
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    right = ("by kernels", "launches", "islands")
-    for column in _columns(report):
-        table.add_column(column, overflow="fold", justify="right" if column in right else "left")
+    table = plain_table(*_columns(report), right=("by kernels", "launches", "islands"))
     for row in cell_rows(report):
         table.add_row(*map(Text, row))
-    console.print(table)
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="bold", no_wrap=True)
-    rows.add_column(overflow="fold")
-    rows.add_row("times", Text(report.evidence.value))
+    console.print(table, facts(_outcome(report)), sep="")
+
+
+def _outcome(report: RangedReport) -> Iterator[tuple[str, str]]:
+    yield "times", report.evidence.value
     for c in report.cells:
         if c.why:
             said = f"takes the kernels in {c.folder}" if c.folder else "runs in onnxruntime"
-            rows.add_row(c.where, Text(f"{said}: {c.why}"))
-    rows.add_row("elsewhere", Text(_outside(report).replace("`", "")))
+            yield c.where, f"{said}: {c.why}"
+    yield "elsewhere", _outside(report).replace("`", "")
     if report.output:
-        rows.add_row("written to", Text(report.output))
-    console.print(rows)
+        yield "written to", report.output
 
 
 def next_lines(report: RangedReport) -> tuple[tuple[str, str], ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Iterator, Mapping
+
 from rich import box
 from rich.console import Console, ConsoleRenderable, Group
 from rich.table import Table
 from rich.text import Text
 
-from prism.events import RunReport
+from prism.events import MeasurementReport, RunReport
 from prism.report.units import (
     check_line,
     config_text,
@@ -31,7 +33,7 @@ KERNELS = 24
 def summary(report: RunReport) -> ConsoleRenderable:
     """Stages, funnel, kernels, baseline against best, proof and check, as one rich renderable."""
     parts: list[ConsoleRenderable] = [_heading(report), _stages_and_funnel(report), _kernels(report)]
-    parts += [*_contenders(report), _outcome(report)]
+    parts += [*contenders(report.measurement), facts(_outcome(report))]
     parts += [Text(f"warning: {w}", style="yellow") for w in report.warnings]
     return Group(*parts)
 
@@ -53,20 +55,37 @@ def _more(left: int, what: str, report: RunReport) -> list[Text]:
     return [Text(f"  and {number(left)} more {what}{where}")] if left > 0 else []
 
 
-def _plain_table(*columns: str) -> Table:
-    """The first column to the left, the others to the right."""
+def plain_table(*columns: str, right: Container[str] | None = None) -> Table:
+    """A table with these columns to the right; without a word all but the first."""
+    right = columns[1:] if right is None else right
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for n, column in enumerate(columns):
-        table.add_column(column, justify="right" if n else "left", overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def facts(said: Iterable[tuple[str, str]]) -> Table:
+    """What is said, by name, one a line."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for name, value in said:
+        rows.add_row(name, Text(value))
+    return rows
+
+
+def stages_table(stages: Mapping[str, float]) -> Table:
+    """How long each took."""
+    table = plain_table("stage", "time")
+    for name, seconds in stages.items():
+        table.add_row(Text(name), duration(seconds))
     return table
 
 
 def _stages_and_funnel(report: RunReport) -> ConsoleRenderable:
-    stages = _plain_table("stage", "time")
-    for name, seconds in report.stages.items():
-        stages.add_row(Text(name), duration(seconds))
+    stages = stages_table(report.stages)
     stages.add_row(Text("total", style="bold"), duration(sum(report.stages.values())))
-    funnel = _plain_table("sGraphs", "count")
+    funnel = plain_table("sGraphs", "count")
     for name, count in funnel_rows(report):
         funnel.add_row(Text(name), number(count))
     side_by_side = Table.grid(padding=(0, 4))
@@ -95,44 +114,42 @@ def _kernels(report: RunReport) -> ConsoleRenderable:
     return Group(table, *_more(len(report.kernels) - KERNELS, "kernels", report))
 
 
-def _contenders(report: RunReport) -> list[ConsoleRenderable]:
+def contenders(measurement: MeasurementReport | None) -> list[ConsoleRenderable]:
     """What was timed against what; nothing where times are estimated."""
-    if report.measurement is None:
+    if measurement is None:
         return []
-    table = _plain_table("timed against each other", "lower quartile", "median", "upper quartile", "samples")
-    for name, *numbers in contender_rows(report.measurement):
+    table = plain_table("timed against each other", "lower quartile", "median", "upper quartile", "samples")
+    for name, *numbers in contender_rows(measurement):
         table.add_row(Text(name), *numbers)
     return [table]
 
 
-def _outcome(report: RunReport) -> ConsoleRenderable:
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="bold", no_wrap=True)
-    rows.add_column(overflow="fold")
+def measured(measurement: MeasurementReport | None) -> Iterator[tuple[str, str]]:
+    """How times were measured, and on how busy a machine."""
+    if measurement is not None:
+        yield "measured", measured_line(measurement)
+        if load_line(measurement):
+            yield "load", load_line(measurement)
 
-    def row(name: str, value: str) -> None:
-        rows.add_row(name, Text(value))
 
-    row(f"time ({report.evidence})", times_line(report))
+def _outcome(report: RunReport) -> Iterator[tuple[str, str]]:
+    yield f"time ({report.evidence})", times_line(report)
+    yield from measured(report.measurement)
     if report.measurement is not None:
-        row("measured", measured_line(report.measurement))
-        if load_line(report.measurement):
-            row("load", load_line(report.measurement))
         for name, why in report.measurement.missing.items():
-            row("not timed", f"{name}: {why}")
-    row("kernels", f"{report.operator_count} → {report.kernel_count}")
+            yield "not timed", f"{name}: {why}"
+    yield "kernels", f"{report.operator_count} → {report.kernel_count}"
     if note := prepared_note(report):
-        row("weights", note)
+        yield "weights", note
     if report.shapes:
-        row("at shapes", config_text(report.shapes))
+        yield "at shapes", config_text(report.shapes)
     if report.rung:
-        row("certificate", report.rung)
-    row("proof", f"{report.verdict}: {report.reason}" if report.reason else report.verdict)
+        yield "certificate", report.rung
+    yield "proof", f"{report.verdict}: {report.reason}" if report.reason else report.verdict
     if report.identity:
-        row("second opinion", report.identity)
-    row("check", check_line(report))
-    row("search", f"{number(report.enodes)} e-nodes, peak memory {report.peak_mb:.0f} MiB, seed {report.seed}")
-    row("evidence", evidence_note(report))
+        yield "second opinion", report.identity
+    yield "check", check_line(report)
+    yield "search", f"{number(report.enodes)} e-nodes, peak memory {report.peak_mb:.0f} MiB, seed {report.seed}"
+    yield "evidence", evidence_note(report)
     if report.output:
-        row("written to", report.output)
-    return rows
+        yield "written to", report.output

@@ -28,9 +28,8 @@ from prism.program.nodes import (
     free_axes,
     walk,
 )
-from prism.program.ops import BOOLEAN
+from prism.program.ops import OPS
 
-_UNIT = frozenset({"tanh", "erf", "sin", "cos", "sign"})
 _ANY = (-math.inf, math.inf)
 _STORED = {DType.BOOL: (0.0, 1.0), DType.UINT8: (0.0, 255.0), DType.INT8: (-128.0, 127.0)}
 """What short types hold."""
@@ -395,10 +394,6 @@ def negated(e: Expr) -> Expr | None:
 def image(op: str, of: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The bounds of a pointwise function's value, given those of its arguments."""
     low, high = of[0]
-    if op in _UNIT:
-        return -1.0, 1.0
-    if op in BOOLEAN or op == "sigmoid":
-        return 0.0, 1.0
     match op:
         case "add":
             return low + of[1][0], high + of[1][1]
@@ -432,7 +427,7 @@ def image(op: str, of: Sequence[tuple[float, float]]) -> tuple[float, float]:
         case "pow" if of[1][0] == of[1][1] and of[1][0] % 2 == 0:
             return 0.0, math.inf
         case _:
-            return _ANY
+            return OPS[op].bounds
 
 
 def _exp(x: float) -> float:

@@ -16,8 +16,10 @@ from prism.backends.cpu.values import Product, Values, without_aliases
 from prism.backends.tile import Stmt
 from prism.ir.kit import defined, statements
 from prism.program.nodes import DType, ReduceKind
+from prism.program.ops import OPS
 
 _COSTS: Mapping[str, int] = {
+    **{name: op.flops for name, op in OPS.items()},
     **dict.fromkeys(("exp", "log", "tanh", "atan", "erf", "sigmoid", "sin", "cos", "pow"), 12),
     **dict.fromkeys(("recip", "div", "sqrt"), 4),
 }
