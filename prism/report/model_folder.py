@@ -14,19 +14,18 @@ prism.lock.json      the SHA-256 of every file here, and of the lock files of th
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import PurePosixPath
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
 from rich.text import Text
 
 from prism.events import IslandReport, KeptReport, ModelReport
 from prism.report.folder import LOCK_NAME, REPORT_NAME, render_folders
 from prism.report.records import MODEL_LOCK_SCHEMA, to_json
-from prism.report.units import contender_rows, duration, files_table, load_line, measured_line
+from prism.report.table import contenders, facts, measured, plain_table, stages_table
+from prism.report.units import duration, files_table
 from prism.report.usage import README_NAME, shown
 
 MODULE = "model.py"
@@ -130,7 +129,7 @@ def print_model(report: ModelReport, console: Console) -> None:
         what = i.why or (f"as {i.same_as}" if i.same_as else f"{i.verdict}, {i.rung}")
         times = ("-", "-") if i.why else (duration(i.best_seconds), duration(i.baseline_seconds))
         table.add_row(Text(i.name), str(i.nodes), *times, Text(what))
-    console.print(table, *contenders(report.measurement), facts(_outcome(report)), sep="")
+    console.print(Group(table, *contenders(report.measurement), facts(_outcome(report))))
 
 
 def _outcome(report: ModelReport) -> Iterator[tuple[str, str]]:

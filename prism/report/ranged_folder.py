@@ -14,18 +14,17 @@ prism.lock.json      the SHA-256 of every file here, and of the lock files of th
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import PurePosixPath
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
 from rich.text import Text
 
 from prism.events import CellReport, Evidence, RangedReport
 from prism.report.folder import LOCK_NAME, REPORT_NAME, module_name, render_folders
 from prism.report.records import RANGES_LOCK_SCHEMA, to_json
+from prism.report.table import facts, plain_table
 from prism.report.units import duration, files_table
 from prism.report.usage import NEEDS, README_NAME, example, shown
 
@@ -144,7 +143,7 @@ def print_ranged(report: RangedReport, console: Console) -> None:
     table = plain_table(*_columns(report), right=("by kernels", "launches", "islands"))
     for row in cell_rows(report):
         table.add_row(*map(Text, row))
-    console.print(table, facts(_outcome(report)), sep="")
+    console.print(Group(table, facts(_outcome(report))))
 
 
 def _outcome(report: RangedReport) -> Iterator[tuple[str, str]]:
