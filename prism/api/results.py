@@ -8,7 +8,6 @@ are written whole or not at all, so processes may share them; one that cannot be
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ from prism.errors import NoImprovementError, UsageError
 from prism.events import CheckSummary
 from prism.folders import cache_root
 from prism.instantiate.cache import Cache, digest, version_of
+from prism.instantiate.confirm import now_text
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.plain_pickles import dumps, loads
 from prism.platforms.platform import Platform
@@ -300,8 +300,3 @@ def _identity(program: Program) -> str:
     """What tells a program from others, by what a search and a choice look at."""
     weights = sorted(program.weights)
     return digest(program.name, program_hash(program), [repr(t) for t in program.inputs], weights, program.places)
-
-
-def now_text() -> str:
-    """This minute, UTC."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

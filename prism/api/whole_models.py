@@ -29,7 +29,7 @@ from prism.api.optimizing import Produced, produce
 from prism.api.options import ModelOptions, Options, by_keywords
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
-from prism.api.results import CHOICES, COMPARISONS, code_digest, load_compared, now_text
+from prism.api.results import CHOICES, COMPARISONS, code_digest, load_compared
 from prism.api.rules import declared
 from prism.api.time_limit import AGAIN, MORE_TIME, ending
 from prism.api.trivial import nothing_to_gain
@@ -52,7 +52,7 @@ from prism.events import IslandReport, KeptReport, ModelReport, Recorder
 from prism.folders import cache_or_spare
 from prism.frontend.onnx.islands import Cut, Island, Part, cut, left
 from prism.instantiate.cache import Cache, Store, digest, version_of
-from prism.instantiate.confirm import Confirmation, confirm
+from prism.instantiate.confirm import Confirmation, confirm, now_text
 from prism.instantiate.lock import versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Contender
 from prism.instantiate.model_bench import ModelBench, compare

@@ -14,7 +14,7 @@ from prism.backends import tile
 from prism.backends.lower_deviations import Deviations, Moments, Running, Span
 from prism.backends.lower_index import Indexing, Names
 from prism.backends.lower_layout import Layout
-from prism.backends.lower_types import HALF, Types
+from prism.backends.lower_types import INTS, Types
 from prism.backends.quotients import Quotients
 from prism.backends.tile import GridAxis
 from prism.errors import IllegalIRError
@@ -22,7 +22,7 @@ from prism.ir.kit import sources, statements
 from prism.program.extents import Extent, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
-from prism.program.ops import OPS
+from prism.program.ops import COMPARISONS, OPS
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -212,7 +212,7 @@ class KernelLowering:
             whole = self.names.fresh("whole")
             self._out.append(tile.Pointwise(whole, "floor", (value.name,), value.dims, F32))
             test("eq", whole, value.name)
-        if value.dtype not in _INTS:
+        if value.dtype not in INTS:
             value = self._cast(value, DType.INT32)
         high: tile.Operand
         if is_static(extent):
@@ -233,7 +233,7 @@ class KernelLowering:
         self._out.append(tile.Load(name, tensor.name, address, masks, dims, tensor.dtype))
         zero = frozenset(a for a in axes if self.layout.is_ragged(a))
         value = TileValue(name, dims, tensor.dtype, zero)
-        if tensor.dtype in HALF:
+        if tensor.dtype.is_half:
             wide = self._cast(value, F32, f"{tensor.name}_f32")
             return replace(wide, raw=name, raw_dtype=tensor.dtype)
         if tensor.dtype in (DType.INT8, DType.UINT8):
@@ -679,10 +679,8 @@ class KernelLowering:
 
 # Lowering of pointwise operations: element types of operands and result, and where a result is known to be zero.
 
-_INTS = (DType.INT32, DType.INT64)
 _INT32_MAX = 2**31 - 1
 _KEEPS_INTS = frozenset({"add", "mul", "neg", "abs", "maximum", "minimum", "where"})
-_COMPARES = frozenset({"lt", "le", "eq"})
 # f(0) = 0
 _KEEPS_ZERO = frozenset({"neg", "abs", "sqrt", "floor", "round", "sign", "tanh", "atan", "erf", "sin"})
 
@@ -710,7 +708,7 @@ class PointwiseRules:
             case "bitand":
                 wide = DType.INT64 in self.args or not all(isinstance(a, DType) or _is_int(a) for a in self.args)
                 return (DType.INT64 if wide else DType.INT32,) * len(self.args)
-            case op if op in _KEEPS_INTS | _COMPARES:
+            case op if op in _KEEPS_INTS | COMPARISONS:
                 common = self._common(self.args)
                 # Comparing or adding truth values is done on integers.
                 return (DType.INT32 if common is DType.BOOL else common,) * len(self.args)
@@ -729,7 +727,7 @@ class PointwiseRules:
         numbers = [a for a in args if not isinstance(a, DType)]
         if types and all(t is DType.BOOL for t in types) and all(n in (0, 1) for n in numbers):
             return DType.BOOL
-        if types and all(t in (*_INTS, DType.BOOL) for t in types) and all(_is_int(n) for n in numbers):
+        if types and all(t in (*INTS, DType.BOOL) for t in types) and all(_is_int(n) for n in numbers):
             return DType.INT64 if DType.INT64 in types else DType.INT32
         return DType.FLOAT32
 
@@ -738,7 +736,7 @@ class PointwiseRules:
         """The number as an operand of that type: an int, a bool, or a float."""
         if dtype is DType.BOOL:
             return bool(value)
-        return int(value) if dtype in _INTS else float(value)
+        return int(value) if dtype in INTS else float(value)
 
     def zero(self, args: Sequence[frozenset[Axis] | float]) -> frozenset[Axis]:
         """The axes outside of which the result is zero, given those of the operands (or the numbers they are)."""

@@ -32,7 +32,6 @@ from prism.sgraph.nodes import (
 )
 from prism.sgraph.nominal import Nominal, join
 
-HALF = (DType.FLOAT16, DType.BFLOAT16)
 INTS = (DType.INT32, DType.INT64)
 _LARGEST: Mapping[DType | None, float] = {
     DType.FLOAT16: 65504.0, DType.BOOL: 1.0, DType.INT8: 128.0, DType.UINT8: 255.0

@@ -396,7 +396,7 @@ class _Checker:
             self.fail(f"{s.dst} has no operand with a type")
         branches: Sequence[Operand] = s.args[1:] if s.op == "where" else s.args
         kinds = {self.use(a, s.dst).dtype for a in branches if isinstance(a, str)}
-        if len(kinds) > 1 or kinds & {DType.FLOAT16, DType.BFLOAT16}:
+        if len(kinds) > 1 or any(k.is_half for k in kinds):
             self.fail(f"{s.dst} computes on {', '.join(sorted(k.value for k in kinds))}")
         if s.op == "where" and isinstance(s.args[0], str) and types[0].dtype is not DType.BOOL:
             self.fail(f"{s.dst} chooses by {s.args[0]}, which is no truth value")

@@ -32,7 +32,7 @@ from prism.cost.model import (
 )
 from prism.cost.work import work
 from prism.program.index import Axis
-from prism.program.nodes import Definition, DType, Position, Program, Read, Reduce, Steps, free_axes, walk
+from prism.program.nodes import Definition, Position, Program, Read, Reduce, Steps, free_axes, walk
 
 
 def compiled_estimate(program: Program, device: Device, hints: Mapping[str, int]) -> Estimate:
@@ -118,7 +118,7 @@ class _Fusing:
         """How large it is; None where it is of a type that no fused kernel is fast for."""
         last = self.program.definition(name)
         scores = [p for n in within for p in work(self.program.definition(n).expr).products]
-        if len(scores) != 1 or last.dtype not in (DType.FLOAT16, DType.BFLOAT16):
+        if len(scores) != 1 or not last.dtype.is_half:
             return None
         (values,) = work(last.expr).products
         (first,) = scores

@@ -285,7 +285,7 @@ class KernelModel:
         for dot in self.cost.dots:
             dot_seconds = dot_seconds + dot.flops.evaluate(env) / (dot_rate * self._utilisation(dot, sizes))
         work = self.cost.padded_flops.evaluate(env) - self.cost.idle_selections.evaluate(env)
-        if self.dtype in (DType.FLOAT16, DType.BFLOAT16):
+        if self.dtype.is_half:
             # Matrix units add to the accumulator what they multiply.
             for product, added in self.cost.padded_additions.items():
                 if product in self.footprint.in_place:

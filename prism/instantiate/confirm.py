@@ -187,7 +187,7 @@ def confirm(
     if found is not None:
         return replace(found, stored=True)
     matches, whole = _matches(bench, kernels, baselines, until)
-    found = Confirmation(tuple(matches), gain_between(matches), _now())
+    found = Confirmation(tuple(matches), gain_between(matches), now_text())
     store.put(key, plain_confirmation(found) | ({} if whole else {WITHIN: until.given}))
     return found
 
@@ -277,7 +277,8 @@ def _result(contenders: Sequence[Contender], match: Match) -> Result:
     return Result(standings, match.load)
 
 
-def _now() -> str:
+def now_text() -> str:
+    """This minute, UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 

@@ -228,7 +228,7 @@ def _bounds(
             # One term of a lookup counts, and the others are 0.
             return parts[0] if lookup(e) is not None else _reduced(kind, parts[0], _extent(axis.extent, ranges))
         case Map("mul", (a, b)) if a == b:
-            return Interval(0.0, _times(parts[0].largest, parts[0].largest), parts[0].whole)
+            return Interval(0.0, times(parts[0].largest, parts[0].largest), parts[0].whole)
         case Map(name, _):
             return _image(name, parts)
     return REAL
@@ -260,7 +260,7 @@ def _image(name: str, of: Sequence[Interval]) -> Interval:
         case "add":
             return _outward(a.low + of[1].low, a.high + of[1].high, whole)
         case "mul":
-            ends = [_times(x, y) for x in (a.low, a.high) for y in (of[1].low, of[1].high)]
+            ends = [times(x, y) for x in (a.low, a.high) for y in (of[1].low, of[1].high)]
             return _outward(min(ends), max(ends), whole)
         case "recip" if a.low > 0 or a.high < 0:
             return Interval(1 / a.high, 1 / a.low, whole=False)
@@ -299,7 +299,7 @@ def _power(base: Interval, exponent: Interval) -> Interval:
 def _reduced(kind: ReduceKind, body: Interval, extent: tuple[float, float]) -> Interval:
     match kind:
         case ReduceKind.SUM:
-            ends = [_times(x, n) for x in (body.low, body.high) for n in extent]
+            ends = [times(x, n) for x in (body.low, body.high) for n in extent]
             low, high = min(ends), max(ends)
             return _outward(low, high, body.whole)
         case ReduceKind.PROD:
@@ -308,7 +308,8 @@ def _reduced(kind: ReduceKind, body: Interval, extent: tuple[float, float]) -> I
     return body
 
 
-def _times(x: float, y: float) -> float:
+def times(x: float, y: float) -> float:
+    """The product, 0 where one of them is, whatever the other."""
     return 0.0 if x == 0 or y == 0 else x * y
 
 
@@ -350,7 +351,7 @@ def _extent(extent: Extent, ranges: Mapping[str, SymbolRange]) -> tuple[float, f
         case sympy.Mul():
             low, high = 1.0, 1.0
             for a in extent.args:
-                ends = [_times(x, y) for x in (low, high) for y in _extent(a, ranges)]
+                ends = [times(x, y) for x in (low, high) for y in _extent(a, ranges)]
                 low, high = min(ends), max(ends)
             return low, high
         case sympy.Pow(args=(base, power)) if power.is_Integer and power > 0:
@@ -379,7 +380,7 @@ def _index(index: Index, ranges: Mapping[str, SymbolRange]) -> tuple[float, floa
                 ends = (min(0.0, inner[0]), max(0.0, inner[1]))
             case Mod(_, divisor):
                 ends = (0.0, _extent(divisor, ranges)[1] - 1)
-        products = [_times(x, c) for x in ends for c in _extent(coefficient, ranges)]
+        products = [times(x, c) for x in ends for c in _extent(coefficient, ranges)]
         low, high = low + min(products), high + max(products)
     return low, high
 

@@ -58,6 +58,11 @@ class DType(StrEnum):
         return self.value.startswith(("float", "bfloat"))
 
     @property
+    def is_half(self) -> bool:
+        """Whether they are floating-point numbers of 16 bits."""
+        return self in (DType.FLOAT16, DType.BFLOAT16)
+
+    @property
     def roundoff(self) -> float:
         """The largest relative error of one rounding to the type; 0 for types that hold no fractions."""
         return {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}.get(self.value, 0.0)

@@ -62,7 +62,7 @@ def broadcast_shapes(*shapes: Sequence[Extent], where: str = "") -> Shape:
                 extent = normal(shape[position])
             elif not same_extent(extent, shape[position]):
                 raise ShapeError(
-                    f"shapes {', '.join(_text(s) for s in shapes)} do not broadcast",
+                    f"shapes {', '.join(shape_text(s) for s in shapes)} do not broadcast",
                     where=where,
                     why=f"extents {extent} and {shape[position]} meet",
                     fix="check the shapes of the operands",
@@ -93,13 +93,13 @@ def resolve_shape(shape: Sequence[Extent], requested: Sequence[Extent], where: s
     differ = next((pair for pair in named if pair[0] != pair[1]), None if holes else (total, known))
     if holes == 1 and differ is None and not (is_static(total) and is_static(known)):
         raise UnsupportedError(
-            f"shape {_text(shape)} is not known to be viewed as {_text(requested)}",
+            f"shape {shape_text(shape)} is not known to be viewed as {shape_text(requested)}",
             where=where,
             why=f"whether {total} is a multiple of {known} depends on the sizes",
             fix="export with these dimensions fixed",
         )
     raise ShapeError(
-        f"shape {_text(shape)} cannot be viewed as {_text(requested)}",
+        f"shape {shape_text(shape)} cannot be viewed as {shape_text(requested)}",
         where=where,
         why="the numbers of elements differ",
         fix="check the requested shape",
@@ -128,7 +128,7 @@ def reshape_index(shape: Sequence[Extent], axes: Sequence[Axis], where: str = ""
             take_old = (_smaller(many_old, many_new) and next_old < len(shape)) or next_new >= len(axes)
             if take_old and next_old >= len(shape):
                 raise ShapeError(
-                    f"shape {_text(shape)} cannot be viewed as {_text([a.extent for a in axes])}",
+                    f"shape {shape_text(shape)} cannot be viewed as {shape_text([a.extent for a in axes])}",
                     where=where,
                     why="the numbers of elements differ",
                     fix="check the requested shape",
@@ -168,7 +168,8 @@ def _group(shape: Sequence[Extent], axes: Sequence[Axis]) -> list[Index]:
     return index
 
 
-def _text(shape: Sequence[Extent]) -> str:
+def shape_text(shape: Sequence[Extent]) -> str:
+    """Lengths as messages write them."""
     return f"[{', '.join(map(str, shape))}]"
 
 

@@ -92,7 +92,7 @@ def plain_attention(kernel: Kernel, sgraph: SGraph) -> PlainAttention | None:
     """
     touched = tuple(sgraph.tensor(name) for name in (*kernel.reads, *kernel.writes))
     dtypes = {t.dtype for t in touched}
-    if len(dtypes) != 1 or not dtypes <= {DType.FLOAT16, DType.BFLOAT16} or not _may_be(kernel):
+    if len(dtypes) != 1 or not all(d.is_half for d in dtypes) or not _may_be(kernel):
         return None
     return _attention(kernel, touched)
 

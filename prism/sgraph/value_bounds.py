@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from prism.program.extents import Extent
 from prism.program.index import Atom, Axis, Index
+from prism.program.integers import times
 from prism.program.nodes import (
     Const,
     DType,
@@ -278,8 +279,8 @@ class Bounds:
             squared = shapes.count(shapes[n]) % 2 == 0
             a, b = self.of(factors[n])
             if squared:
-                a, b = 0.0, max(_times(a, a), _times(b, b))
-            ends = [_times(x, y) for x in (low, high) for y in (a, b)]
+                a, b = 0.0, max(times(a, a), times(b, b))
+            ends = [times(x, y) for x in (low, high) for y in (a, b)]
             low, high = min(ends), max(ends)
         return low, high
 
@@ -365,10 +366,6 @@ def _counts(e: Expr) -> Expr | None:
     return None
 
 
-def _times(x: float, y: float) -> float:
-    return 0.0 if x == 0 or y == 0 else x * y
-
-
 def _folded(parts: Sequence[Expr], op: str) -> Expr:
     total = parts[0]
     for e in parts[1:]:
@@ -398,7 +395,7 @@ def image(op: str, of: Sequence[tuple[float, float]]) -> tuple[float, float]:
         case "add":
             return low + of[1][0], high + of[1][1]
         case "mul":
-            ends = [_times(x, y) for x in of[0] for y in of[1]]
+            ends = [times(x, y) for x in of[0] for y in of[1]]
             return min(ends), max(ends)
         case "neg":
             return -high, -low

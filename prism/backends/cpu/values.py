@@ -30,7 +30,6 @@ KINDS: Mapping[DType, str] = {
     DType.UINT8: "i",
     DType.BOOL: "b",
 }
-HALF = (DType.FLOAT16, DType.BFLOAT16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +198,7 @@ class Values:
             return True
 
         for s in statements(body):
-            if isinstance(s, tile.Cast) and s.dtype in HALF and unrounded(s.dst):
+            if isinstance(s, tile.Cast) and s.dtype.is_half and unrounded(s.dst):
                 self._alias[s.dst] = s.src
 
     def _block(self, body: Sequence[Stmt], block: int) -> None:
@@ -248,7 +247,7 @@ class Values:
                 if dst in self._alias and self.kind_of(source) == "f":
                     return
                 self._alias.pop(dst, None)  # integers and truth values are converted, not rounded
-                if KINDS[dtype] == self.kind_of(source) and dtype not in HALF:
+                if KINDS[dtype] == self.kind_of(source) and not dtype.is_half:
                     self._alias[dst] = src
                     return
                 define(self.lanes_of(source), KINDS[dtype])

@@ -44,8 +44,6 @@ from prism.ir.kit import defined, operands, statements
 from prism.program.extents import is_static
 from prism.program.nodes import DType, ReduceKind
 
-_OPERANDS = (DType.FLOAT16, DType.BFLOAT16)
-
 
 @dataclass(frozen=True, slots=True)
 class Turns:
@@ -290,7 +288,7 @@ def _added(
 def _turns(program: TileProgram, low: Load, high: Load, dims: Mapping[str, Dims]) -> Turns | None:
     """The two as one, if it is clear where each of their elements and masks goes."""
     stored = next(t.dtype for t in program.tensors if t.name == low.tensor)
-    if low.dtype not in _OPERANDS or stored is not low.dtype or len(low.dims) != 2:
+    if not low.dtype.is_half or stored is not low.dtype or len(low.dims) != 2:
         return None
     made = {s.dst: s for s in statements(program.body) if isinstance(s, Offsets | InBounds)}
     steps = [(made.get(name), step) for name, step in low.offset.terms]

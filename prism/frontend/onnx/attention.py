@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from prism.frontend.onnx.algebra import TRUE, apply, as_index, compare_extents, index_value, number, sub
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, static_shape
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, static_shape
 from prism.frontend.onnx.reduce import rows, softmax
 from prism.program import build
 from prism.program.evaluate import evaluate_expr
@@ -26,7 +26,6 @@ from prism.program.nodes import Const, DType, Expr, Map, Read, ReduceKind, walk
 from prism.program.transform import substitute
 from prism.program.views import Shape, axes_of, broadcast_shapes, same_extent
 
-Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 _PARTS = ("Q", "K", "V")
 
 

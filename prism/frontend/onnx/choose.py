@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.onnx.algebra import apply, as_extent
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements
 from prism.frontend.onnx.reduce import log_softmax, rows
 from prism.program import build, integers
 from prism.program.extents import add, is_static, mul
@@ -17,8 +17,6 @@ from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
-
-Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
 def _gather_elements(graph: Graph, node: Node) -> Sequence[OnnxValue]:

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -571,3 +571,12 @@ def _substituted(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
                 return e
 
     return fold(substitute(expr, mapping))
+
+
+Translator: TypeAlias = Callable[[Graph, Node], Sequence[OnnxValue]]
+"""What makes an operator's results."""
+
+
+def single(f: Callable[[Graph, Node], OnnxValue]) -> Translator:
+    """Of what makes an operator's only result."""
+    return lambda graph, node: [f(graph, node)]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.onnx.algebra import apply, div, index_value, power, recip, sub
 from prism.frontend.onnx.dtypes import dtype_of
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.frontend.onnx.reduce import mean, rows, square
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
-
-Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
 def inverse_deviation(variance: Expr, eps: float) -> Expr:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.extremes import place_of_extreme
 from prism.frontend.onnx.algebra import apply, index_value
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.frontend.onnx.reduce import rows
 from prism.program import build
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.views import axes_of
-
-Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
 def _place(

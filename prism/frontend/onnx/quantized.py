@@ -8,14 +8,12 @@ from types import MappingProxyType
 from prism.frontend.onnx import windows
 from prism.frontend.onnx.algebra import apply, sub
 from prism.frontend.onnx.dtypes import dtype_of
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.program import build, integers
 from prism.program.formulas import quotient
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.views import axes_of, broadcast_shapes, same_extent
-
-Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
 def _blockwise(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue) -> Callable[[Sequence[Axis], OnnxValue], Expr]:

@@ -51,7 +51,7 @@ from prism.frontend.onnx import (
 from prism.frontend.onnx.algebra import as_extent
 from prism.frontend.onnx.conformance import Reading
 from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type, held_as
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, identifier
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, identifier, single
 from prism.frontend.onnx.schemas import Signature
 from prism.frontend.sizes import equated
 from prism.program.empty import without_empty
@@ -870,15 +870,11 @@ def _check_output(info: onnx.ValueInfoProto, value: OnnxValue, name: str) -> Non
         )
 
 
-def _single(f: Callable[[Graph, Node], OnnxValue]) -> Callable[[Graph, Node], Sequence[OnnxValue]]:
-    return lambda graph, node: [f(graph, node)]
-
-
-TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[OnnxValue]]] = MappingProxyType(
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
-        **{op: _single(f) for op, f in pointwise.TRANSLATORS.items()},
-        **{op: _single(f) for op, f in reduce.TRANSLATORS.items()},
-        **{op: _single(f) for op, f in linear.TRANSLATORS.items()},
+        **{op: single(f) for op, f in pointwise.TRANSLATORS.items()},
+        **{op: single(f) for op, f in reduce.TRANSLATORS.items()},
+        **{op: single(f) for op, f in linear.TRANSLATORS.items()},
         **views.TRANSLATORS,
         **norms.TRANSLATORS,
         **attention.TRANSLATORS,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from prism.frontend import recurrent
 from prism.frontend.onnx.algebra import apply
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements
 from prism.frontend.recurrent import Function, Recurrent, Sequences
 from prism.program import build
 from prism.program.extents import Extent, mul
@@ -16,8 +16,6 @@ from prism.program.index import Axis, Index
 from prism.program.loops import defined_as, steps_of
 from prism.program.nodes import Const, Expr, Loop, Read, ReduceKind, Tensor, walk
 from prism.program.views import axes_of, same_extent
-
-Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {"sigmoid": recurrent.sigmoid, "tanh": recurrent.tanh, "relu": recurrent.relu}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
 from prism.frontend.onnx.algebra import apply, index_value
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements
 from prism.frontend.scatter import KINDS, Writes, both, scattered
 from prism.program import build
 from prism.program.extents import Extent, add, is_static, mul
@@ -17,8 +17,6 @@ from prism.program.integers import floor_remainder
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, Expr
 from prism.program.views import axes_of, places_index, same_extent
-
-Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
 def _how(node: Node) -> str:

@@ -14,7 +14,7 @@ import sympy
 
 from prism.frontend.onnx.algebra import apply, as_index, compare_extents, index_value, number
 from prism.frontend.onnx.dtypes import dtype_of
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, static_shape
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements, single, static_shape
 from prism.program import build
 from prism.program.extents import Extent, add, cdiv, exact_quotient, is_static, mul, normal
 from prism.program.index import Axis, Index
@@ -29,9 +29,8 @@ from prism.program.views import (
     places_index,
     reshape_index,
     resolve_shape,
+    shape_text,
 )
-
-Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
 def _reshaped(graph: Graph, node: Node, value: OnnxValue, shape: Sequence[Extent]) -> OnnxValue:
@@ -297,7 +296,7 @@ def _concat(graph: Graph, node: Node) -> OnnxValue:
     total: Extent = 0
     starts: list[Extent] = []
     for part in parts:
-        what = f"shapes {_text(parts[0].shape)} and {_text(part.shape)} cannot be joined along axis {axis}"
+        what = f"shapes {shape_text(parts[0].shape)} and {shape_text(part.shape)} cannot be joined along axis {axis}"
         if part.rank != rank:
             raise node.shape_error(what)
         beside = zip(part.shape, parts[0].shape, strict=True)
@@ -536,34 +535,26 @@ def _filled(graph: Graph, node: Node) -> OnnxValue:
     return graph.define(node, axes_of(shape), fill, value.dtype)
 
 
-def _text(shape: Sequence[Extent]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def _single(f: Callable[[Graph, Node], OnnxValue]) -> Translator:
-    return lambda graph, node: [f(graph, node)]
-
-
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
-        "Identity": _single(_identity),
+        "Identity": single(_identity),
         "Dropout": _dropout,
-        "Transpose": _single(_transpose),
-        "Reshape": _single(_reshape),
-        "Flatten": _single(_flatten),
-        "Squeeze": _single(_squeeze),
-        "Unsqueeze": _single(_unsqueeze),
-        "Expand": _single(_expand),
-        "Tile": _single(_tile),
-        "Slice": _single(_slice),
+        "Transpose": single(_transpose),
+        "Reshape": single(_reshape),
+        "Flatten": single(_flatten),
+        "Squeeze": single(_squeeze),
+        "Unsqueeze": single(_unsqueeze),
+        "Expand": single(_expand),
+        "Tile": single(_tile),
+        "Slice": single(_slice),
         "Split": _split,
-        "Concat": _single(_concat),
-        "Gather": _single(_gather),
-        "DepthToSpace": _single(_depth_to_space),
-        "SpaceToDepth": _single(_space_to_depth),
-        "Trilu": _single(_trilu),
-        "EyeLike": _single(_eye_like),
-        "Range": _single(_range),
-        "ConstantOfShape": _single(_filled),
+        "Concat": single(_concat),
+        "Gather": single(_gather),
+        "DepthToSpace": single(_depth_to_space),
+        "SpaceToDepth": single(_space_to_depth),
+        "Trilu": single(_trilu),
+        "EyeLike": single(_eye_like),
+        "Range": single(_range),
+        "ConstantOfShape": single(_filled),
     }
 )

@@ -8,14 +8,12 @@ from types import MappingProxyType
 
 from prism.frontend import windows
 from prism.frontend.onnx.algebra import apply
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.frontend.windows import Margin, Pool, Window
 from prism.program.extents import Extent, add, at_most, cdiv, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr
 from prism.program.views import Shape, axes_of, same_extent
-
-Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
 @dataclass(frozen=True, slots=True)
