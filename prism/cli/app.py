@@ -15,8 +15,9 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
@@ -24,6 +25,9 @@ from cyclopts.validators import Number
 from prism.cli.interrupts import interrupted_once
 from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError, debugging
 from prism.process.refusal import refused_by_machine
+
+if TYPE_CHECKING:
+    from prism.api import SearchBudget
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda", "cpu"]
 _Positive = Number(gte=1)
@@ -113,6 +117,52 @@ def _app() -> App:
     return app
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What bounds the search; what is left out is as `SearchBudget` has it.
+
+    Attributes:
+        max_kernels: the most kernels that a candidate may have, but for second stages of splits, and what outputs over
+            other axes take besides the first; 3 by default. Rounds after the first go on to as many as the operators
+            one by one take, where that gains.
+        max_ops: the most operators in one kernel; 64 by default.
+        max_loops: the most loops in one kernel; 6 by default.
+        max_forms: the most forms (one way to compute each value) that are walked; 16 by default.
+        max_cuts: the most values of a form that the first round considers for materialisation together; 6 by default.
+        max_families: the most families of kernels that the first round builds; 80 by default.
+        max_rounds: the most rounds, each with twice the cuts and families of the one before; 3 by default.
+        max_sgraphs: the most candidates that are handed to the prover; 32 by default.
+        enodes: the e-graph's node budget; 8000 by default.
+        iterations: the most rounds of the rules; 16 by default.
+        off: a pruner to switch off, by its name in docs/search.md; give it again for others. Slower, never better.
+        fp: what the rules used may do to rounding: "exact" nothing, "reassociates" other orders of sums and products,
+            "domain", the default, also other places of overflow and NaN.
+    """
+
+    max_kernels: _Bound = None
+    max_ops: _Bound = None
+    max_loops: _Bound = None
+    max_forms: _Bound = None
+    max_cuts: _Bound = None
+    max_families: _Bound = None
+    max_rounds: _Bound = None
+    max_sgraphs: _Bound = None
+    enodes: _Bound = None
+    iterations: _Bound = None
+    off: Annotated[tuple[str, ...], Parameter(negative=())] = ()
+    fp: FpClass = "domain"
+
+    def budget(self) -> SearchBudget:
+        """The bounds with all that is left out."""
+        import prism.api as api
+
+        given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+        return api.SearchBudget(**given | ({"off": frozenset(self.off)} if self.off else {}))
+
+
+_BOUNDS = Bounds()
+
+
 def optimize(
     model: Path,
     /,
@@ -123,18 +173,7 @@ def optimize(
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     shape: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     outside: Literal["original"] | None = None,
-    max_kernels: _Bound = None,
-    max_ops: _Bound = None,
-    max_loops: _Bound = None,
-    max_forms: _Bound = None,
-    max_cuts: _Bound = None,
-    max_families: _Bound = None,
-    max_rounds: _Bound = None,
-    max_sgraphs: _Bound = None,
-    enodes: _Bound = None,
-    iterations: _Bound = None,
-    off: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    fp: FpClass = "domain",
+    search: Annotated[Bounds, Parameter(name="*")] = _BOUNDS,
     rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
     baseline: Annotated[tuple[Baseline, ...], Parameter(negative=())] = (),
     inputs: Path | None = None,
@@ -160,21 +199,7 @@ def optimize(
             out take all values. NAME=LOW..HIGH: kernels for these lengths, tuned part by part, and a module that picks
             among them; other lengths are refused.
         outside: what runs at lengths outside of ranges: "original" is the model that was given, in onnxruntime.
-        max_kernels: the most kernels that a candidate may have, but for second stages of splits, and what outputs over
-            other axes take besides the first; 3 by default. Rounds after the first go on to as many as the operators
-            one by one take, where that gains.
-        max_ops: the most operators in one kernel; 64 by default.
-        max_loops: the most loops in one kernel; 6 by default.
-        max_forms: the most forms (one way to compute each value) that are walked; 16 by default.
-        max_cuts: the most values of a form that the first round considers for materialisation together; 6 by default.
-        max_families: the most families of kernels that the first round builds; 80 by default.
-        max_rounds: the most rounds, each with twice the cuts and families of the one before; 3 by default.
-        max_sgraphs: the most candidates that are handed to the prover; 32 by default.
-        enodes: the e-graph's node budget; 8000 by default.
-        iterations: the most rounds of the rules; 16 by default.
-        off: a pruner to switch off, by its name in docs/search.md; give it again for others. Slower, never better.
-        fp: what the rules used may do to rounding: "exact" nothing, "reassociates" other orders of sums and products,
-            "domain", the default, also other places of overflow and NaN.
+        search: what bounds it.
         rules: a rule file of your own; give it again for others. docs/rules.md says how to write one.
         baseline: what kernels are timed against where they are timed: torch "eager" or "compile", "onnxruntime"; give
             it again for others. By default all that are installed; the best of them counts.
@@ -220,25 +245,10 @@ def optimize(
                 if why:
                     program = None
                     detail.append(f"in parts: {why}")
-        bounds: dict[str, Any] = {
-            "max_kernels": max_kernels,
-            "max_ops": max_ops,
-            "max_loops": max_loops,
-            "max_forms": max_forms,
-            "max_cuts": max_cuts,
-            "max_families": max_families,
-            "max_rounds": max_rounds,
-            "max_sgraphs": max_sgraphs,
-            "enodes": enodes,
-            "iterations": iterations,
-            "off": frozenset(off) or None,
-            "fp": fp if fp != "domain" else None,
-        }
-        search = api.SearchBudget(**{k: v for k, v in bounds.items() if v is not None})
         options: dict[str, Any] = {
             "target": target,
             "out": folder,
-            "budget": search,
+            "budget": search.budget(),
             "trials": trials,
             "seed": seed,
             "shapes": values,
