@@ -646,3 +646,35 @@ def _rounds(expr: Expr) -> bool:
 def unchecked(why: str) -> Conformance:
     """The record of a program that could not be compared."""
     return Conformance(missing=why)
+
+
+@dataclass(slots=True)
+class Draws:
+    """What became of the draws that a program is compared on.
+
+    Attributes:
+        runtime: says what the values are.
+        done: by name.
+        skipped: the others and why, and what was noted of those.
+        elements: how many were evaluated.
+    """
+
+    runtime: str
+    done: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    elements: int = 0
+
+    def add(self, name: str, compared: Comparison, why: str) -> None:
+        """One draw; `why` there was nothing to compare with, or empty."""
+        self.elements += compared.elements
+        if why:
+            self.skipped.append(f"{name}: {why[:200]}")
+        else:
+            self.done.append(name)
+            self.skipped += [f"{name}: {d.node}: {d.what.format(against=self.runtime)}" for d in compared.noted]
+
+    def record(self, against: str, extents: str = "", missing: str = "", *, none: str) -> Conformance:
+        """The record; `none` says why there is no draw, where nothing else does."""
+        if not self.done:
+            return unchecked("; ".join(self.skipped) or none)
+        return Conformance(against, tuple(self.done), extents, self.elements, tuple(self.skipped), missing)

@@ -141,9 +141,7 @@ def _compared_with(runtime: _Runtime, sized: Sequence[tuple[dict[str, int], tupl
     program = reading.program
     claims = _claims(reading)
     for binding, size in sized:
-        done: list[str] = []
-        skipped: list[str] = []
-        elements = 0
+        draws = conformance.Draws("onnx")
         precision = size[0]
         for seed, (name, _) in enumerate(conformance.draws_within([size], example=False)):
             compared = Comparison(program, claims, binding, lenient=name == "not finite", second=runtime.second)
@@ -159,18 +157,13 @@ def _compared_with(runtime: _Runtime, sized: Sequence[tuple[dict[str, int], tupl
                     raise _error(reading, found, name, seed)
                 why = ""
                 break
-            elements += compared.elements
-            if why:
-                skipped.append(f"{name}: {why[:200]}")
-            else:
-                done.append(name)
-                skipped += [f"{name}: {d.node}: {d.what.format(against='onnx')}" for d in compared.noted]
-        if done:
-            shown = ", ".join(f"{s}={n}" for s, n in binding.items())
-            missing = f"not compared: {', '.join(runtime.missing)}" if runtime.missing else ""
-            against = f"onnx.reference {onnx.__version__} in {precision.dtype}"
-            return Conformance(against, tuple(done), shown, elements, tuple(skipped), missing)
-    return conformance.unchecked("; ".join(skipped) or "the model could not be run")
+            draws.add(name, compared, why)
+        if draws.done:
+            break
+    shown = ", ".join(f"{s}={n}" for s, n in binding.items())
+    missing = f"not compared: {', '.join(runtime.missing)}" if runtime.missing else ""
+    against = f"onnx.reference {onnx.__version__} in {precision.dtype}"
+    return draws.record(against, shown, missing, none="the model could not be run")
 
 
 def _error(reading: Reading, found: Difference, name: str, seed: int) -> PrismError:

@@ -219,9 +219,7 @@ def _compared(reading: Reading) -> Conformance:
     sizes = [(b, s) for b in _bindings(reading) if (s := _size(reading, b)) is not None]
     given = program.arguments
     shapes = {t.name: tuple(e.shape) for t, e in zip(given, reading.examples, strict=True)}
-    done: list[str] = []
-    skipped: list[str] = []
-    elements = 0
+    draws = conformance.Draws("torch")
     own = [s for b, s in sizes[:1] if b == bind(given, shapes)]
     if own and all(_has_values(e) for e in reading.examples):
         example = True
@@ -247,16 +245,9 @@ def _compared(reading: Reading) -> Conformance:
                 raise _error(reading, found, run, name, seed)
             why = ""
             break
-        elements += compared.elements
-        if why:
-            skipped.append(f"{name}: {why[:200]}")
-        else:
-            done.append(name)
-            skipped += [f"{name}: {d.node}: {d.what.format(against='torch')}" for d in compared.noted]
+        draws.add(name, compared, why)
     against = f"torch {torch.__version__} in {sizes[0][1][0].dtype}"
-    if not done:
-        return conformance.unchecked("; ".join(skipped) or "there are no values to run it on")
-    return Conformance(against, tuple(done), "", elements, tuple(skipped))
+    return draws.record(against, none="there are no values to run it on")
 
 
 def _error(reading: Reading, found: Difference, run: _Run, name: str, seed: int) -> PrismError:
