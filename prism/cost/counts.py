@@ -1,7 +1,7 @@
 """What an sGraph costs, symbolically: bytes moved, work, programs, loop trips, as functions of the unbound sizes.
 
-A cost is a polynomial of few kinds of factors, kept as plain data. It evaluates fast on numbers and on numpy arrays of
-tile sizes, and becomes a sympy expression on demand.
+A cost is a polynomial of few kinds of factors, kept as plain data, which evaluates fast on numbers and on numpy arrays
+of tile sizes.
 
     size(N)            N, the elements of an axis that a masked access really touches
     padded(N, T)       T*ceil(N/T), or the power of two above N for a whole axis: the lanes that compute
@@ -89,25 +89,6 @@ class Factor:
             return share if self.kind == "share" else share * binding[self.parts.name] * t
         return tiles if self.kind == "tiles" else tiles * t
 
-    def as_sympy(self, exact: bool) -> sympy.Expr:
-        """The factor as an expression; with `exact` false a lower bound without roundings."""
-        n = sympy.sympify(self.extent)
-        ceil = sympy.ceiling if exact else (lambda e: e)
-        if self.kind == "size":
-            return n
-        if self.kind == "parts":
-            assert self.parts is not None
-            return self.parts
-        if self.tile is None:
-            if self.kind == "tiles":
-                return sympy.Integer(1)
-            return power_of_two_above(n) if exact else n
-        tiles = ceil(n / self.tile)
-        if self.parts is not None:
-            share = ceil(tiles / self.parts)
-            return share if self.kind == "share" else share * self.parts * self.tile
-        return tiles if self.kind == "tiles" else tiles * self.tile
-
 
 @dataclass(frozen=True, slots=True)
 class Monomial:
@@ -165,11 +146,6 @@ class Polynomial:
         """The least value over all assignments of tiles and splits; `hints` binds the extents' symbols."""
         shares: dict[Visited, float] = {}
         return sum(m.lower(hints, shares) for m in self.terms)
-
-    def as_sympy(self, exact: bool = True) -> sympy.Expr:
-        """The sum as a sympy expression; with `exact` false a lower bound without roundings."""
-        terms = [sympy.Mul(m.coefficient, *(f.as_sympy(exact) for f in m.factors)) for m in self.terms]
-        return sympy.Add(*terms)
 
 
 @dataclass(frozen=True, slots=True)

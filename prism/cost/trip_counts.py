@@ -103,15 +103,6 @@ class Visited:
             below, skipped = (mean, skipped) if b.slope < 0 else (below, mean)
         return max(0.0, float(below - skipped)) / float(n)
 
-    def as_sympy(self, exact: bool) -> sympy.Expr:
-        """The share as an expression, rounding by averages; with `exact` false without any."""
-        ceil = sympy.ceiling if exact else (lambda e: e)
-        tiles = ceil(sympy.sympify(self.extent) / self.tile)
-        found: list[sympy.Expr] = [tiles, sympy.Integer(0)]
-        for b in self.bounds:
-            found[b.slope > 0] = _mean(b, self.tile, tiles, exact)
-        return sympy.Max(0, found[0] - found[1]) / tiles
-
 
 def visited(axis: Axis, tile: Tile, conditions: Sequence[Index], tiles: Mapping[Axis, Tile]) -> Visited:
     """The share for a loop over the axis in tiles of `tile`; `tiles` has those of the other axes."""
@@ -280,39 +271,3 @@ def _gcd(a: Any, b: Any) -> Any:
 
 
 # The same as an expression.
-
-
-def _mean(b: Bound, tile: Tile, tiles: sympy.Expr, exact: bool) -> sympy.Expr:
-    """The mean of a bound's line, between 0 and `tiles`; a rounding counts with its average, half a tile."""
-    ceil = sympy.ceiling if exact else (lambda e: e)
-    u = sympy.sympify(b.offset)
-    step, count = sympy.Integer(0), sympy.Integer(1)
-    for n, t in enumerate(b.terms):
-        c = sympy.sympify(t.coefficient)
-        places = ceil(sympy.sympify(t.extent) / t.tile)
-        u += c * (t.tile - 1) if t.above else 0
-        if n == 0:
-            step, count = c * t.tile, places
-        else:
-            u += c * t.tile * (places - 1) / 2
-    rising = not b.terms or b.terms[0].above
-    divisor = abs(b.slope) * tile
-    if b.slope > 0:
-        u, step, rising = abs(b.slope) - 1 - u - divisor, -step, not rising
-    if not rising:
-        u, step = u + step * (count - 1), -step
-    last = u + step * (count - 1)
-    # Between the ends the line is straight: the mean of its clamped values from two areas.
-    half = (divisor + 1) / sympy.Integer(2) if exact else divisor if b.slope > 0 else sympy.Integer(1)
-    low, high = (u + half) / divisor, (last + half) / divisor
-    middle = sympy.Min(sympy.Max((low + high) / 2, 0), tiles)
-    if step == 0:
-        return middle
-
-    def area(x: sympy.Expr) -> sympy.Expr:
-        inside = sympy.Min(sympy.Max(x, 0), tiles)
-        return inside**2 / 2 + tiles * sympy.Max(x - tiles, 0)
-
-    # With one place there is no area; its own value is the mean.
-    width = sympy.Max(high - low, sympy.Rational(1, 10**9))
-    return sympy.Piecewise(((area(high) - area(low)) / width, high > low), (middle, True))
