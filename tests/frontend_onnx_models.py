@@ -15,7 +15,7 @@ from prism.program.evaluate import evaluate
 from prism.program.nodes import Program
 
 ELEMENT_TYPES = {np.dtype(np.float32): 1, np.dtype(np.int64): 7, np.dtype(np.bool_): 9, np.dtype(np.float64): 11,
-    np.dtype(np.int8): 3, np.dtype(np.uint8): 2, np.dtype(np.int32): 6, np.dtype(np.float16): 10,
+    np.dtype(np.int8): 3, np.dtype(np.uint8): 2, np.dtype(np.int32): 6, np.dtype(np.float16): 10, np.dtype(np.int16): 5,
 }  # fmt: skip
 
 

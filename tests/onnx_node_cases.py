@@ -261,12 +261,13 @@ def page(outcomes: Sequence[Outcome]) -> str:
         versions = f"{first} to {last}" if last > first else str(first)
         lines.append(f"| {op} | {versions} | {_counts(by_op[op])} | {_refusals(by_op[op])} |")
     others = sorted(op for op in by_op if op and op not in VERSIONS)
-    bodies = [op for op in others if any(o.kind == EQUAL for o in by_op[op])]
+    bodies = [op for op in others if op != "If" and any(o.kind == EQUAL for o in by_op[op])]
     lines += [
         "",
         f"Operators without a translation, {len(others)} of those that have cases: {', '.join(others)}.",
         "",
-        f"Of these, {', '.join(bodies)} are read by the function bodies that onnx has of them." if bodies else "",
+        f"Of these, {', '.join(bodies)} are read by the function bodies that onnx has of them, and If where the"
+        " shapes say which branch is taken.",
         "",
         "Whatever is refused stays as it is and runs in onnxruntime, and the rest of its model goes in islands: no case"
         " is refused by `prism optimize`.",

@@ -14,7 +14,7 @@ from frontend_onnx_models import BOOL, FLOAT, INT64, check, model, run_program
 from onnx import helper
 from quick import slow_but
 
-from prism.errors import UnsupportedError
+from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx.reader import from_model, load
 from prism.program.evaluate import bind
 from prism.program.extents import symbol
@@ -480,7 +480,7 @@ def test_sizes_that_have_to_be_equal_are_one(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("element", "held"), [("INT4", DType.INT8), ("UINT4", DType.UINT8), ("INT16", DType.INT32), ("UINT16", DType.INT32)]
+    ("element", "held"), [("INT4", DType.INT8), ("UINT4", DType.UINT8), ("INT16", DType.INT16), ("UINT16", DType.INT32)]
 )
 def test_weights_of_few_bits_are_held_in_a_wider_type_where_only_their_values_matter(
     element: str, held: DType, tmp_path: Path
@@ -510,5 +510,81 @@ def test_weights_of_few_bits_are_held_in_a_wider_type_where_only_their_values_ma
     np.testing.assert_allclose(y, x @ ((levels - 3) * scale), rtol=1e-5, atol=1e-4)
     # What else reads one may ask how far its type goes.
     made.graph.output.append(info("q", kind, None))
+    if kind == onnx.TensorProto.INT16:
+        assert from_model(made, "m", None).outputs == ("y", "q_1")
+        return
     with pytest.raises(UnsupportedError, match=f"the data type {element.lower()} is not supported"):
         from_model(made, "m", None)
+
+
+@pytest.mark.parametrize("element", ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1"])
+def test_weights_of_short_floats_are_held_as_half_precision(element: str) -> None:
+    kind = onnx.TensorProto.DataType.Value(element)
+    kept = helper.make_tensor("q", kind, (32, 16), RNG.standard_normal(32 * 16) * 3)
+    levels = onnx.numpy_helper.to_array(kept).astype(np.float32)
+    nodes = [node("DequantizeLinear", ["q", "s"], ["w"]), node("MatMul", ["x", "w"], ["y"])]
+    scale = onnx.numpy_helper.from_array(np.array(0.25, np.float32), "s")
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", FLOAT, ["n", 32])],
+        [onnx.ValueInfoProto(name="y")],
+        initializer=[kept, scale],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    program = from_model(made, "m", None)
+    assert program.tensor("q").dtype is DType.FLOAT16
+    x = f(3, 32)
+    np.testing.assert_allclose(run_program(program, {"x": x})[0], x @ (levels / 4), rtol=1e-5, atol=1e-4)
+
+
+BRANCHES = """<ir_version: 10, opset_import: ["" : 21]>
+m (float[n, %s] x, bool yes) => (float y, float z) <int64[1] axis = {1}, int64 at = {1}, int64 one = {1}> {
+    size = Shape(x)  wide = Gather(size, at)  is = Equal(wide, one)  t = Tanh(x)
+    a, b = If (is) <
+        then_branch = narrow () => (p, q) { p = Squeeze(t, axis)  q = Exp(p) },
+        else_branch = broad () => (p, t) { p = ReduceSum <keepdims = 0> (t, axis) }>
+    c = If (is) <
+        then_branch = again () => (p) { p = Neg(b) },
+        else_branch = other () => (r) <float two = {2}> {
+            p = Mul(b, two)
+            r = If (%s) <then_branch = in () => (s) { s = Abs(p) }, else_branch = out () => (s) { s = Neg(p) }> }>
+    y = Mul(a, a)  z = Identity(c) }"""
+
+
+@pytest.mark.parametrize(("wide", "inner"), [(1, "is"), (4, "is"), (4, "yes")])
+def test_a_branch_that_sizes_decide_is_taken(wide: int, inner: str) -> None:
+    built = onnx.parser.parse_model(BRANCHES % (wide, inner))
+    for output in built.graph.output:
+        output.ClearField("type")
+    x = f(3, wide)
+    if inner == "yes":
+        with pytest.raises(UnsupportedError, match="If is control flow"):
+            from_model(built, "m", None)
+        return
+    program = from_model(built, "m", None)
+    t = np.tanh(x.astype(np.float64))
+    y, z = (t[:, 0] ** 2, -np.exp(t[:, 0])) if wide == 1 else (t.sum(1) ** 2, -2 * t)
+    for found, want in zip(run_program(program, {"x": x, "yes": np.array(True)}), (y, z), strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_sparse_tensors_are_written_out(linear: bool) -> None:
+    places = np.array([1, 7, 22]) if linear else np.array([[0, 1], [1, 1], [3, 4]])
+    values = onnx.numpy_helper.from_array(np.array([1.5, -2, 3], np.float32), "w")
+    sparse = helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(places, "at"), [4, 6])
+    x, w = f(2, 4), np.zeros((4, 6), np.float32)
+    w[[0, 1, 3], [1, 1, 4]] = [1.5, -2, 3]
+    takes, gives = [helper.make_tensor_value_info("x", FLOAT, [2, 4])], [onnx.ValueInfoProto(name="y")]
+    product, constant = node("MatMul", ["x", "w"], ["y"]), node("Constant", [], ["w"], sparse_value=sparse)
+    for graph in (
+        helper.make_graph([product], "g", takes, gives, sparse_initializer=[sparse]),
+        helper.make_graph([constant, product], "g", takes, gives),
+    ):
+        built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        (y,) = run_program(from_model(built, "m", None), {"x": x})
+        np.testing.assert_allclose(y, x @ w, rtol=1e-6)
+    graph.node[0].attribute[0].sparse_tensor.dims[:] = [2, 2]
+    with pytest.raises(ModelError, match="the sparse tensor cannot be read"):
+        from_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), "m", None)

@@ -136,6 +136,8 @@ CASES = [
     Case("ArgMax", [np.array([[1, np.nan, 3, np.nan], [-np.inf] * 4], np.float32)], {"axis": 1}, 13),
     *[Case("Hardmax", [np.round(f(2, 3, 4))], {"axis": a}, 13) for a in (0, -1)],
     *[Case("TopK", [np.round(f(3, 4)), i(1)], {"axis": a, "largest": n}, 11, [1], 2) for a in (0, 1) for n in (0, 1)],
+    *[Case("TopK", [np.round(f(3, 4)), i(k)], {"axis": 1, "largest": n}, 11, [1], 2) for k in (2, 4) for n in (0, 1)],
+    Case("TopK", [f(3, 4)], {"axis": 0, "k": 2}, 1, (), 2),
     *[Case("OneHot", [np.array([[0, -1], [5, 2]]), np.array(4), f(2)], {"axis": a}, 11, [1]) for a in (-1, 0, 1)],
     Case("OneHot", [np.array([0, 2, 3, -4]), np.array(4), np.array([7, 9])], {}, 11, [1]),
     Case("CumSum", [f(3, 4), np.array(1, dtype=np.int64)], fixed=[1]),
@@ -414,4 +416,5 @@ def test_operators_are_one_definition_each() -> None:
         program = frontend.from_model(built, "m", None)
         # The product of all steps, the first state, the states of all steps, and both results.
         many = 3 if case.op == "Attention" else 5 if program.loops else case.outputs
+        many += any(d.name.endswith("_rank") for d in program.definitions)  # and of elements in order, their ranks
         assert len(program.definitions) == many, case

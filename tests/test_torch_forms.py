@@ -118,7 +118,17 @@ EQUAL: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     "a_batch": (lambda x: F.batch_norm(x, None, None, training=True), [X]),
     "running_extremes": (lambda x, i: (*x.cummax(-1), *x.cummin(0), *i.cummax(1), x.sum().cummax(0)[0]), [X, I8]),
     "running_logsumexp": (lambda x: (x.logcumsumexp(1), x[0, 0].logcumsumexp(0)), [CUBE]),
-    "the_largest": (lambda x: (x.topk(1)[0], x.topk(1, 0)[0]), [X]),
+    "the_largest": (lambda x: (x.topk(1)[0], x.topk(1, 0)[0], x.topk(1, largest=False)[0]), [X]),
+    "gathered_of_one": (lambda x: x[:, :1].gather(1, x.abs().long().clamp(max=0)), [X]),
+    "some_of_the_largest": (lambda x, i: (x.topk(2)[0], x.topk(3, 0, largest=False)[0], i.topk(2)[0]), [X, I8]),
+    "in_order": (
+        lambda x, i: (x.sort(0)[0], *torch.sort(x, stable=True, descending=True), *torch.sort(i, stable=True)),
+        [X, I8],
+    ),
+    "in_the_middle": (
+        lambda x: (x.median(0)[0], x.median(1, keepdim=True)[0], x.kthvalue(2, 0)[0], x.quantile(0.3, 1)),
+        [X],
+    ),
     "number_if_any": (lambda x, i: (torch.fmax(x, 0 / x), torch.fmin(0 / x, x), torch.fmax(i, -i)), [X, I8]),
     "hypotenuse": (lambda x, y: torch.hypot(x, y), [X, Y]),
     "distances": (

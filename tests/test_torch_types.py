@@ -21,6 +21,7 @@ Fn = Callable[..., Any]
 
 U8 = torch.tensor([0, 1, 49, 130, 200, 255], dtype=torch.uint8)
 I8 = torch.tensor([-128, -77, -1, 1, 49, 127], dtype=torch.int8)
+I16 = torch.tensor([-32768, -7, -1, 1, 49, 32767], dtype=torch.int16)
 I32 = torch.tensor([-(2**31), -7, -1, 1, 49, 2**31 - 1], dtype=torch.int32)
 I64 = torch.tensor([-7, -2, 0, 1, 49, 300])
 B = torch.tensor([True, False, True, True, False, True])
@@ -67,6 +68,10 @@ EXACT: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     "products_wrap": (lambda a, b: (a @ b, torch.einsum("ij,jk->ki", a, b)), [I8.view(2, 3), I8.view(3, 2)]),
     "alpha": (lambda i, j: (torch.add(i, j, alpha=3), torch.sub(i, j, alpha=-2)), [I8, I8.flip(0)]),
     "casts_wrap": (lambda i: (i.to(torch.int8), i.to(torch.uint8), i.to(torch.bool), i.to(torch.int32)), [I64]),
+    "int16_wraps": (
+        lambda i, x: (i + i, i.abs(), i // 3, i.float() * 0.5, x.to(torch.int16), i.to(torch.int8)),
+        [I16, I64],
+    ),
     "casts_of_int32": (lambda i: (i.to(torch.int8), i.to(torch.uint8), i.long() * 2), [I32]),
     "casts_of_fractions": (lambda x: (x.to(torch.uint8), x.to(torch.int8), x.to(torch.int32), x.bool()), [X]),
     "casts_of_bytes": (lambda u, i: (u.to(torch.int8), i.to(torch.uint8), u.to(torch.int8) + i), [U8, I8]),
@@ -157,7 +162,7 @@ REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
     "large_products": (lambda i: i * i, [I32], "may overflow"),
     "large_products_cast": (lambda i: (i * i).to(torch.int32), [I64], "may overflow"),
     "no_divisor": (lambda x: x // torch.zeros((), dtype=torch.int64), [I64], "divides whole numbers by 0"),
-    "other_type": (lambda x: x.to(torch.int16), [I64], "int16"),
+    "other_type": (lambda x: x.to(torch.uint16), [I64], "uint16"),
     "bits_of_fractions": (lambda x: x.view(torch.int32), [X], "dtype"),
     "mask": (lambda x, m: x[m], [X, B], "the size u0"),
     "large_examples": (lambda x: x + 1, [torch.tensor([2**40])], "positions, tokens or counts"),

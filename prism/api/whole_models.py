@@ -78,7 +78,7 @@ from prism.report.units import duration, on_threads
 Asked = TypeVar("Asked", bound=Options)
 
 STOCK_NAME = "onnxruntime"
-BOUNDARY = frozenset({"float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"})
+BOUNDARY = frozenset({"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"})
 """Types of values that pass between kernels and onnxruntime as arrays of numpy."""
 MADE = 0.75
 """The share of the time that islands may take: comparing and timing the whole needs the rest."""

@@ -236,7 +236,7 @@ class KernelLowering:
         if tensor.dtype.is_half:
             wide = self._cast(value, F32, f"{tensor.name}_f32")
             return replace(wide, raw=name, raw_dtype=tensor.dtype)
-        if tensor.dtype in (DType.INT8, DType.UINT8):
+        if tensor.dtype in (DType.INT16, DType.INT8, DType.UINT8):
             return self._cast(value, DType.INT32, tensor.name)
         return value
 

@@ -34,7 +34,7 @@ from prism.sgraph.nominal import Nominal, join
 
 INTS = (DType.INT32, DType.INT64)
 _LARGEST: Mapping[DType | None, float] = {
-    DType.FLOAT16: 65504.0, DType.BOOL: 1.0, DType.INT8: 128.0, DType.UINT8: 255.0
+    DType.FLOAT16: 65504.0, DType.BOOL: 1.0, DType.INT16: 32768.0, DType.INT8: 128.0, DType.UINT8: 255.0
 }  # fmt: skip
 """The largest magnitude that a type holds, where it is less than that of float32."""
 

@@ -24,6 +24,7 @@ STORAGES = {
     DType.BFLOAT16: "BFloat16Storage",
     DType.INT64: "LongStorage",
     DType.INT32: "IntStorage",
+    DType.INT16: "ShortStorage",
     DType.INT8: "CharStorage",
     DType.UINT8: "ByteStorage",
     DType.BOOL: "BoolStorage",

@@ -99,7 +99,7 @@ REAL = Interval(-math.inf, math.inf, whole=False)
 _ASSUMED = Interval(-(2.0**31), 2.0**31 - 1, whole=True)
 
 _BITS: Mapping[DType, int] = MappingProxyType(
-    {DType.INT64: 64, DType.INT32: 32, DType.INT8: 8, DType.UINT8: 8, DType.BOOL: 1}
+    {DType.INT64: 64, DType.INT32: 32, DType.INT16: 16, DType.INT8: 8, DType.UINT8: 8, DType.BOOL: 1}
 )
 
 

@@ -43,6 +43,7 @@ class DType(StrEnum):
     BFLOAT16 = "bfloat16"
     INT64 = "int64"
     INT32 = "int32"
+    INT16 = "int16"
     INT8 = "int8"
     UINT8 = "uint8"
     BOOL = "bool"
@@ -50,7 +51,8 @@ class DType(StrEnum):
     @property
     def bytes(self) -> int:
         """The size of one element in bytes."""
-        return {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}.get(self.value, 1)
+        digits = self.value.lstrip("abcdefghijklmnopqrstuvwxyz")
+        return int(digits) // 8 if digits else 1
 
     @property
     def is_float(self) -> bool:

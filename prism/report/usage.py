@@ -62,7 +62,7 @@ def example(a: Argument, place: str) -> str:
     match a.dtype:
         case "bool":
             return f"torch.rand({shape}{place}) < 0.5"
-        case "int64" | "int32" | "int8" | "uint8":
+        case "int64" | "int32" | "int16" | "int8" | "uint8":
             size = f"({shape}{',' if len(a.shape) == 1 else ''})" if a.shape else "()"
             low = 0 if a.between is None or a.mask else math.ceil(a.between[0])
             high = 1 if a.between is None or a.mask else max(low, math.floor(a.between[1]))

@@ -32,7 +32,12 @@ from prism.program.nodes import (
 from prism.program.ops import OPS
 
 _ANY = (-math.inf, math.inf)
-_STORED = {DType.BOOL: (0.0, 1.0), DType.UINT8: (0.0, 255.0), DType.INT8: (-128.0, 127.0)}
+_STORED = {
+    DType.BOOL: (0.0, 1.0),
+    DType.UINT8: (0.0, 255.0),
+    DType.INT8: (-128.0, 127.0),
+    DType.INT16: (-32768.0, 32767.0),
+}
 """What short types hold."""
 
 

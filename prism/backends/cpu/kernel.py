@@ -25,6 +25,7 @@ TENSOR_TYPES = {
     DType.BFLOAT16: "bf16",
     DType.INT64: "int64_t",
     DType.INT32: "int32_t",
+    DType.INT16: "int16_t",
     DType.INT8: "int8_t",
     DType.UINT8: "uint8_t",
     DType.BOOL: "bool",

@@ -26,6 +26,7 @@ KINDS: Mapping[DType, str] = {
     DType.BFLOAT16: "f",
     DType.INT64: "l",
     DType.INT32: "i",
+    DType.INT16: "i",
     DType.INT8: "i",
     DType.UINT8: "i",
     DType.BOOL: "b",

@@ -173,7 +173,7 @@ class Mentions:
                     self._from[dst] = self.names(index)
                 case For(index, start, stop, _, _):
                     self._from[index] = self._share(start, stop) | {index}
-                case Load(dst, _, offset) if s.dtype in (DType.INT32, DType.INT64, DType.INT8, DType.UINT8):
+                case Load(dst, _, offset) if s.dtype is not DType.BOOL and not s.dtype.is_float:
                     self.places.add(dst)
                     self._from[dst] = self.names(offset)
                 case Cast(dst, src, DType.INT32 | DType.INT64):

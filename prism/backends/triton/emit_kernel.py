@@ -53,6 +53,7 @@ TL_TYPES: Mapping[DType, str] = {
     DType.BFLOAT16: "tl.bfloat16",
     DType.INT64: "tl.int64",
     DType.INT32: "tl.int32",
+    DType.INT16: "tl.int16",
     DType.INT8: "tl.int8",
     DType.UINT8: "tl.uint8",
     DType.BOOL: "tl.int1",

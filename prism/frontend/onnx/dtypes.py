@@ -28,6 +28,7 @@ _DTYPES: Mapping[int, DType] = MappingProxyType(
         TensorProto.BFLOAT16: DType.BFLOAT16,
         TensorProto.INT64: DType.INT64,
         TensorProto.INT32: DType.INT32,
+        TensorProto.INT16: DType.INT16,
         TensorProto.INT8: DType.INT8,
         TensorProto.UINT8: DType.UINT8,
         TensorProto.BOOL: DType.BOOL,
@@ -39,17 +40,23 @@ _CARRIERS: Mapping[int, DType] = MappingProxyType(
     {
         TensorProto.INT4: DType.INT8,
         TensorProto.UINT4: DType.UINT8,
-        TensorProto.INT16: DType.INT32,
         TensorProto.UINT16: DType.INT32,
+        TensorProto.UINT32: DType.INT64,
     }
-    # Of onnx's newer versions.
+    # Of onnx's newer versions; of floats of 8 and 4 bits every one is a number of more bits.
     | {
         number: dtype
-        for name, dtype in (("INT2", DType.INT8), ("UINT2", DType.UINT8))
+        for name, dtype in (
+            ("INT2", DType.INT8),
+            ("UINT2", DType.UINT8),
+            *((f"FLOAT8E{kind}", DType.FLOAT16) for kind in ("4M3FN", "4M3FNUZ", "5M2", "5M2FNUZ")),
+            ("FLOAT4E2M1", DType.FLOAT16),
+            ("FLOAT8E8M0", DType.FLOAT32),
+        )
         if (number := dict(TensorProto.DataType.items()).get(name)) is not None
     }
 )
-"""What holds all values of a type of whole numbers that the program does not have."""
+"""What holds all values of a type that the program does not have."""
 CONVERTING = frozenset({"DequantizeLinear", "Cast"})
 """Operators to which only an operand's values matter, and not which type holds them."""
 
@@ -84,6 +91,11 @@ def bytes_of(tensor: TensorProto) -> int | None:
     if tensor.data_type not in _DTYPES or any(n < 0 for n in tensor.dims):
         return None
     return math.prod(map(int, tensor.dims)) * _DTYPES[tensor.data_type].bytes
+
+
+def is_own(element_type: int) -> bool:
+    """Whether the program has the type itself."""
+    return element_type in _DTYPES
 
 
 def held_as(element_type: int, readers: AbstractSet[str], where: str) -> DType:

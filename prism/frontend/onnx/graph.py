@@ -52,6 +52,7 @@ class OnnxValue:
         array: the constant of the model, when it is one.
         label: the name it has in the model.
         elements: its elements when they are integers or booleans known at translation, as extents.
+        carried: whether the program does not have its type, and its numbers are held in another.
     """
 
     shape: Shape
@@ -63,6 +64,7 @@ class OnnxValue:
     array: npt.NDArray[Any] | None = None
     label: str = ""
     elements: Elements | None = None
+    carried: bool = False
 
     @property
     def rank(self) -> int:
@@ -541,6 +543,7 @@ class Graph:
 _NUMPY: Mapping[DType, type[np.generic]] = {
     DType.INT64: np.int64,
     DType.INT32: np.int32,
+    DType.INT16: np.int16,
     DType.INT8: np.int8,
     DType.UINT8: np.uint8,
     DType.BOOL: np.bool_,

@@ -188,7 +188,7 @@ def cut(path: Path, *, operators: Sequence[Operator] = (), inference: Inference 
     _refuse_nobodys(model, name)
     declared = {op.name: op for op in operators}
     with nullcontext(inference) if inference is not None else Inference() as asked:
-        return reader.with_equal_sizes(lambda equal: Cut(model, name, path.parent, declared, asked, equal))
+        return reader.settled(model, lambda m, equal: Cut(m, name, path.parent, declared, asked, equal))
 
 
 def _refuse_nobodys(model: onnx.ModelProto, name: str) -> None:
@@ -220,7 +220,7 @@ class Cut:
         directory: where its external data lie.
         declared: what nodes of the domain `prism` mean.
         inference: what onnx is asked by, while this is made.
-        equal: what some of the model's symbols are, from `reader.with_equal_sizes`.
+        equal: what some of the model's symbols are, from `reader.settled`.
 
     Attributes:
         inputs, outputs: what the caller passes and gets.
@@ -307,6 +307,7 @@ class Cut:
         if proto.op_type in LEFT and proto.domain in ("", "ai.onnx"):
             return "onnxruntime's kernels for windows are faster than what is made of them on a CPU"
         try:
+            walk.settle(proto)
             reader.refuse_unknown([proto], self._name, declared, walk.opset)
             for o in proto.input:
                 if o and o not in values:
@@ -703,7 +704,14 @@ class Cut:
 
 
 _NUMPY: Mapping[DType, Any] = MappingProxyType(
-    {DType.INT64: np.int64, DType.INT32: np.int32, DType.INT8: np.int8, DType.UINT8: np.uint8, DType.BOOL: np.bool_}
+    {
+        DType.INT64: np.int64,
+        DType.INT32: np.int32,
+        DType.INT16: np.int16,
+        DType.INT8: np.int8,
+        DType.UINT8: np.uint8,
+        DType.BOOL: np.bool_,
+    }
 )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from prism.frontend import order
 from prism.frontend.extremes import place_of_extreme
 from prism.frontend.onnx.algebra import apply, index_value
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.frontend.onnx.reduce import rows
 from prism.program import build
+from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, ReduceKind
@@ -53,14 +55,15 @@ def _place_of(kind: ReduceKind) -> Translator:
 
 
 def _top(graph: Graph, node: Node) -> Sequence[OnnxValue]:
-    """The largest or the smallest element and its place; of more than one the order would be a sort."""
+    """The largest or the smallest elements and their places."""
     x = node.input(0)
     many = int(node.integer("k")) if node.version < 10 else node.integers(1, "the number of elements")[0]
-    if many != 1:
-        raise node.unsupported(f"the {many} largest elements have no translation", why="they are sorted")
     dimension = node.axis("axis", x.rank)
     _searched(node, x, dimension)
-    kind = ReduceKind.MAX if node.version < 11 or node.flag("largest") else ReduceKind.MIN
+    largest = node.version < 11 or node.flag("largest")
+    if many != 1:
+        return _ordered(graph, node, x, dimension, many, largest=largest)
+    kind = ReduceKind.MAX if largest else ReduceKind.MIN
     node.integer("sorted")  # one is
     axes = axes_of([1 if d == dimension else e for d, e in enumerate(x.shape)])
     bound, element = rows(graph, x, axes, [dimension])("r")
@@ -68,6 +71,41 @@ def _top(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     if node.wanted(1):
         place = _place(graph, x, axes, dimension, kind)
         results.append(graph.define(node, axes, place, DType.INT64, output=1, bounds=_within(graph, x, dimension)))
+    return results
+
+
+def _ordered(
+    graph: Graph, node: Node, x: OnnxValue, dimension: int, many: int, *, largest: bool
+) -> Sequence[OnnxValue]:
+    """The first elements of a row in its order, and their places."""
+    extent = x.shape[dimension]
+    if many < 1 or (is_static(extent) and many > int(extent)):
+        raise node.shape_error(f"{many} of {extent} elements are asked for")
+    which = f"the {many} {'largest' if largest else 'smallest'}"
+    if node.version >= 11 and not node.flag("sorted"):
+        raise node.unsupported(f"{which} elements in no order have no translation", why="which is first is not said")
+    if not order.short(extent):
+        raise node.unsupported(f"{which} of {extent} elements have no translation", why=order.TOO_LONG)
+
+    def under(value: OnnxValue, axes: Sequence[Axis]) -> Callable[[Axis], Expr]:
+        return lambda at: graph.at(value, [Index.axis(at if d == dimension else a) for d, a in enumerate(axes)])
+
+    own = axes_of(x.shape)
+    expr = order.rank(under(x, own), own[dimension], largest=largest, floats=x.dtype.is_float)
+    within = _within(graph, x, dimension)
+    label = next(filter(None, node.outputs), node.label)
+    ranks = graph.define_tensor(f"{label}_rank", own, expr, DType.INT64, origin=node.label, bounds=within)
+    axes = axes_of([many if d == dimension else e for d, e in enumerate(x.shape)])
+    bound = Axis("r", extent)
+    wanted = index_value(Index.axis(axes[dimension]))
+
+    def chosen(value: Callable[[Axis], Expr]) -> Expr:
+        return order.of_rank(value, under(ranks, axes), wanted, bound)
+
+    value = under(x, axes)
+    results = [graph.define(node, axes, chosen(value), x.dtype, bounds=graph.bounds(value(bound)))]
+    if node.wanted(1):
+        results.append(graph.define(node, axes, chosen(build.position), DType.INT64, output=1, bounds=within))
     return results
 
 

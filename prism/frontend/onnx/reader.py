@@ -47,11 +47,12 @@ from prism.frontend.onnx import (
     schemas,
     views,
     windows,
+    written,
 )
 from prism.frontend.onnx.algebra import as_extent
 from prism.frontend.onnx.conformance import Reading
-from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type, held_as
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, identifier, single
+from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type, held_as, is_own
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, identifier, known_elements, single
 from prism.frontend.onnx.schemas import Signature
 from prism.frontend.sizes import equated
 from prism.program.empty import without_empty
@@ -218,24 +219,28 @@ def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
             )
     if not model.graph.output:
         raise ModelError("the model has no outputs", where=name, why="it computes nothing", fix="export it again")
-    return model
+    return written.dense(model, name)
 
 
 def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]) -> Reading:
     """A model without functions as a program, and what stands for each of its values."""
-    refuse_unknown(model.graph.node, name, declared, _opset(model, name))
+    opset = _opset(model, name)
+    refuse_unknown([n for n in model.graph.node if not _is_if(n)], name, declared, opset)
 
-    def whole(equal: Mapping[str, Extent]) -> Walk:
+    def whole(model: onnx.ModelProto, equal: Mapping[str, Extent]) -> tuple[onnx.ModelProto, Walk]:
         walk = Walk(model, name, directory, declared, equal)
         for tensor in model.graph.initializer:
             walk.hold(tensor)
         for info in walk.passed:
             walk.take(info)
         for proto in model.graph.node:
+            if _is_if(proto):
+                walk.settle(proto)
+                refuse_unknown([proto], name, declared, opset)
             walk.step(proto)
-        return walk
+        return model, walk
 
-    walk = with_equal_sizes(whole)
+    model, walk = settled(model, whole)
     graph, values = walk.graph, walk.values
     return Reading(model, name, _finish(graph, model.graph.output, values, name), values)
 
@@ -249,18 +254,32 @@ class _EqualSizesError(Exception):
         self.extent = extent
 
 
-def with_equal_sizes(read: Callable[[Mapping[str, Extent]], T]) -> T:
-    """Read a model, from its beginning again each time that two sizes of it turn out to have to be equal.
+class _KnownBranchError(Exception):
+    """The condition of an `If` is known."""
 
-    Exporters give dimensions that are equal names of their own where nothing that they ran said so.
+    def __init__(self, label: str, taken: bool) -> None:
+        super().__init__(f"{label}: {taken}")
+        self.label = label
+        self.taken = taken
+
+
+def settled(model: onnx.ModelProto, read: Callable[[onnx.ModelProto, Mapping[str, Extent]], T]) -> T:
+    """Read a model, from its beginning again each time that something that it leaves open turns out to be settled.
+
+    Exporters give dimensions that are equal names of their own where nothing that they ran said so, and ask of sizes
+    what the shapes say.
 
     Args:
-        read: reads it, given what some symbols are.
+        model: the model, functions written out.
+        read: reads it as it is now known to be, given what some symbols are.
     """
     equal: dict[str, Extent] = {}
     while True:
         try:
-            return read(equal)
+            return read(model, equal)
+        except _KnownBranchError as known:
+            place = next(n for n, p in enumerate(model.graph.node) if known.label in p.output)
+            model = written.with_branch(model, place, known.taken)
         except _EqualSizesError as met:
             new = {symbol(met.symbol): sympy.sympify(met.extent)}
             equal = {name: normal(sympy.sympify(e).xreplace(new)) for name, e in equal.items()}
@@ -275,7 +294,7 @@ class Walk:
         name: its file, for errors.
         directory: where its external data lie; None when it has none.
         declared: what nodes of the domain `prism` mean.
-        equal: what some of the model's symbols are, from `with_equal_sizes`.
+        equal: what some of the model's symbols are, from `settled`.
 
     Attributes:
         graph: the program so far.
@@ -298,8 +317,6 @@ class Walk:
         self._declared = declared
         self.directory = directory
         self.opset = _opset(model, name)
-        if model.graph.sparse_initializer:
-            raise UnsupportedError("sparse initialisers are not supported", where=name, fix="store them dense")
         held = {t.name for t in model.graph.initializer}
         self.passed = [info for info in model.graph.input if info.name not in held]
         self._unsolved = _unsolved(self.passed, equal)
@@ -317,7 +334,9 @@ class Walk:
         load_external(tensor, self._name, self.directory)
         where = f"{self._name}, initialiser {tensor.name!r}"
         dtype = held_as(tensor.data_type, self._readers.get(tensor.name, frozenset()), where)
-        self.values[tensor.name] = constant(array_of(tensor, where, dtype), dtype, tensor.name)
+        carried = not is_own(tensor.data_type)
+        held = constant(array_of(tensor, where, dtype), dtype, tensor.name)
+        self.values[tensor.name] = replace(held, carried=carried)
 
     def take(self, info: onnx.ValueInfoProto) -> None:
         """Declare an input of the program."""
@@ -327,11 +346,24 @@ class Walk:
         """Refuse a node that is not legal by its operator's schema."""
         _check(proto, self._name, self._context)
 
+    def settle(self, proto: onnx.NodeProto) -> None:
+        """See whether it is known which branch of an `If` is taken.
+
+        Raises:
+            _KnownBranchError: it is; see `settled`.
+        """
+        value = self.values.get(proto.input[0]) if _is_if(proto) and len(proto.input) == 1 else None
+        elements = None if value is None else known_elements(value)
+        result = next(filter(None, proto.output), "")
+        if elements is not None and elements.size == 1 and is_static(elements.item()) and result:
+            written.check_branches(proto, f"{self._name}, node {label_of(proto)!r}")
+            raise _KnownBranchError(result, bool(elements.item()))
+
     def step(self, proto: onnx.NodeProto) -> None:
         """Translate the next node.
 
         Raises:
-            _EqualSizesError: it means something only where two sizes are equal; see `with_equal_sizes`.
+            _EqualSizesError: it means something only where two sizes are equal; see `settled`.
         """
         try:
             self._step(proto)
@@ -653,6 +685,10 @@ def _symbol(graph: Graph, name: str) -> Extent:
         graph.ranges[safe] = replace(SYMBOL_RANGE, hint=BATCH_HINT) if batch else SYMBOL_RANGE
         graph.reserve(safe)
     return symbol(safe)
+
+
+def _is_if(proto: onnx.NodeProto) -> bool:
+    return proto.op_type == "If" and proto.domain in _MAIN_DOMAINS
 
 
 def label_of(proto: onnx.NodeProto) -> str:

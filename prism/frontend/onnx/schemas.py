@@ -218,7 +218,7 @@ def check_types(node: Node, formals: Sequence[Formal]) -> None:
     """
     bound: dict[str, tuple[int, DType]] = {}
     for place, value in enumerate(node.inputs):
-        if value is None:
+        if value is None or value.carried:
             continue
         formal = formals[min(place, len(formals) - 1)]
         given = _ELEMENT[value.dtype]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from prism.frontend import order
 from prism.frontend.extremes import place_of_extreme
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, is_truth
 from prism.program import build
@@ -13,7 +14,7 @@ from prism.program.fold import div, op, sub, truth
 from prism.program.formulas import power
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
-from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.views import axes_of, broadcast_shapes
 
 
@@ -275,15 +276,98 @@ def _log_cumulative_sum(n: Node) -> Result:
 
 
 def _top(n: Node) -> Result:
-    """The largest element; of equal ones torch does not say where it is."""
+    """The largest elements, or the smallest; of equal ones torch does not say where they are."""
     x: TorchValue = n["self"]
-    n.settled("sorted")
-    if n["k"] != 1 or not n["largest"]:
-        raise n.unsupported("it orders elements, which is not a formula of sums and extremes")
+    many, largest = n["k"], n["largest"]
     if 1 in n.wanted:
-        raise n.unsupported("of equal elements torch does not say which one it takes", "use argmax")
-    r = Reduction(x, dimensions(len(x.shape), n["dim"]), keepdim=True)
-    return n.define(build.reduce(ReduceKind.MAX, r.bound, r.element), r.axes), None
+        raise n.unsupported("of equal elements torch does not say which one it takes", "use argmax, or a stable sort")
+    if many == 1:
+        n.settled("sorted")
+        r = Reduction(x, dimensions(len(x.shape), n["dim"]), keepdim=True)
+        return n.define(build.reduce(ReduceKind.MAX if largest else ReduceKind.MIN, r.bound, r.element), r.axes), None
+    if not n["sorted"]:
+        raise n.unsupported("elements in no order have no formula", "use sorted=True")
+    row = _Row(n, largest=bool(largest))
+    return row.results(n.axes, build.position(n.axes[row.dimension]), places=False), None
+
+
+class _Row:
+    """A dimension in its order.
+
+    Attributes:
+        dimension: which one.
+        bound: an axis to bind, for the elements of a row.
+    """
+
+    def __init__(self, n: Node, *, largest: bool) -> None:
+        if not n.has("dim"):
+            raise n.unsupported("it orders all elements", "flatten the tensor, and name the dimension")
+        self._n = n
+        self._x: TorchValue = n["self"]
+        shape = self._x.shape
+        self.dimension = n["dim"] % max(len(shape), 1)
+        if not shape or not order.short(shape[self.dimension]):
+            raise n.unsupported(order.TOO_LONG if shape else "a number has no order")
+        self.bound = Axis("r", shape[self.dimension])
+        own = axes_of(shape)
+        at = self._under(self._x, own)
+        expr = order.rank(at, own[self.dimension], largest=largest, floats=self._x.dtype.is_float)
+        self._places = n.bounds(build.position(self.bound))
+        self._ranks = n.builder.define(f"{n.name}_rank", own, expr, DType.INT64, n.origin, bounds=self._places)
+
+    def _under(self, value: TorchValue, axes: Sequence[Axis]) -> Callable[[Axis], Expr]:
+        """An element of a value of the row's shape, under an axis in place of the dimension."""
+        return lambda at: value.at([Index.axis(at if k == self.dimension else a) for k, a in enumerate(axes)])
+
+    def element(self, axes: Sequence[Axis]) -> Expr:
+        """The element of the row under the bound axis."""
+        return self._under(self._x, axes)(self.bound)
+
+    def value(self, axes: Sequence[Axis], wanted: Expr) -> Expr:
+        """The element of a rank, under axes of which the dimension's is not read."""
+        return order.of_rank(self._under(self._x, axes), self._under(self._ranks, axes), wanted, self.bound)
+
+    def results(self, axes: Sequence[Axis], wanted: Expr, *, places: bool) -> TorchValue:
+        """Of elements of a rank, the values or the places."""
+        if not places:
+            return self._n.define(self.value(axes, wanted), result=0, bounds=self._n.bounds(self.element(axes)))
+        place = order.of_rank(build.position, self._under(self._ranks, axes), wanted, self.bound)
+        return self._n.define(place, result=1, bounds=self._places)
+
+
+def _sort(n: Node) -> Result:
+    """Elements in order, and their places where of equal ones the first comes first."""
+    if 1 in n.wanted and not n.get("stable", False):
+        raise n.unsupported("of equal elements torch does not say which one comes first", "use torch.sort(stable=True)")
+    n.settled("stable")
+    row = _Row(n, largest=bool(n["descending"]))
+    wanted = build.position(n.axes[row.dimension])
+    return n.results(
+        lambda: row.results(n.axes, wanted, places=False), lambda: row.results(n.axes, wanted, places=True)
+    )
+
+
+def _of_rank(which: Callable[[Node, int], int], *, or_nan: bool) -> Handler:
+    """The element of one rank; and where asked for, what is not a number where the row holds such."""
+
+    def handle(n: Node) -> Result:
+        if 1 in n.wanted:
+            raise n.unsupported("of equal elements torch does not say which one it takes", "use a stable sort")
+        row = _Row(n, largest=False)
+        x: TorchValue = n["self"]
+        kept = bool(n["keepdim"])
+        r = Reduction(x, [row.dimension], keepdim=kept)
+        own = iter(r.axes)
+        axes = [next(own) if kept or k != row.dimension else row.bound for k in range(len(x.shape))]
+        value = row.value(axes, Const(float(which(n, int(row.bound.extent)))))
+        within = n.bounds(row.element(axes))
+        if or_nan and x.dtype.is_float:
+            element = row.element(axes)
+            broken = op("where", op("isnan", element), element, Const(0.0))
+            value = op("add", value, build.reduce(ReduceKind.SUM, row.bound, broken))
+        return n.define(value, r.axes, result=0, bounds=within), None
+
+    return handle
 
 
 # Softmax
@@ -445,6 +529,9 @@ HANDLERS: Mapping[str, Handler] = {
     "cummin": _cumulative_extreme(ReduceKind.MIN),
     "logcumsumexp": _log_cumulative_sum,
     "topk": _top,
+    "sort": _sort,
+    "kthvalue": _of_rank(lambda n, _: n["k"] - 1, or_nan=False),
+    "median": _of_rank(lambda _, extent: (extent - 1) // 2, or_nan=True),
     "dist": _dist,
     "_cdist_forward": _distances,
     "cumsum": _cumulative(ReduceKind.SUM),

@@ -353,7 +353,9 @@ def _looked_up(
             index[d] = found
         elif found is None:
             scattered.append(d)
-        elif x.shape[d] != 1:
+        elif x.shape[d] == 1:
+            index[d] = Index.const(0)
+        else:
             bound = Axis(f"r{d}", x.shape[d])
             fetched.append((bound, from_end(found, bound) if negative and n.bounds(found).low < 0 else found))
             index[d] = Index.axis(bound)

@@ -158,6 +158,7 @@ PRISM_INLINE vf v_load(const bf16* p) { return v_widen((vh)*(const u_vh*)p, (bf1
 PRISM_INLINE vf v_load(const f16* p) { return v_widen((vh)*(const u_vh*)p, (f16*)0); }
 PRISM_INLINE vi v_load(const int32_t* p) { return *(const u_vi*)p; }
 PRISM_INLINE vl v_load(const int64_t* p) { return *(const u_vl*)p; }
+PRISM_INLINE vi v_load(const int16_t* p) { return __builtin_convertvector((vs)*(const u_vh*)p, vi); }
 PRISM_INLINE vi v_load(const int8_t* p) { return __builtin_convertvector((vb)*(const u_vb*)p, vi); }
 PRISM_INLINE vi v_load(const uint8_t* p) { return __builtin_convertvector((vub)*(const u_vb*)p, vi); }
 PRISM_INLINE vi v_load(const bool* p) { return __builtin_convertvector((vub)*(const u_vb*)p, vi) != 0; }
@@ -166,6 +167,7 @@ PRISM_INLINE void v_store(bf16* p, vf x) { *(u_vh*)p = v_narrow(x, p); }
 PRISM_INLINE void v_store(f16* p, vf x) { *(u_vh*)p = v_narrow(x, p); }
 PRISM_INLINE void v_store(int32_t* p, vi x) { *(u_vi*)p = x; }
 PRISM_INLINE void v_store(int64_t* p, vl x) { *(u_vl*)p = x; }
+PRISM_INLINE void v_store(int16_t* p, vi x) { *(u_vh*)p = (vh)__builtin_convertvector(x, vs); }
 PRISM_INLINE void v_store(int8_t* p, vi x) { *(u_vb*)p = __builtin_convertvector(x, vb); }
 PRISM_INLINE void v_store(uint8_t* p, vi x) { *(u_vb*)p = (vb)__builtin_convertvector(x, vub); }
 PRISM_INLINE void v_store(bool* p, vi x) { *(u_vb*)p = __builtin_convertvector(x & 1, vb); }
@@ -185,6 +187,7 @@ PRISM_INLINE float v_one(const f16* p) {
 }
 PRISM_INLINE int32_t v_one(const int32_t* p) { return *p; }
 PRISM_INLINE int64_t v_one(const int64_t* p) { return *p; }
+PRISM_INLINE int32_t v_one(const int16_t* p) { return *p; }
 PRISM_INLINE int32_t v_one(const int8_t* p) { return *p; }
 PRISM_INLINE int32_t v_one(const uint8_t* p) { return *p; }
 PRISM_INLINE bool v_one(const bool* p) { return *(const uint8_t*)p != 0; }
@@ -193,6 +196,7 @@ PRISM_INLINE void v_put(bf16* p, float x) { p->bits = v_narrow(v_all(x), p)[0]; 
 PRISM_INLINE void v_put(f16* p, float x) { p->bits = v_narrow(v_all(x), p)[0]; }
 PRISM_INLINE void v_put(int32_t* p, int32_t x) { *p = x; }
 PRISM_INLINE void v_put(int64_t* p, int64_t x) { *p = x; }
+PRISM_INLINE void v_put(int16_t* p, int32_t x) { *p = (int16_t)x; }
 PRISM_INLINE void v_put(int8_t* p, int32_t x) { *p = (int8_t)x; }
 PRISM_INLINE void v_put(uint8_t* p, int32_t x) { *p = (uint8_t)x; }
 PRISM_INLINE void v_put(bool* p, bool x) { *p = x; }

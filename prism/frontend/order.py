@@ -1,0 +1,62 @@
+"""Elements in their order, under both readers: sorts, the k largest, medians, as sums say them.
+
+An element's rank is how many come before it: sum_j [x[j] before x[i]], where of two that are equal the first comes
+first. The element of rank k is sum_r where(rank[r] == k, x[r], 0), as exactly one has it: no node of its own, so that
+rules, kernels and the interpreter know it already. It takes n * n comparisons a row, which is why long rows are left.
+What is not a number counts as larger than all numbers, as it does in torch and in onnx's reference runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prism.program import build
+from prism.program.extents import Extent, is_static
+from prism.program.fold import op
+from prism.program.index import Axis
+from prism.program.nodes import Const, Expr, ReduceKind
+
+MOST = 128
+"""The longest row that is ordered: a sort of n * log n steps is faster than n * n comparisons of a longer one."""
+TOO_LONG = f"rows of more than {MOST} elements are faster sorted, and a sort is no formula of sums"
+
+
+def short(extent: Extent) -> bool:
+    """Whether a row is one that is ordered."""
+    return is_static(extent) and 0 < int(extent) <= MOST
+
+
+def rank(element: Callable[[Axis], Expr], own: Axis, *, largest: bool, floats: bool) -> Expr:
+    """How many elements come before the one at an axis.
+
+    Args:
+        element: an element, under an axis in the place of the dimension.
+        own: the axis of the element that is ranked.
+        largest: whether large ones come first.
+        floats: whether elements may be something else than numbers.
+    """
+    other = Axis(f"{own.name}_o", own.extent)
+    here, there = element(own), element(other)
+    larger, equal = op("lt", here, there), op("eq", here, there)
+    smaller = op("lt", there, here)
+    if floats:
+        nan_here, nan_there = op("isnan", here), op("isnan", there)
+        larger = op("or", larger, op("and", nan_there, op("not", nan_here)))
+        smaller = op("or", smaller, op("and", nan_here, op("not", nan_there)))
+        equal = op("or", equal, op("and", nan_here, nan_there))
+    first = op("lt", build.position(other), build.position(own))
+    before = op("or", larger if largest else smaller, op("and", equal, first))
+    return build.reduce(ReduceKind.SUM, other, op("where", before, Const(1.0), Const(0.0)))
+
+
+def of_rank(value: Callable[[Axis], Expr], rank: Callable[[Axis], Expr], wanted: Expr, bound: Axis) -> Expr:
+    """What belongs to the element of a rank.
+
+    Args:
+        value: what belongs to an element, under an axis in the place of the dimension.
+        rank: its rank, likewise.
+        wanted: the rank that is meant.
+        bound: the axis that is searched.
+    """
+    chosen = op("where", op("eq", rank(bound), wanted), value(bound), Const(0.0))
+    return build.reduce(ReduceKind.SUM, bound, chosen)
