@@ -70,7 +70,6 @@ def finalists(
     *,
     tried: Set[int] = frozenset(),
     alone: bool = False,
-    limit: int = FINALISTS,
 ) -> dict[int, Finalist]:
     """The proved sGraphs that are worth compiling, by the cost model's best configuration, by their place.
 
@@ -84,7 +83,6 @@ def finalists(
         emit: writes modules.
         tried: places that are left out.
         alone: whether to return nothing but what is as written, be it tried or not.
-        limit: how many, beside the one as written.
     """
     ranked = []
     for n, p in enumerate(proved):
@@ -102,7 +100,7 @@ def finalists(
         # Variants of one way to cut the program are alike: others get their chance, too.
         cut = tuple(k.name for k in p.sgraph.kernels)
         cuts[cut] += 1
-        if (cuts[cut] > ALIKE or len(made) >= limit) and not p.written:
+        if (cuts[cut] > ALIKE or len(made) >= FINALISTS) and not p.written:
             continue
         points = space.points_ranked(model, POINTS, MINOR)
         configs = space.varied([c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds], model)

@@ -51,17 +51,16 @@ def load(
     return replace(under(program, assume), source=Path(path).resolve())
 
 
-def load_bytes(data: bytes, name: str, *, rules: Sequence[Path | str] = ()) -> Program:
+def load_bytes(data: bytes, name: str) -> Program:
     """The program of an ONNX model in memory, which is not compared with it.
 
     Args:
         data: the model.
         name: what it is called in errors; the program is called after it.
-        rules: as for `load`, and so are the errors.
     """
     from prism.frontend.onnx.reader import from_bytes
 
-    return _legal(from_bytes(data, name, operators=_declared(rules)), name)
+    return _legal(from_bytes(data, name), name)
 
 
 def _legal(program: Program, path: str | os.PathLike[str]) -> Program:

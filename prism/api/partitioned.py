@@ -185,7 +185,7 @@ def search_regions(
     done = {} if known is None else known
     at_once = whole(program, target) if as_one and len(regions) > 1 else None
     while True:
-        found = _searched(program, regions, target, budget, workers, recorder, done, kept)
+        found = _searched(regions, target, budget, workers, recorder, done, kept)
         parts: list[Region] = []
         for r in found:
             parts += [r.region] if r.result.proved else finer(r.region)
@@ -193,7 +193,7 @@ def search_regions(
             break
         regions = unrepeated(parts)
     if at_once is not None:
-        alone = _searched(program, [at_once], target, budget, workers, recorder, done, kept)
+        alone = _searched([at_once], target, budget, workers, recorder, done, kept)
         if alone[0].result.proved and _least(alone) <= _least(found):
             return PartitionedSearch(program, tuple(alone))
     return PartitionedSearch(program, tuple(found))
@@ -212,7 +212,6 @@ def finer(region: Region) -> Sequence[Region]:
 
 
 def _searched(
-    program: Program,
     regions: Sequence[Region],
     target: Device,
     budget: SearchBudget,

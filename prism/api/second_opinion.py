@@ -91,14 +91,11 @@ class SecondOpinions:
         return known
 
 
-def with_opinion(
-    examined: Examined, seed: int = 0, rules: Sequence[Path] | None = None, name: str = "candidate"
-) -> Verdict:
+def with_opinion(examined: Examined, rules: Sequence[Path] | None = None, name: str = "candidate") -> Verdict:
     """The prover's verdict on two programs, with the tester's opinion as a last clause; refuted ones need none.
 
     Args:
         examined: the verdict, and what was compared for it, part by part.
-        seed: of the draws.
         rules: the rule files that were used, None for those that ship with prism.
         name: what a bug report is called after.
 
@@ -110,7 +107,7 @@ def with_opinion(
         return verdict
     opinions: list[Opinion] = []
     for part, both in examined.parts:
-        opinions.append(_of_programs(part, both, seed))
+        opinions.append(_of_programs(part, both))
         if verdict and opinions[-1].outcome is Outcome.DISAGREE:
             texts = {"reference": _text(both.reference), "candidate": _text(both.candidate)}
             raise disagreement(name, opinions[-1], texts, rules)
@@ -124,7 +121,7 @@ def _text(formulas: Sequence[Formula]) -> str:
     return "\n".join(f"{f.tensor.name}[{', '.join(map(str, f.index))}] = {f.expr}" for f in formulas)
 
 
-def _of_programs(examined: Examined, both: Matched, seed: int) -> Opinion:
+def _of_programs(examined: Examined, both: Matched) -> Opinion:
     """The tester's opinion on what the prover has compared."""
     read = examined.read
     if read is None:
@@ -132,7 +129,7 @@ def _of_programs(examined: Examined, both: Matched, seed: int) -> Opinion:
     if not examined.verdict and both.apart(read.left, read.right):
         # It draws weights, too: those that are not known to be related would be independent.
         return Opinion(Outcome.NOT_APPLICABLE, 0, 0, None, ("the two hold other weights",))
-    return compare(read.left, read.right, tensors=both.tensors, ranges=both.ranges, seed=seed)
+    return compare(read.left, read.right, tensors=both.tensors, ranges=both.ranges)
 
 
 def disagreement(

@@ -189,7 +189,7 @@ def prepare_case(
             }
         )
     _conclude(record)
-    record["targets"] = {t: _on(t, chosen, record, program, pool) for t in effort.targets}
+    record["targets"] = {t: _on(t, chosen, program, pool) for t in effort.targets}
     return record
 
 
@@ -262,9 +262,7 @@ def _conclude(record: dict[str, Any]) -> None:
     record["estimated_share_of_floor"] = record["floor_us"] / us
 
 
-def _on(
-    target: str, chosen: Sequence[Finalist], record: Mapping[str, Any], program: Program, pool: Pool
-) -> dict[str, Any]:
+def _on(target: str, chosen: Sequence[Finalist], program: Program, pool: Pool) -> dict[str, Any]:
     """The best that fits on another target: the compiler's resources, and an estimate where the device is described."""
     described = DEVICES.get(target)
     nearest = described or device("sm_80")

@@ -111,20 +111,19 @@ def module_name(program: str) -> str:
     return f"{program}_kernels.py" if hides else f"{program}.py"
 
 
-def read_file(folder: Path, name: str, limit: int = LARGEST) -> bytes:
+def read_file(folder: Path, name: str) -> bytes:
     """The bytes of a file of an output folder, which is not trusted.
 
     Args:
         folder: the folder.
         name: the file's name as the folder states it.
-        limit: more bytes than these are refused.
 
     Raises:
         VerificationError: the name leads elsewhere, it is no regular file of the folder itself (a link, a folder, a
             device, a pipe), it is too large, or it cannot be read.
     """
-    with _opened(folder, name, limit) as file:
-        return file.read(limit)
+    with _opened(folder, name, LARGEST) as file:
+        return file.read(LARGEST)
 
 
 def digest_of(folder: Path, name: str) -> str:

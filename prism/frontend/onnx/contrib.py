@@ -99,13 +99,13 @@ def _bias_add(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 # Normalisations
 
 
-def _rms(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue, first: int, *, output: int = 0) -> OnnxValue:
+def _rms(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue, first: int) -> OnnxValue:
     """x / sqrt(mean x^2 + epsilon) * scale, over the dimensions from `first` on."""
     fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
     squares = mean(rows(graph, x, axes, list(range(first, x.rank))), square)
     normal = apply("mul", graph.read(x, axes), norms.inverse_deviation(squares, node.number("epsilon")))
-    return graph.define(node, axes, apply("mul", normal, graph.read(scale, axes)), x.dtype, output=output)
+    return graph.define(node, axes, apply("mul", normal, graph.read(scale, axes)), x.dtype)
 
 
 def _simplified_layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
