@@ -50,6 +50,7 @@ class Row:
         best_s: its estimated seconds.
         first_s: the total of the first run, where the best one is a later one.
         start_s: start of the e-graph worker.
+        soonest_s: from the start of saturation to the first proved sGraph; of the region in which that takes longest.
         partition_s: cutting into regions, and what the searches of regions take besides their stages.
     """
 
@@ -73,6 +74,7 @@ class Row:
     regions: int
     searched: int
     best_s: float
+    soonest_s: float
 
 
 def measure(workload: Workload, repeat: int, budgets: Sequence[SearchBudget]) -> list[Row]:
@@ -143,6 +145,7 @@ def _run(workload: Workload, budget: SearchBudget) -> Row:
         regions=len(every),
         searched=len(distinct),
         best_s=sum(p.seconds for p in best),
+        soonest_s=max((r.first for r in distinct if r.first is not None), default=math.nan),
     )
 
 
@@ -170,12 +173,13 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 
 
 HEAD = (
-    "workload import saturate generate prove total first e-nodes built pruned proved unknown kernels regions peak-MiB"
+    "workload import saturate generate prove soonest total first e-nodes built pruned proved unknown kernels regions "
+    "peak-MiB"
 )
 
 
 def _line(r: Row) -> list[str]:
-    seconds = (r.import_s, r.saturation_s, r.generation_s, r.proof_s, r.total_s, r.first_s)
+    seconds = (r.import_s, r.saturation_s, r.generation_s, r.proof_s, r.soonest_s, r.total_s, r.first_s)
     counts = (r.enodes, r.generated, sum(r.pruned.values()), r.proved, r.unknown)
     places = (f"{r.operators}->{r.kernels}", f"{r.searched}/{r.regions}", f"{r.peak_mb:.0f}")
     return [r.name, *(f"{s:.3f}" for s in seconds), *(f"{c:,}" for c in counts), *places]

@@ -55,6 +55,7 @@ def row(**changes: Any) -> Row:
         "regions": 1,
         "searched": 1,
         "best_s": 1e-6,
+        "soonest_s": 0.4,
     }
     return Row(**given | changes)
 
@@ -67,6 +68,7 @@ def test_a_search_is_measured() -> None:
     assert r.generated >= r.proved
     assert r.saturation_s + r.generation_s + r.proof_s <= r.total_s
     assert min(r.import_s, r.start_s, r.saturation_s, r.generation_s, r.proof_s, r.best_s) > 0
+    assert 0 < r.soonest_s <= r.total_s
     assert r.peak_mb > 50  # of this whole process, whatever other tests it has run
 
 

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from quick import slow_but
 
 import prism
+import prism.generate.enumerate as enumerate_
 from prism.api import ProvedSGraph, SearchBudget, load, optimize, searching
 from prism.api.region_search import Search, SearchInterruptedError, SearchResult, run_search
 from prism.api.trivial import nothing_to_gain
@@ -143,6 +145,32 @@ def test_an_interrupt_keeps_what_was_proved(
     assert kept.proved
     assert [p for p in whole.proved if p in kept.proved] == list(kept.proved)
     assert isinstance(stop.value, KeyboardInterrupt)
+
+
+def test_one_is_proved_before_the_others_are_generated(
+    attention: Program, worker: Worker, whole: SearchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept where what follows is interrupted, and what follows does not depend on it."""
+    rounds, asked = enumerate_._rounds, []
+
+    def stopped(*given: Any) -> None:
+        asked.append(found.proved)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        rounds(*given)
+
+    monkeypatch.setattr(enumerate_, "_rounds", stopped)
+    monkeypatch.setattr(enumerate_, "SOON", 0)
+    found = begin(attention, worker)
+    with pytest.raises(SearchInterruptedError) as stop:
+        found.run()
+    kept = stop.value.result
+    assert kept.interrupted
+    assert len(kept.proved) == 1
+    assert kept.proved == asked[0]
+    assert kept.first is not None
+    assert kept.proved[0].written
+    assert found.run().proved == whole.proved
 
 
 def test_an_interrupt_before_the_first_proof_is_just_that(

@@ -102,6 +102,12 @@ class Proofs:
         # Which reference each worker holds: the first has just saturated the program's own.
         self._held: list[_Split | None] = [(), *(None for _ in workers[1:])]
 
+    def go_on(self, candidates: Sequence[Candidate]) -> None:
+        """Begin anew with these; what was found of denotations is known."""
+        self.candidates = candidates
+        self.decided, self._staged, self._meaning = {}, {}, {}
+        self.counts, self.refused = Counter(), 0
+
     @property
     def proved(self) -> tuple[ProvedSGraph, ...]:
         """Those that were proved, best first."""

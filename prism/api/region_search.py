@@ -28,7 +28,7 @@ from prism.egraph.worker import Worker
 from prism.errors import UsageError, refusing_depth
 from prism.events import Funnel, Recorder
 from prism.generate.dispatch import Winner, dispatch_table
-from prism.generate.enumerate import Bounds, Generated, Task, generate
+from prism.generate.enumerate import Bounds, Candidate, Generated, Task, generate
 from prism.generate.pruning import PRUNERS
 from prism.process.child import Closing
 from prism.program.assumptions import facts
@@ -134,6 +134,7 @@ class SearchResult:
         stopped: why saturation stopped.
         seconds: by stage: saturation, generation, proof.
         interrupted: whether candidates are left that nobody has tried to prove.
+        first: seconds until the first sGraph was proved, whichever it was; None where none was.
     """
 
     formulas: tuple[Formula, ...]
@@ -145,6 +146,7 @@ class SearchResult:
     stopped: str
     seconds: Mapping[str, float] = field(default_factory=dict)
     interrupted: bool = False
+    first: float | None = field(default=None, compare=False)
 
     @property
     def funnel(self) -> Funnel:
@@ -173,6 +175,7 @@ class Search(Iterator[ProvedSGraph], Closing):
 
     Nothing is saturated before the first is asked for, and no more is proved than was asked for, but for a batch. An
     interrupt loses nothing that was decided: `proved` and `result` say what there is, and the iteration can go on.
+    Where an e-graph takes a while to walk, an sGraph of the form as written is proved before the others are generated.
 
     Args:
         program: what is searched.
@@ -203,6 +206,11 @@ class Search(Iterator[ProvedSGraph], Closing):
         self._workers = tuple(workers)
         self._recorder = recorder
         self._ready: _Ready | None = None
+        # One that is proved before the others are generated; it counts until one of those is.
+        self._soon: _Ready | None = None
+        self._ahead: tuple[ProvedSGraph, ...] = ()
+        self._began = 0.0
+        self._first: float | None = None
         self._next = 0
         self._closed = False
         self._seconds: dict[str, float] = {}
@@ -234,12 +242,13 @@ class Search(Iterator[ProvedSGraph], Closing):
         while self._next < len(proofs.candidates):
             if self._next not in proofs.decided:
                 with self._recorder.part("proof"):
-                    self._timed("proof", lambda: proofs.decide(self._next))
+                    self._timed("proof", lambda: self._decide(proofs, self._next))
                 self._recorder.count("sGraphs", len(proofs.decided), len(proofs.candidates))
             found = proofs.decided[self._next]
             self._next += 1
             if found is not None:
                 return found
+        self._ahead = ()
         if self._otherwise is not None and not enough(self._program, self.result()):
             self._instead = self._otherwise(self.result())
             return next(self._instead)
@@ -251,7 +260,7 @@ class Search(Iterator[ProvedSGraph], Closing):
         """What has been proved so far, best first; also what is ahead of its turn."""
         if self._instead is not None:
             return self._instead.proved
-        return () if self._ready is None else self._ready.proofs.proved
+        return (() if self._ready is None else self._ready.proofs.proved) or self._ahead
 
     def result(self) -> SearchResult:
         """What has been found so far; all of it once the iteration has ended.
@@ -261,22 +270,24 @@ class Search(Iterator[ProvedSGraph], Closing):
         """
         if self._instead is not None:
             return self._instead.result()
-        if self._ready is None:
+        ready = self._ready or self._soon
+        if ready is None:
             raise UsageError("the search has not begun", fix="ask for the first sGraph: next(search)")
-        ready, proofs = self._ready, self._ready.proofs
+        proofs = ready.proofs
         generated = ready.generated
         if proofs.refused:
             generated = replace(generated, pruned={**generated.pruned, "numerics": proofs.refused})
         return SearchResult(
             ready.formulas,
-            proofs.proved,
+            self.proved,
             generated,
             proofs.counts[Status.REFUTED],
             proofs.counts[Status.UNKNOWN],
             ready.classes.enodes,
             ready.classes.stopped,
             {stage: self._seconds.get(stage, 0.0) for stage in ("saturation", "generation", "proof")},
-            len(proofs.decided) < len(proofs.candidates),
+            self._ready is None or len(proofs.decided) < len(proofs.candidates),
+            self._first,
         )
 
     def run(self) -> SearchResult:
@@ -327,25 +338,43 @@ class Search(Iterator[ProvedSGraph], Closing):
         reference = tuple(f.expr for f in formulas)
         given = facts(self._program.inputs)
         limit, worker, recorder = self._budget.saturation(), self._workers[0], self._recorder
+        self._soon, self._ahead = None, ()
         with recorder.stage("start-up") as detail:
             worker.ready()
             detail.append("egglog and the rules are loaded")
+        self._began = recorder.clock()
         with recorder.stage("saturation") as detail:
             classes = self._timed("saturation", lambda: worker.explore(reference, limit, given))
             detail.append(f"{classes.enodes:,} e-nodes, {classes.stopped}")
-        with recorder.stage("generation") as detail:
-            generated = self._timed("generation", lambda: self._generate(formulas, classes))
-            detail.append(f"{generated.generated:,} built, {len(generated.candidates)} left")
         second = SecondOpinions(self._program, formulas, rules=worker.rules)
-        proofs = Proofs(reference, generated.candidates, self._workers, limit, recorder, second, self._program.inputs)
+        proofs = Proofs(reference, (), self._workers, limit, recorder, second, self._program.inputs)
+
+        def soon(candidate: Candidate) -> None:
+            proofs.go_on((candidate,))
+            self._timed("proof", lambda: self._decide(proofs, 0))
+            self._soon = _Ready(formulas, classes, Generated((candidate,), 1, {}, False), proofs)
+            self._ahead = proofs.proved
+
+        with recorder.stage("generation") as detail:
+            generated = self._timed("generation", lambda: self._generate(formulas, classes, soon))
+            self._seconds["generation"] -= self._seconds.get("proof", 0.0)
+            detail.append(f"{generated.generated:,} built, {len(generated.candidates)} left")
+        proofs.go_on(generated.candidates)
         return _Ready(formulas, classes, generated, proofs)
 
-    def _generate(self, formulas: tuple[Formula, ...], classes: EClasses) -> Generated:
+    def _decide(self, proofs: Proofs, n: int) -> None:
+        proofs.decide(n)
+        if self._first is None and proofs.proved:
+            self._first = self._recorder.clock() - self._began
+
+    def _generate(
+        self, formulas: tuple[Formula, ...], classes: EClasses, soon: Callable[[Candidate], None]
+    ) -> Generated:
         p = self._program
         shapes = points(p.ranges) if p.ranges else ()
         launches = len(operators(p))
         task = Task(p.name, p.inputs, formulas, classes, p.hints, self._target, shapes, launches)
-        return generate(task, self._budget.bounds())
+        return generate(task, self._budget.bounds(), soon)
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:
         """This search's own seconds; a recorder may serve several."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -63,6 +63,8 @@ HOPE = 1.2
 WRITTEN_PLANS = 16
 # So many of the fastest plans get a further cut.
 DEEPENED = 4
+# An e-graph with so many e-nodes takes a while to walk: one sGraph, of the form as written, is told of before.
+SOON = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +232,15 @@ class _Kept:
     spare: bool
 
 
-def generate(task: Task, bounds: Bounds) -> Generated:
-    """The sGraphs in the bounds that no pruner removes, best first, in an order that depends on the task alone."""
+def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | None = None) -> Generated:
+    """The sGraphs in the bounds that no pruner removes, best first, in an order that depends on the task alone.
+
+    Args:
+        task: what is searched.
+        bounds: of the space.
+        soon: is told of one sGraph, of the form as written, before an e-graph is walked that takes a while; what is
+            found does not depend on it.
+    """
     scans = bounds.roles.scans and task.device.tiles.scans
     bounds = replace(bounds, roles=replace(bounds.roles, scans=scans))
     places = Places(task.classes, task.inputs)
@@ -241,6 +250,12 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     fixed = fixed_classes(task.classes, table, task.inputs)
     dot = task.device.tiles.dot
     weights = Weights(task.classes, task.hints, dot)
+    own = written(task.classes, [f.expr for f in task.formulas], table)
+    if soon is not None and own is not None and task.classes.enodes >= SOON:
+        first = _Walk(task, bounds, reaches=walk.reaches)
+        first.keep_written(own, (), weights)
+        if first.written is not None:
+            soon(first.candidate(first.written))
     found: dict[tuple[tuple[int, int], ...], Form] = {}
     complete = True
     for hints in walk.points:
@@ -250,7 +265,6 @@ def generate(task: Task, bounds: Bounds) -> Generated:
         for form in mine.found:
             key = tuple((c, table[c].index(o)) for c, o in sorted(form.choices.items()))
             found.setdefault(key, form)
-    own = written(task.classes, [f.expr for f in task.formulas], table)
     ways = [form.choices for form in found.values()]
     once = None if own is None or complete else shared_once(task.classes, table, weights, own)
     if once is not None and once not in ways:
@@ -638,7 +652,7 @@ class _Walk:
             # Its estimate is not of the same kind.
             best_first.append((0, len(ordered), self.calls))
         counts = {k: n for k, n in sorted(self.pruned.items()) if n}
-        return Generated(tuple(self._candidate(p) for _, _, p in best_first), self.generated, counts, complete)
+        return Generated(tuple(self.candidate(p) for _, _, p in best_first), self.generated, counts, complete)
 
     def _not_worse(self, ordered: Sequence[_Pick]) -> list[_Pick]:
         """Those of which some assignment may be better than all assignments of those before; a spare for each cut."""
@@ -674,7 +688,8 @@ class _Walk:
             left += spares[cut][: self.bounds.spares]
         return [ordered[n] for n in sorted(left)]
 
-    def _candidate(self, pick: _Pick) -> Candidate:
+    def candidate(self, pick: _Pick) -> Candidate:
+        """The pick as an sGraph."""
         task = self.task
         outputs = tuple(f.tensor for f in task.formulas)
         buffers = (*pick.plan.buffers, *(b for k in pick.families for b in k.family.buffers))
