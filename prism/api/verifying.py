@@ -15,6 +15,7 @@ import msgspec
 
 from prism.api import sgraph_file
 from prism.api.ranged import over
+from prism.api.region_search import SearchBudget
 from prism.api.rules import rule_paths
 from prism.backends.weights import weights_bytes
 from prism.checker import (
@@ -31,7 +32,6 @@ from prism.checker import (
     stated_in,
 )
 from prism.cost.constant_folding import fold_constants
-from prism.egraph.budget import Budget
 from prism.egraph.derivation.certificate import REPLAY_SCHEMA, Decoder, Encoder
 from prism.egraph.language import TensorFacts
 from prism.egraph.operators import constructor
@@ -69,7 +69,7 @@ from prism.sgraph.show import key, text
 PROOF_NAME = "proof.json"
 
 # Of the reference, when it is proved again; the verdict may only become `unknown` by a small one.
-AGAIN = Budget(enodes=8000, iterations=16, seconds=120.0)
+AGAIN = SearchBudget().saturation()
 TOGETHER = 8
 """Outputs that are proved again in one e-graph."""
 LEAST_S = 20.0

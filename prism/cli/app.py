@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from prism.api import SearchBudget
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda", "cpu"]
-_Positive = Number(gte=1)
 Baseline = Literal["eager", "compile", "onnxruntime"]
 FpClass = Literal["exact", "reassociates", "domain"]
-_Bound = Annotated[int | None, Parameter(validator=_Positive)]
+_Bound = Annotated[int | None, Parameter(validator=Number(gte=1))]
 
 _KEPT = "what was finished is kept"
 """The note on an interruption after which another run has less to do."""
@@ -169,7 +168,7 @@ def optimize(
     *,
     target: Target | None = None,
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
-    trials: Annotated[int, Parameter(validator=_Positive)] = 12,
+    trials: Annotated[int, Parameter(validator=Number(gte=1))] = 12,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     shape: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     outside: Literal["original"] | None = None,

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from prism.cost.device import Device
     from prism.program.nodes import Program
 
-_Positive = Number(gte=1)
-
 
 def bench(
     model: Path | None = None,
@@ -25,8 +23,8 @@ def bench(
     kernels: Path | None = None,
     case: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     out: Path = Path("prism-bench"),
-    trials: Annotated[int, Parameter(validator=_Positive)] = 12,
-    seconds: Annotated[int, Parameter(validator=_Positive)] = 600,
+    trials: Annotated[int, Parameter(validator=Number(gte=1))] = 12,
+    seconds: Annotated[int, Parameter(validator=Number(gte=1))] = 600,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Time kernels against torch eager and torch.compile on this machine's GPU; without one, print estimates.

@@ -34,11 +34,11 @@ from prism.generate.scans import Pairs, Scans, differences, is_number, positions
 from prism.program.classes import EClasses, ENode, Payload
 from prism.program.extents import Extent, evaluate, is_static
 from prism.program.index import Axis
-from prism.program.nodes import Const, Read, Size, Tensor
+from prism.program.nodes import Const, Read, ReduceKind, Size, Tensor
 from prism.program.ops import OPS
 from prism.program.products import matrix_product
 
-REDUCTIONS = frozenset({"sum", "max", "min", "prod"})
+REDUCTIONS = frozenset(k.value for k in ReduceKind)
 REDUCING = REDUCTIONS | {"contract", "rescaled", "deviations", "scan"}
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "eq"})
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.backends.cpu.backend import CppBackend
-from prism.backends.cpu.build import PRODUCTS_FOLDER, check_compiler, products_folder, products_of
+from prism.backends.cpu.build import COMPILE_LIMIT_S, PRODUCTS_FOLDER, check_compiler, products_folder, products_of
 from prism.backends.cpu.kernel import TENSOR_TYPES
 from prism.backends.cpu.machine import Machine, describe
 from prism.cost.constraints import footprint, live_elements, tile_sizes
@@ -36,8 +36,6 @@ NO_COMPILER = (
 )
 WORKER = "prism.platforms.cpu_worker"
 """The module that `python -m` runs for the compiler, for the gate and for the clock."""
-COMPILE_LIMIT_S = 60.0
-"""How long one compilation (all launches of a module, one configuration) may take, seconds."""
 GRACE_S = 10.0
 """What a worker may take beyond the compiler's own limit, seconds."""
 PROTOCOL = "cpu protocol 6"

@@ -21,10 +21,8 @@ import numpy as np
 from prism.program.nodes import Const, Expr, walk
 from prism.program.transform import replaced
 
-# Digits of a decimal, and numerator times denominator of a fraction, that a float32 is taken for.
+# Digits of a decimal that a float32 is taken for.
 DIGITS = 6
-_COMMON = 1 << 12
-_WHOLE = 1 << 20
 # Digits of a number that stands for itself, whatever its precision.
 SHORT = 11
 
@@ -126,9 +124,31 @@ def _simplest(c: float) -> Fraction | None:
     if not 1e-12 < c < 1e12:
         return None
     exact = Fraction(c)
-    found = simplest_between(exact * (1 - Fraction(1, 1 << 22)), exact * (1 + Fraction(1, 1 << 22)))
-    size = found.numerator * found.denominator
-    return found if size <= (_WHOLE if 1 in (found.numerator, found.denominator) else _COMMON) else None
+    return simplest_near(exact, Fraction(1, 1 << 22), SINGLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """What a rounded number is taken for: numerator times denominator, at most.
+
+    Attributes:
+        common: of any fraction.
+        whole: of whole numbers, and of one over these.
+    """
+
+    common: int
+    whole: int
+
+
+SINGLE = Simple(1 << 12, 1 << 20)
+DOUBLE = Simple(1 << 20, 1 << 34)
+
+
+def simplest_near(x: Fraction, slack: Fraction, most: Simple) -> Fraction | None:
+    """The simplest fraction within so much of a positive number, relative to it; None where that is not simple."""
+    found = simplest_between(x * (1 - slack), x * (1 + slack))
+    limit = most.whole if 1 in (found.numerator, found.denominator) else most.common
+    return found if found.numerator * found.denominator <= limit else None
 
 
 def simplest_between(low: Fraction, high: Fraction) -> Fraction:

@@ -12,13 +12,11 @@ from fractions import Fraction
 from functools import lru_cache
 
 from prism.program.build import const, mul, recip
-from prism.program.constants import ULPS, digits, simplest_between
+from prism.program.constants import DOUBLE, ULPS, digits, simplest_near
 from prism.program.nodes import Const, Expr, Map
 
-# Digits of a decimal that a constant is read as, and numerator times denominator of a fraction.
+# Digits of a decimal that a constant is read as.
 _DIGITS = 12
-_COMMON = 1 << 20
-_WHOLE = 1 << 34
 _EXACT_INTEGER = 1 << 53
 _CHUNK = 50
 # Integers are divided by all numbers up to this; what is left counts as one factor.
@@ -48,9 +46,7 @@ def exact(c: float) -> tuple[Fraction, Fraction]:
 def _simplest(x: Fraction) -> Fraction | None:
     if not Fraction(1, 10**12) < x < 10**12:
         return None
-    found = simplest_between(x * (1 - Fraction(ULPS)), x * (1 + Fraction(ULPS)))
-    limit = _WHOLE if 1 in (found.numerator, found.denominator) else _COMMON
-    return found if found.numerator * found.denominator <= limit else None
+    return simplest_near(x, Fraction(ULPS), DOUBLE)
 
 
 def number(x: Fraction) -> Expr:

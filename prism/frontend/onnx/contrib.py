@@ -14,7 +14,7 @@ import onnx
 
 from prism.frontend.onnx import contrib_attention, linear, norms, pointwise, quantized, views
 from prism.frontend.onnx.algebra import apply, sub
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue
+from prism.frontend.onnx.graph import MAIN_DOMAINS, Graph, Node, OnnxValue
 from prism.frontend.onnx.norms import fits
 from prism.frontend.onnx.reduce import mean, rows, square
 from prism.frontend.onnx.schemas import Signature
@@ -28,7 +28,6 @@ from prism.program.views import axes_of, broadcast_shapes, same_extent
 DOMAIN = "com.microsoft"
 Translator = Callable[[Graph, Node], Sequence["OnnxValue | None"]]
 
-_MAIN_DOMAINS = ("", "ai.onnx")
 _IN_MAIN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
 
@@ -36,7 +35,7 @@ def has(proto: onnx.NodeProto, opset: int) -> bool:
     """Whether the node is one of these operators, in a model of that operator set."""
     if proto.domain == DOMAIN:
         return proto.op_type in TRANSLATORS
-    return proto.domain in _MAIN_DOMAINS and proto.op_type in _IN_MAIN and not onnx.defs.has(proto.op_type, opset)
+    return proto.domain in MAIN_DOMAINS and proto.op_type in _IN_MAIN and not onnx.defs.has(proto.op_type, opset)
 
 
 def signature(op: str) -> Signature:

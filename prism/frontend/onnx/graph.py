@@ -33,6 +33,8 @@ from prism.program.octagon import Octagon, octagon
 from prism.program.transform import substitute
 from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, places_index, same_extent
 
+MAIN_DOMAINS = ("", "ai.onnx")
+"""What models call ONNX's own operators."""
 MAX_ELEMENTS = 256
 """The largest integer tensor whose elements are followed at translation."""
 MAX_FORMULA = 64

@@ -52,7 +52,16 @@ from prism.frontend.onnx import (
 from prism.frontend.onnx.algebra import as_extent
 from prism.frontend.onnx.conformance import Reading
 from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type, held_as, is_own
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, identifier, known_elements, single
+from prism.frontend.onnx.graph import (
+    MAIN_DOMAINS,
+    Graph,
+    Node,
+    OnnxValue,
+    Translator,
+    identifier,
+    known_elements,
+    single,
+)
 from prism.frontend.onnx.schemas import Signature
 from prism.frontend.sizes import equated
 from prism.program.empty import without_empty
@@ -69,7 +78,6 @@ BATCH_HINT = 4
 MAX_BYTES = 2**31 - 1
 """The largest model without its external data."""
 T = TypeVar("T")
-_MAIN_DOMAINS = ("", "ai.onnx")
 DECLARED_DOMAIN = "prism"
 """The domain of nodes that call an operator that the user declares."""
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
@@ -470,8 +478,8 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
                 why="no operator set has such a version",
                 fix="export it again",
             )
-    versions = [o.version for o in model.opset_import if o.domain in _MAIN_DOMAINS]
-    if not versions and not any(n.domain in _MAIN_DOMAINS for n in functions.nodes_within(model.graph.node)):
+    versions = [o.version for o in model.opset_import if o.domain in MAIN_DOMAINS]
+    if not versions and not any(n.domain in MAIN_DOMAINS for n in functions.nodes_within(model.graph.node)):
         return OPSETS.stop - 1  # it has no operator of the set
     if not versions:
         raise ModelError("the model does not say which operator set it uses", where=name, fix="export it again")
@@ -492,10 +500,10 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
 def _refuse_other_versions(model: onnx.ModelProto, opset: int, name: str) -> None:
     """Refuse functions that mean other versions of operators than the model: they would be written out as its own."""
     for function in model.functions:
-        own = next((int(o.version) for o in function.opset_import if o.domain in _MAIN_DOMAINS), opset)
+        own = next((int(o.version) for o in function.opset_import if o.domain in MAIN_DOMAINS), opset)
         for node in function.node:
             known = all(onnx.defs.has(node.op_type, max_inclusive_version=v) for v in (own, opset))
-            if node.domain not in _MAIN_DOMAINS or not known:
+            if node.domain not in MAIN_DOMAINS or not known:
                 continue
             versions = [schemas.signature(node.op_type, v).version for v in (own, opset)]
             if versions[0] != versions[1]:
@@ -515,7 +523,7 @@ def refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping
             continue
         if contrib.has(proto, opset):
             continue
-        if proto.domain not in _MAIN_DOMAINS:
+        if proto.domain not in MAIN_DOMAINS:
             unknown.setdefault(f"{proto.domain}.{proto.op_type}", label_of(proto))
         elif proto.op_type not in (*TRANSLATORS, *_ONLY_KNOWN, *functions.operators_with_bodies()):
             unknown.setdefault(proto.op_type or "without a name", label_of(proto))
@@ -688,7 +696,7 @@ def _symbol(graph: Graph, name: str) -> Extent:
 
 
 def _is_if(proto: onnx.NodeProto) -> bool:
-    return proto.op_type == "If" and proto.domain in _MAIN_DOMAINS
+    return proto.op_type == "If" and proto.domain in MAIN_DOMAINS
 
 
 def label_of(proto: onnx.NodeProto) -> str:

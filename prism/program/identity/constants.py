@@ -16,13 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from prism.program.constants import SHORT, digits, simplest_between
+from prism.program.constants import DOUBLE, SHORT, digits, simplest_near
 
 CLOSE = 1e-13
 """Relative distance within which two constants are one: some hundred roundings to float64."""
-# Numerator times denominator of what a rounded constant is taken for: a fraction, or a whole number or one over it.
-_COMMON = 1 << 20
-_WHOLE = 1 << 34
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ def meanings(reference: Iterable[float], candidate: Iterable[float]) -> Mapping[
             twin = next((k for k in known if abs(k - c) <= CLOSE * max(abs(k), abs(c))), None)
             meaning = known[twin] if twin is not None else _plain(c) or _composed(c, given)
             known[c] = meaning or Meaning(Fraction(c), guessed=True)
-            if n == 0 and known[c].under_root == 1 and _size(known[c].coefficient) > _COMMON:
+            if n == 0 and known[c].under_root == 1 and _size(known[c].coefficient) > DOUBLE.common:
                 given.append((c, known[c]))
     return known
 
@@ -102,9 +99,8 @@ def _simplest(c: float) -> Fraction | None:
     if c == 0 or not 1e-12 < abs(c) < 1e12:
         return None
     exact = abs(Fraction(c))
-    found = simplest_between(exact * (1 - Fraction(CLOSE)), exact * (1 + Fraction(CLOSE)))
-    simple = _size(found) <= (_WHOLE if 1 in (found.numerator, found.denominator) else _COMMON)
-    return (found if c > 0 else -found) if simple else None
+    found = simplest_near(exact, Fraction(CLOSE), DOUBLE)
+    return found if found is None or c > 0 else -found
 
 
 def _size(x: Fraction) -> int:
