@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from sgraph_simulator import simulate
 from prism.cost.constraints import RoleBounds, domains, footprint
 from prism.cost.device import Tiles
 from prism.errors import IllegalIRError
+from prism.frontend.onnx.reader import from_model
 from prism.generate.enumerate import Bounds, Candidate, generate
 from prism.generate.forms import forms
 from prism.generate.materialise import Planner
@@ -368,6 +370,19 @@ def test_wider_cuts_list_what_was_not_listed(wide: int) -> None:
     assert len(both) == len(set(both))
     assert set(both) == set(at_once)
     assert len(listed((1, 0))) < len(both)
+
+
+def test_no_kernel_reads_elsewhere_what_it_stores_itself() -> None:
+    """Scores under two axes, of which statistics are stored: those of one axis are no input to those of the other."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        router (float[t, 64] x) => (float[t, 2] g, int64[t, 2] i) <int64[1] k = {2}, int64[1] axis = {1}> {
+            l = MatMul(x, w)  p = Softmax(l)  v, i = TopK(p, k)  s = ReduceSum(v, axis)  g = Div(v, s) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((64, 8), np.float32), "w"))
+    found = generate(task(from_model(model, "router", None, check=False)), Bounds()).candidates
+    assert len(found) > 8
+    for candidate in found:
+        check(candidate.sgraph)
 
 
 def test_masks_over_the_same_positions_are_nothing_in_common() -> None:

@@ -902,8 +902,15 @@ class Planner:
             else:
                 first = at_once and t.cls in owner
                 groups[0 if first else rank(t.cls), frozenset(t.axes)].append(t)
+        if at_once and any(self._reads_itself(g, stored) for g in groups.values()):
+            return None
         ordered = sorted(groups.items(), key=lambda g: g[0][0])
         return Plan(self.choices, tuple((r, tuple(g)) for (r, _), g in ordered), stored, tuple(buffers), tuple(chosen))
+
+    def _reads_itself(self, targets: Sequence[Target], stored: Mapping[int, tuple[str, tuple[Index, ...]]]) -> bool:
+        """Whether a kernel would read, at other places than it stores them, elements of what it stores."""
+        made, own = {t.tensor for t in targets}, {t.cls for t in targets}
+        return any(stored[c][0] in made for c in self._needs(targets, stored).back - own)
 
     def _read(self, stored: Mapping[int, object], owner: Mapping[int, int]) -> set[int]:
         """The cuts that some kernel reads back, by the e-class that is stored."""
