@@ -321,6 +321,14 @@ def test_a_gain_above_three_is_measured_again_and_the_lesser_counts_for_longer_b
     assert max(found.ratios) == pytest.approx(171.0), "what was seen is told"
 
 
+def test_what_is_told_of_the_whole_meets_its_baseline_once() -> None:
+    arena = Arena({"eager4": 2.0, "eager1": 2.0})
+    with closing(Bench(PROGRAM, GPU, {}, worker=arena)) as bench:
+        found = confirm(bench, [kernel("k")], EAGER, store=Store(), most=1)
+    assert len(arena.requests) == len(found.matches) == 1
+    assert found.won
+
+
 def test_matches_that_disagree_are_repeated_up_to_a_bound() -> None:
     arena = Arena(*({"eager4": s, "eager1": s} for s in (2.0, 1.5, 2.0, 1.5, 2.0, 1.5)))
     found = confirmed(arena)

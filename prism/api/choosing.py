@@ -484,7 +484,7 @@ def confirmed(
             f"{platform.device_name} {platform.compiler} {versions()} {version_of('onnxruntime')} protocol {PROTOCOL}"
         )
         until = tools.time.moved(-CLOSING_S)
-        outcome = confirm(bench, kernels, found, store=tools.store, basis=basis, until=until)
+        outcome = confirm(bench, kernels, found, store=tools.store, basis=basis, until=until, most=request.matches)
         detail.append(f"stored, of {outcome.date}" if outcome.stored else "timed anew")
     busy = others_now() if outcome.stored and outcome.loads else None
     ours, theirs = outcome.deciding.best(KERNEL), outcome.deciding.best(BASELINE)

@@ -42,6 +42,7 @@ from prism.errors import (
 )
 from prism.events import Artifacts, Recorder, RunReport
 from prism.folders import cache_or_spare
+from prism.instantiate.confirm import MATCHES
 from prism.instantiate.confirm import NAMES as BASELINES
 from prism.platforms.choice import platform_of
 from prism.platforms.platform import Estimated
@@ -164,8 +165,15 @@ STEP_BY_STEP = (
 )
 
 
-def produce(program: Program, options: Options, only_better: bool = True) -> Produced:
-    """Everything that `optimize` does before it writes; errors are its own. It ends soon after the options' time."""
+def produce(program: Program, options: Options, only_better: bool = True, matches: int = MATCHES) -> Produced:
+    """Everything that `optimize` does before it writes; errors are its own. It ends soon after the options' time.
+
+    Args:
+        program: what is optimised.
+        options: what is asked for.
+        only_better: as of `optimize`.
+        matches: how often the best kernels meet the baselines, at most.
+    """
     baselines, time = options.baselines, options.time
     with ExitStack() as stack:
         stack.enter_context(ending(time, "anything was proved, checked and measured", program.name))
@@ -206,6 +214,7 @@ def produce(program: Program, options: Options, only_better: bool = True) -> Pro
             options.seed,
             files,
             compared,
+            matches,
         )
         stack.enter_context(refusing_depth(program.name))
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))

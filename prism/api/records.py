@@ -33,7 +33,7 @@ from prism.events import (
     Recorder,
     RunReport,
 )
-from prism.instantiate.confirm import Confirmation, Standing
+from prism.instantiate.confirm import MATCHES, Confirmation, Standing
 from prism.instantiate.lock import make_lock, versions
 from prism.instantiate.measure import BASELINE, KERNEL
 from prism.instantiate.options import shown
@@ -95,7 +95,8 @@ class Choice:
 class Request:
     """What was asked for: see `optimize`; `rules` are all rule files, None for those that ship with prism.
 
-    A program that need not beat anything by itself, being a region of another, has no `baselines`.
+    A program that need not beat anything by itself, being a region of another, has no `baselines`; `matches` is how
+    often others meet theirs, at most.
     """
 
     program: Program
@@ -107,6 +108,7 @@ class Request:
     seed: int
     rules: tuple[Path, ...] | None = None
     baselines: tuple[str, ...] = ()
+    matches: int = MATCHES
 
 
 def formulas(found: SearchResult) -> dict[str, str]:

@@ -222,7 +222,7 @@ class Results:
                 source = hashlib.sha256(p.source.read_bytes()).hexdigest() if p.source.is_file() else ""
             elif p.source is not None:
                 return ""
-        asked = (request.trials, request.seed, request.baselines, source)
+        asked = (request.trials, request.seed, request.baselines, request.matches, source)
         return digest(self._searched(p, request.budget), self.machine, asked)
 
     def _get(self, kind: str, key: str, of: type[T]) -> T | None:

@@ -82,6 +82,8 @@ BOUNDARY = frozenset({"float64", "float32", "float16", "int64", "int32", "int16"
 """Types of values that pass between kernels and onnxruntime as arrays of numpy."""
 MADE = 0.75
 """The share of the time that islands may take: comparing and timing the whole needs the rest."""
+ISLAND_MATCHES = 1
+"""How often an island meets onnxruntime by itself: what is told in the end is how the whole model does."""
 ISLAND_S = 25.0
 """What an island of some regions takes until its kernels have met onnxruntime, on two cores: seconds (measured)."""
 SETS = 3
@@ -463,7 +465,7 @@ class Run:
         # What is given of the model's inputs is in the sizes; the island's are other tensors.
         options = replace(self.options, shapes=shapes, seconds=time, inputs=None)
         try:
-            made = produce(program, options)
+            made = produce(program, options, matches=ISLAND_MATCHES)
         except PrismError as error:
             failed = not isinstance(error, NoImprovementError)
             return _Made(replace(report, why=_said(error)), program, failed=failed, ended=error.fix == MORE_TIME)

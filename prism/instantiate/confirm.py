@@ -51,7 +51,7 @@ SHARES = 6.0
 AGREE = 1.2
 """Matches agree whose gains are no further apart than this, as a ratio."""
 MATCHES = 4
-"""Matches at most."""
+"""Matches at most, of what is told; two at least."""
 WITHIN = "within"
 """Of what is stored: the seconds that the run was given which cut it short."""
 WORTH = 1.02
@@ -163,6 +163,7 @@ def confirm(
     store: Store,
     basis: str = "",
     until: Deadline = NEVER,
+    most: int = MATCHES,
 ) -> Confirmation:
     """Let the best kernels meet the baselines, or remember how they did.
 
@@ -174,26 +175,27 @@ def confirm(
         basis: what measurements depend on besides the program and the contenders.
         until: when matches end; one that is under way then does not count. What it cuts short is stored for runs that
             are given no more time.
+        most: matches at most.
 
     Raises:
         UsageError: no baseline can be timed.
         OutOfTimeError: the time ended within the first match.
     """
-    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, MATCHES, WORTH, EQUAL_S, QUIET_S)
+    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, most, WORTH, EQUAL_S, QUIET_S)
     who = [identity(c) for c in (*baselines, *kernels)]
     key = digest("matches", basis, bench.program_key, bench.source_key if baselines else "", who, limits)
     entry = store.get(key)
     found = None if entry is None or until.given > entry.get(WITHIN, math.inf) else confirmation_from(entry)
     if found is not None:
         return replace(found, stored=True)
-    matches, whole = _matches(bench, kernels, baselines, until)
+    matches, whole = _matches(bench, kernels, baselines, until, most)
     found = Confirmation(tuple(matches), gain_between(matches), now_text())
     store.put(key, plain_confirmation(found) | ({} if whole else {WITHIN: until.given}))
     return found
 
 
 def _matches(
-    bench: Arena, kernels: Sequence[Contender], baselines: Sequence[Contender], until: Deadline
+    bench: Arena, kernels: Sequence[Contender], baselines: Sequence[Contender], until: Deadline, most: int
 ) -> tuple[list[Result], bool]:
     """The matches, and whether they are all that there would be without an end."""
     contenders = [*baselines, *kernels]
@@ -223,7 +225,7 @@ def _matches(
         c for c in contenders if (c.side, c.name, c.threads) in near and (c.side == BASELINE or c.name == kernel.name)
     ]
     found = [first]
-    while len(found) < MATCHES and (len(found) == 1 or not settled(found)):
+    while len(found) < most and (len(found) == 1 or not settled(found)):
         # Where nothing else runs, a gain is what it seems.
         doubtful = first.load is None or first.load.crowded
         times = LONGER if doubtful and max(m.ratio for m in found) > INCREDIBLE else 1
