@@ -46,6 +46,9 @@ TIMING_LIMIT_S = 60.0
 """How long one timing request may take for each contender, seconds."""
 BASELINE_CALLS = 6
 """Calls of a baseline on this processor that a request takes at most, when each takes seconds."""
+SLOW_HALVES = 100.0
+"""How many times as long a baseline may take in half precision as the same with products in float32: torch has no fast
+half-precision product for most CPUs."""
 COMPILE_S = 120.0
 """What torch.compile may take for a baseline, seconds."""
 SCALES = (1.0, 2.0**-3, 2.0**-6)
@@ -389,8 +392,9 @@ class Bench(Arena):
         from prism.program.evaluate import evaluate as oracle_of
 
         start = time.perf_counter()
-        given = eager(self.program)(*(tensors[t.name] for t in self.program.inputs))
-        self._eager_s = time.perf_counter() - start
+        given = eager(self.program, plain=True)(*(tensors[t.name] for t in self.program.inputs))
+        half = any(t.dtype.is_float and t.dtype.bytes == 2 for t in self.program.inputs)
+        self._eager_s = (time.perf_counter() - start) * (SLOW_HALVES if half else 1.0)
         exact = oracle_of(self.program, {n: t.to(torch.float64).numpy() for n, t in tensors.items()})
         return [(exact[n], g.to(torch.float64).numpy()) for n, g in zip(self.program.outputs, given, strict=True)]
 
@@ -419,7 +423,6 @@ class Bench(Arena):
         self._ready()
         limit = TIMING_LIMIT_S * len(contenders)
         if not self.device.is_gpu:
-            # torch has no fast half-precision product for most CPUs: a layer can take it a minute.
             limit += BASELINE_CALLS * self._eager_s * sum(c.module is None for c in contenders)
         reply = self._worker.ask(self._request(contenders, repeats), limit)
         if reply.ending is Ending.ANSWERED and not reply.answer.get("error"):

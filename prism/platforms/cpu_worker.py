@@ -26,7 +26,7 @@ from prism.backends.interleave import interleave
 from prism.backends.poison import Framed
 from prism.backends.tensors import save
 from prism.instantiate.machine_load import Watch, load_now, plain
-from prism.instantiate.rounds import HOPELESS, LASTING, SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
+from prism.instantiate.rounds import ENDLESS_S, HOPELESS, LASTING, SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
 from prism.process.serve import Answer, Request, one_line, serve
 from prism.sgraph.config import Config
 
@@ -61,7 +61,9 @@ def prepare_contenders(request: Request) -> Answer:
         many = _threads_of(specs[n])
         torch.set_num_threads(many)
         with suppress(Exception), torch.inference_mode():  # the contest says what is wrong with it
-            seconds[n] = Prepared(makes.call(specs[n], many)).call_s
+            call = makes.call(specs[n], many)
+            if specs[n]["kind"] in ("compiled", "onnxruntime"):
+                seconds[n] = Prepared(call).call_s
     return {}
 
 
@@ -70,14 +72,14 @@ def _threads_of(spec: Mapping[str, Any]) -> int:
 
 
 def made_in(specs: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The places of contenders in the order in which they are made: what may not be worth compiling comes last."""
-    return sorted(range(len(specs)), key=lambda n: specs[n]["kind"] == "compiled" and _threads_of(specs[n]) < threads())
+    """The places of contenders in the order in which they are made: what may not be worth it comes last."""
+    return sorted(range(len(specs)), key=lambda n: _threads_of(specs[n]) < threads())
 
 
 def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, float]) -> str:
-    """Why it is not worth compiling for fewer threads what is compiled for all of them; empty where it may be.
+    """Why it is not worth timing on fewer threads what is timed on all of them; empty where it may be.
 
-    torch.compile takes many seconds for each number of threads.
+    torch.compile takes many seconds for each number of threads, and some calls do.
 
     Args:
         n: its place.
@@ -85,13 +87,16 @@ def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, f
         seconds: what a call of those takes that are made, by place.
     """
     spec = specs[n]
-    if spec["kind"] != "compiled" or _threads_of(spec) == threads():
-        return ""
     same = [m for m in seconds if {**specs[m], "threads": 0} == {**spec, "threads": 0}]
-    best = min((s for m, s in seconds.items() if specs[m].get("side") == spec.get("side")), default=0.0)
-    if not same or seconds[same[0]] <= HOPELESS * best:
+    if _threads_of(spec) == threads() or not same:
         return ""
-    return f"on {_threads_of(specs[same[0]])} threads it takes {seconds[same[0]] / best:.0f} times as long as the best"
+    taken = seconds[same[0]]
+    if spec["kind"] != "compiled" and taken <= ENDLESS_S:
+        return ""
+    best = min(s for m, s in seconds.items() if specs[m].get("side") == spec.get("side"))
+    if taken <= HOPELESS * best:
+        return ""
+    return f"on {_threads_of(specs[same[0]])} threads it takes {taken / best:.0f} times as long as the best"
 
 
 def time_contenders(request: Request) -> Answer:
