@@ -145,7 +145,7 @@ def test_trials_end_with_the_time_and_a_later_study_goes_on(tmp_path: Path) -> N
         region="r",
         budget=6,
         storage_dir=tmp_path,
-        until=Deadline.after(0.5),
+        until=Deadline.after(4.0),
         on_trial=lambda *a: asked.append(a),
     )
     assert len(first.trials) == 2
