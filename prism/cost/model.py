@@ -35,7 +35,7 @@ from prism.cost.gpu import (
     transfer,
 )
 from prism.cost.library import Extents, call_times, library_times
-from prism.cost.roofline import CALLS
+from prism.cost.roofline import a_call
 from prism.cost.streams import STREAMS, Demand, finished, placed
 from prism.cost.work import work
 from prism.program.extents import Extent
@@ -232,7 +232,7 @@ def by_call(kernels: Sequence[KernelEstimate], sgraph: SGraph, hints: Mapping[st
     Those of a loop's step run for all steps: each waits for the one before it. What hangs on weights alone runs once
     for many calls.
     """
-    times: dict[str, float] = {x.name: 1 / CALLS for x in sgraph.launches if x.kernels[0].name in sgraph.prepared}
+    times: dict[str, float] = {x.name: a_call(1) for x in sgraph.launches if x.kernels[0].name in sgraph.prepared}
     if sgraph.repeats:
         times |= {x.name: value(r.trips, hints) for x in sgraph.launches if (r := sgraph.repeat(x)) is not None}
     return [_times(k, times.get(k.name, 1)) for k in kernels]

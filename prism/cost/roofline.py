@@ -32,6 +32,11 @@ CALLS = 1e6
 """Calls that what is computed from a model's weights, once, serves (guess): enough that it is next to nothing."""
 
 
+def a_call(once: Any) -> Any:
+    """What a call has of what runs once for many: of seconds, bytes or operations, or of arrays of these."""
+    return once / CALLS
+
+
 def full(device: Device, moved: Any, work: Any, most: Callable[..., Any] = max) -> Any:
     """The time that a device takes whose processors are all busy: the larger of traffic and work, no launch counted.
 

@@ -24,7 +24,7 @@ from prism.cost.constraints import Footprint, checks, domains, first_unsatisfiab
 from prism.cost.counts import KernelCost, kernel_cost
 from prism.cost.device import Device
 from prism.cost.library import call_measures
-from prism.cost.roofline import CALLS, seconds
+from prism.cost.roofline import a_call, seconds
 from prism.sgraph.library import library_call
 from prism.sgraph.nodes import Kernel, SGraph, Split, value_axes
 
@@ -169,9 +169,8 @@ class Reach:
 
     def prepared(self) -> Reach:
         """Of kernels that run once, when the weights are there: what a call has of it."""
-        rows = tuple(p / CALLS for p in self.points)
-        corners = tuple(tuple(c / CALLS for c in each) for each in self.corners)
-        return Reach(0, rows, tuple(i / CALLS for i in self.ideal), corners, self.seconds / CALLS)
+        rows, ideal = (tuple(map(a_call, each)) for each in (self.points, self.ideal))
+        return Reach(0, rows, ideal, tuple(tuple(map(a_call, c)) for c in self.corners), a_call(self.seconds))
 
     def covered(self, others: Sequence[Reach]) -> bool:
         """Whether at each shape point every one of its vectors is matched or beaten by one of the others'."""

@@ -24,7 +24,7 @@ from prism.cost.cpu import CpuKernelModel
 from prism.cost.device import Device
 from prism.cost.gpu import KernelModel
 from prism.cost.model import CostModel, Estimate, LaunchTimes
-from prism.cost.roofline import CALLS
+from prism.cost.roofline import a_call
 from prism.instantiate.options import OPTIONS, Family, Offered, Option, variants
 from prism.instantiate.point_tables import MAX_POINTS, PointSpace, natural_join
 from prism.sgraph.config import Config
@@ -127,7 +127,7 @@ class Space:
         seconds = [_seconds(m, k) for m, k in zip(model.launches, self.launches, strict=True)]
         # What runs once for many calls is at its best as well: no trial of a call tells its points apart.
         once = [x.kernels[0].name in self.sgraph.prepared for x in self.sgraph.launches]
-        seconds = [s / CALLS if o else s for s, o in zip(seconds, once, strict=True)]
+        seconds = [a_call(s) if o else s for s, o in zip(seconds, once, strict=True)]
         limits = [1 if o else limit for o in once]
         if minor and len(seconds) > 1:
             for total, _, rows in self._least(seconds, [1] * len(seconds), 1):
