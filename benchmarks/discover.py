@@ -175,25 +175,29 @@ def chosen(formulas: Sequence[Formula], proved: Sequence[ProvedSGraph], target: 
     return min(found, key=lambda c: c.estimate.seconds, default=None)
 
 
-def counted(found: Chosen) -> Counts:
-    """What it takes."""
+def counted(found: Chosen, target: Device) -> Counts:
+    """What it takes: what matrix units add to accumulators as they multiply is no work of its own, as in the model."""
     from prism.cost.compiled_expr import value
     from prism.cost.counts import sgraph_cost
+    from prism.cost.model import Model
 
     sgraph, config = found.proved.sgraph, found.config
     cost = sgraph_cost(sgraph)
     at = cost.evaluate(config.symbols)
     touched = 0.0
     for kernel in cost.kernels:
-        once: dict[tuple[str, bool, frozenset[str]], float] = {}
-        for a in kernel.accesses:
-            key = (a.tensor, a.store, frozenset(x.name for x in a.axes))
-            tensor = sgraph.tensors[a.tensor]
-            whole = math.prod(value(e, config.symbols) for e in tensor.shape) * tensor.dtype.bytes
-            once[key] = max(once.get(key, 0.0), min(float(a.own.evaluate(config.symbols)), whole))
-        touched += sum(once.values())
+        # Each window once, and of a tensor no more than there is.
+        windows = {(a.tensor, a.store, a.index): a for a in kernel.accesses}
+        parts: dict[tuple[str, bool], float] = {}
+        for (name, store, _), a in windows.items():
+            parts[name, store] = parts.get((name, store), 0.0) + float(a.own.evaluate(config.symbols))
+        for (name, _), own in parts.items():
+            tensor = sgraph.tensors[name]
+            touched += min(own, math.prod(value(e, config.symbols) for e in tensor.shape) * tensor.dtype.bytes)
     missed = sum(k.bytes for k in found.estimate.per_kernel)
-    return Counts(max(touched, missed), at["dot_flops"], at["flops"], len(found.estimate.per_kernel))
+    added = [m.unpadded() for k in Model(sgraph, target, {}).kernels for m in k.added_in_place]
+    vector = at["flops"] - sum(float(m.evaluate(config.symbols)) for m in added)
+    return Counts(max(touched, missed), at["dot_flops"], vector, len(found.estimate.per_kernel))
 
 
 def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
@@ -214,7 +218,7 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
     steps = [1 if r.region.loop is None else int(r.region.loop.trips) for r in found.regions]
     total = None
     if len(made) == len(best):
-        every = (counted(c).times(n) for c, n in zip(made, steps, strict=True))
+        every = (counted(c, target).times(n) for c, n in zip(made, steps, strict=True))
         total = sum(every, Counts(0.0, 0.0, 0.0, 0))
     goal = best_known(known, program)
     if total is not None:

@@ -34,6 +34,7 @@ from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Program, ReduceKind, Tensor
 from prism.sgraph.config import Config, Resources
+from prism.sgraph.horizontal import fuse
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -282,12 +283,31 @@ def test_what_a_launch_has_just_stored_is_read_from_l2_if_it_stays_there() -> No
 
 
 @pytest.mark.parametrize(
-    ("role", "passes", "loads"),
-    [("whole", 1, 1), ("grid", 1, 1), ("loop", 1, 2), ("loop", 2, 2)],
-    ids=["one tile holds the axis", "programs together have it all", "a loop comes there later", "two passes"],
+    ("role", "passes", "there", "loads"),
+    [
+        ("whole", 1, 1.0, 1.0),
+        ("grid", 1, 1.0, 1.0),
+        ("whole", 1, 1.5, 1.5),
+        ("whole", 1, 2.0, 1.5),
+        ("loop", 1, 1.0, 2.0),
+        ("loop", 2, 1.0, 2.0),
+    ],
+    ids=[
+        "one tile holds the axis",
+        "programs together have it all",
+        "the other half is another one",
+        "and more is there",
+        "a loop comes there later",
+        "two passes",
+    ],
 )
-def test_what_a_trip_loads_under_two_shifts_comes_from_memory_once(role: str, passes: int, loads: int) -> None:
-    """Rotary embeddings read each half where it is and where the other half is; of a tensor beyond the cache."""
+def test_what_a_trip_loads_under_two_shifts_comes_from_memory_once(
+    role: str, passes: int, there: float, loads: float
+) -> None:
+    """Rotary embeddings read each half where it is and where the other half is; of a tensor beyond the cache.
+
+    What lies outside is not there to be read, whatever a mask leaves of it: `there` is how often the columns are.
+    """
     rows, columns = 1 << 17, 4096
     m, n = Axis("m", rows), Axis("n", columns)
     shift = 0 if passes == 2 else columns // 2
@@ -305,11 +325,82 @@ def test_what_a_trip_loads_under_two_shifts_comes_from_memory_once(role: str, pa
     roles: dict[str, Role] = {"whole": Whole(), "grid": Grid(tile), "loop": LoopRole(tile)}
     row = sympy.Symbol("T_m", integer=True, positive=True)
     kernel = Kernel("k", ((m, Grid(row)), (n, roles[role])), body)
-    x = Tensor("x", (rows, columns + shift), DType.BFLOAT16)
+    x = Tensor("x", (rows, int(there * columns)), DType.BFLOAT16)
     g = SGraph("g", (x,), (), (Tensor("z", (rows, columns), DType.BFLOAT16),), (kernel,))
     sizes = {"T_m": 1} | ({} if role == "whole" else {"T_n": 256})
     found = estimate(g, Config(sizes, {"k": 4}, {"k": 1}))
     assert found.per_kernel[0].bytes == pytest.approx((loads + 1) * rows * columns * 2)
+
+
+@pytest.mark.parametrize(("stride", "offset", "loads"), [(1, 0, 1.0), (1, 4096, 2.0), (2, 1, 2.0), (2, 2, 1.0)])
+def test_parts_of_a_tensor_are_read_each(stride: int, offset: int, loads: float) -> None:
+    """Halves of a row, as of a packed gate, and its even and odd elements, of a tensor that stays in L2."""
+    rows, columns = 1 << 8, 4096
+    m, n = Axis("m", rows), Axis("n", columns)
+    place = Index.axis(n).scaled(stride)
+    body: tuple[Stmt, ...] = (
+        Load("a", "x", (Index.axis(m), place)),
+        Load("b", "x", (Index.axis(m), place + offset)),
+        Pointwise("c", "mul", ("a", "b")),
+        Store("z", (Index.axis(m), Index.axis(n)), "c"),
+    )
+    kernel = Kernel("k", ((m, Grid(symbol("T_m"))), (n, Grid(symbol("T_n")))), body)
+    g = SGraph(
+        "g",
+        (Tensor("x", (rows, 2 * columns), DType.BFLOAT16),),
+        (),
+        (Tensor("z", (rows, columns), DType.BFLOAT16),),
+        (kernel,),
+    )
+    found = estimate(g, Config({"T_m": 1, "T_n": 256}, {"k": 4}, {"k": 1})).per_kernel[0]
+    assert found.bytes == pytest.approx((loads + 1) * rows * columns * 2, rel=0.01)
+
+
+def test_rows_and_columns_of_one_tensor_come_from_memory_once() -> None:
+    """Of x times its own transpose, batch by batch, one program has both."""
+    b, i, j, k = Axis("b", 4096), Axis("i", 64), Axis("j", 64), Axis("k", 128)
+
+    def loaded(second: str, j: Axis) -> float:
+        body: tuple[Stmt, ...] = (
+            Load("l", "x", (Index.axis(b), Index.axis(i), Index.axis(k))),
+            Load("r", second, (Index.axis(b), Index.axis(j), Index.axis(k))),
+            Contract("p", k, "l", "r"),
+            Store("z", (Index.axis(b), Index.axis(i), Index.axis(j)), "p"),
+        )
+        roles = ((b, Grid(1)), (i, Whole()), (j, Whole()), (k, Whole()))
+        inputs = tuple(Tensor(n, (4096, int(a.extent), 128), DType.BFLOAT16) for n, a in {"x": i, second: j}.items())
+        z = Tensor("z", (4096, 64, int(j.extent)), DType.BFLOAT16)
+        g = SGraph("g", inputs, (), (z,), (Kernel("k", roles, body),))
+        return estimate(g, Config({}, {"k": 4}, {"k": 1})).per_kernel[0].bytes - 2 * math.prod(map(int, z.shape))
+
+    one = 4096 * 64 * 128 * 2
+    assert loaded("x", j) == pytest.approx(one)
+    assert loaded("y", j) == pytest.approx(2 * one)
+
+
+def test_what_one_kernel_after_another_streams_through_a_launch_is_read_again() -> None:
+    """Programs of the second come when the first has read all of x and y, which together are more than L2 keeps."""
+
+    def read(rows: int) -> float:
+        m, n = Axis("m", rows), Axis("n", 2048)
+        place = (Index.axis(m), Index.axis(n))
+        kernels = []
+        for name, what in (("u", "add"), ("v", "mul")):
+            body = (
+                Load("a", "x", place),
+                Load("b", "y", place),
+                Pointwise("c", what, ("a", "b")),
+                Store(name, place, "c"),
+            )
+            kernels.append(Kernel(f"k_{name}", ((m, Grid(symbol(f"T_{name}"))), (n, Whole())), body))
+        x, y, u, v = (Tensor(t, (rows, 2048), DType.BFLOAT16) for t in "xyuv")
+        g = fuse(SGraph("g", (x, y), (), (u, v), tuple(kernels)), [k.name for k in kernels])
+        (launch,) = g.launches
+        one = {launch.name: 1}
+        return estimate(g, Config({"T_u": 1, "T_v": 1}, one, one)).per_kernel[0].bytes / (rows * 2048 * 2)
+
+    assert read(4096) == pytest.approx(2 + 4)
+    assert read(256) == pytest.approx(2 + 2), "L2 keeps what there is"
 
 
 @pytest.mark.parametrize("role", ["grid", "loop"])

@@ -17,6 +17,7 @@ axis that is not in A; visited for every enclosing loop with a range.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -104,6 +105,15 @@ class Monomial:
             result = result * f.evaluate(binding)
         return result
 
+    def unpadded(self) -> Monomial:
+        """The same of the elements that there are, without the lanes beyond them."""
+        return replace(
+            self,
+            factors=tuple(
+                replace(f, kind="size") if isinstance(f, Factor) and f.kind == "padded" else f for f in self.factors
+            ),
+        )
+
     def lower(self, hints: Binding, shares: dict[Visited, float] | None = None) -> int:
         """The least value over all assignments: whatever is not the size of an accessed axis is at least 1.
 
@@ -148,6 +158,14 @@ class Polynomial:
         return sum(m.lower(hints, shares) for m in self.terms)
 
 
+def _renamed(a: Index, b: Index) -> bool:
+    """Whether both are one place along axes of the same length."""
+    if len(a.terms) != 1 or len(b.terms) != 1 or a.offset != b.offset:
+        return False
+    ((x, c), (y, d)) = a.terms[0], b.terms[0]
+    return c == d and isinstance(x, Axis) and isinstance(y, Axis) and x.extent == y.extent
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """One load or store statement.
@@ -171,13 +189,47 @@ class Access:
     nest: tuple[int, ...] = ()
 
     def shifted(self, other: Access) -> frozenset[Axis] | None:
-        """The axes along which it is a constant away from the other access; None where it is elsewhere altogether."""
+        """The axes along which it is a constant away from the other access; None where it is elsewhere altogether.
+
+        Of axes that one has in the place of the other's, as long ones, both.
+        """
         if (self.tensor, self.nest) != (other.tensor, other.nest):
             return None
-        pairs = list(zip(self.index, other.index, strict=True))
-        if any(a.terms != b.terms for a, b in pairs):
-            return None
-        return frozenset(axis for a, b in pairs if a.offset != b.offset for axis in a.axes())
+        found: frozenset[Axis] = frozenset()
+        for a, b in zip(self.index, other.index, strict=True):
+            if a.terms != b.terms and not _renamed(a, b):
+                return None
+            if a != b:
+                found |= a.axes() | b.axes()
+        return found
+
+    def renames(self, other: Access) -> bool:
+        """Whether it touches the elements that the other access touches, under other names of axes."""
+        return self.tensor == other.tensor and all(
+            a == b or _renamed(a, b) for a, b in zip(self.index, other.index, strict=True)
+        )
+
+    def apart(self, other: Access, binding: Binding) -> float:
+        """The share of its elements that the other access does not touch, where that is a constant away; else 0.
+
+        Args:
+            other: of the same tensor.
+            binding: values of the extents' symbols.
+        """
+        common = 1.0
+        for a, b in zip(self.index, other.index, strict=True):
+            steps = [(str(atom), int(value(c, binding))) for atom, c in a.terms]
+            if steps != [(str(atom), int(value(c, binding))) for atom, c in b.terms]:
+                return 0.0
+            distance = abs(int(value(a.offset, binding)) - int(value(b.offset, binding)))
+            if not distance:
+                continue
+            if not steps or distance % math.gcd(*(c for _, c in steps)):
+                return 1.0
+            lengths = [int(value(x.extent, binding)) if isinstance(x, Axis) else math.inf for x, _ in a.terms]
+            span = sum(abs(c) * (n - 1) for (_, c), n in zip(steps, lengths, strict=True))
+            common *= max(0.0, 1 - distance / (span + math.gcd(*(c for _, c in steps))))
+        return 1 - common
 
     def distinct(self, lengths: Mapping[Axis, Any], binding: Binding) -> Any:
         """The share of distinct elements among those that it asks for: less than 1 where windows overlap.

@@ -7,7 +7,7 @@ from DRAM once if L2 keeps it, and as many programs fit on a multiprocessor as o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +22,7 @@ from prism.cost.constraints import (
     staged_bytes,
     tile_sizes,
 )
-from prism.cost.counts import Access, Dot, KernelCost, kernel_cost
+from prism.cost.counts import Access, Dot, KernelCost, Monomial, kernel_cost
 from prism.cost.device import Device
 from prism.cost.list_scheduling import dealt
 from prism.cost.persistent import PERSISTENT
@@ -185,6 +185,23 @@ class _Part:
         return longest + beside / groups
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What a launch has loaded.
+
+    Attributes:
+        at_once: whether all of its programs run at a time.
+        loads: with how much each was of its tensor that none before had, by part of a tensor.
+        bytes: that came from DRAM.
+        streamed: whether the last kernel to load a part loads each of its elements once.
+    """
+
+    at_once: Any = True
+    loads: dict[_Region, list[tuple[Access, Any]]] = field(default_factory=dict)
+    bytes: Any = 0.0
+    streamed: dict[_Region, Any] = field(default_factory=dict)
+
+
 class KernelModel:
     """One kernel's facts, gathered once, and its times under any assignment.
 
@@ -239,7 +256,7 @@ class KernelModel:
         """Seconds that it adds to a launch that keeps all multiprocessors busy; infinite where no block fits."""
         env = {**self.hints, **binding}
         p = self.part(env, warps, stages, None, self.device.descriptors)
-        dram, moved = self.traffic(env, p.sizes, p.resident, {})
+        dram, moved = self.traffic(env, p.sizes, p.resident, _Seen())
         busy = transfer(self.device, dram, moved, self.device.processors, np.maximum)
         seconds = np.maximum(busy, p.compute(p.resident)) + p.spill
         return np.where(p.fits, seconds, np.inf)
@@ -285,11 +302,7 @@ class KernelModel:
         for dot in self.cost.dots:
             dot_seconds = dot_seconds + dot.flops.evaluate(env) / (dot_rate * self._utilisation(dot, sizes))
         work = self.cost.padded_flops.evaluate(env) - self.cost.idle_selections.evaluate(env)
-        if self.dtype.is_half:
-            # Matrix units add to the accumulator what they multiply.
-            for product, added in self.cost.padded_additions.items():
-                if product in self.footprint.in_place:
-                    work = work - added.evaluate(env)
+        work = work - sum(m.evaluate(env) for m in self.added_in_place)
         trips = self.cost.loop_trips.evaluate(env) * 1.0
         longest = self.cost.longest_trips.evaluate(env) * 1.0
         overlapping = stages if self.footprint.staged else stages - 1
@@ -316,9 +329,14 @@ class KernelModel:
             spill=spills * 32 * warps * programs * np.maximum(trips, 1) / d.cache_bandwidth_bytes_s,
         )
 
-    def traffic(
-        self, env: Mapping[str, Any], sizes: Mapping[Axis, Any], resident: Any, seen: dict[_Region, Any]
-    ) -> tuple[Any, Any]:
+    @property
+    def added_in_place(self) -> list[Monomial]:
+        """The multiply-adds of its pointwise work that matrix units do as they multiply, into the accumulator."""
+        if not self.dtype.is_half:
+            return []
+        return [m for product, m in self.cost.padded_additions.items() if product in self.footprint.in_place]
+
+    def traffic(self, env: Mapping[str, Any], sizes: Mapping[Axis, Any], resident: Any, seen: _Seen) -> tuple[Any, Any]:
         """Bytes that reach DRAM, and bytes that reach L2.
 
         Args:
@@ -327,6 +345,8 @@ class KernelModel:
             resident: programs on a multiprocessor.
             seen: what the launch has loaded already; what this kernel loads is added.
         """
+        gone = seen.bytes
+        streamed: dict[_Region, Any] = {}
         d = self.device
         order: list[tuple[Axis, Any]] = []
         for axis, _ in self.grid:
@@ -370,18 +390,32 @@ class KernelModel:
             if a.tensor in self.handed_over:
                 # An earlier launch has just stored it.
                 from_dram = np.where(once <= L2_SHARE * d.cache_bytes, 0.0, from_dram)
-            # A tensor that is read by several loads of one launch comes from DRAM once if it stays in L2.
-            previous = seen.get(key)
-            again = 0.0 if previous is None else np.where(once <= L2_SHARE * d.cache_bytes, 0.0, 1.0)
+            # What several loads of one launch read comes from DRAM once if it stays in L2, also under other names of
+            # axes: other parts of a tensor, as the halves of a row, do not, as far as there are any.
+            previous = seen.loads.setdefault(key, [])
+            here = any(a.renames(b) for b in loaded)
+            before = bool(previous) or here
+            # Programs of another kernel come when all before have read what they do; what those read again stays.
+            passed = np.logical_and(not here, seen.streamed.get(key, False))
+            kept = np.where(np.logical_and(passed, np.logical_not(seen.at_once)), np.maximum(once, gone), once)
+            again: Any = np.where(kept <= L2_SHARE * d.cache_bytes, 0.0, 1.0) if before else 1.0
             # What is a constant away is loaded by the same trip, of programs that run together if they have all places.
             for axes in (a.shifted(b) for b in loaded):
                 together: Any = axes is not None
                 for axis in axes or ():
                     together = np.logical_and(together, at_once.get(axis, False))
                 again = np.where(together, 0.0, again)
+            fresh: Any = 0.0 if before else once
+            if previous:
+                left = self._whole(a, env) - sum(own for _, own in previous)
+                fresh = min(a.apart(b, env) for b, _ in previous) * once
+                fresh = np.minimum(fresh, np.maximum(left, 0.0))
             loaded.append(a)
-            seen[key] = from_dram
-            dram = dram + (from_dram if previous is None else from_dram * again)
+            previous.append((a, fresh))
+            streamed[key] = np.logical_and(streamed.get(key, True), traffic < 2 * once)
+            read = np.maximum(from_dram * again, np.minimum(from_dram, fresh))
+            seen.bytes, dram = seen.bytes + read, dram + read
+        seen.streamed |= streamed
         return dram, moved
 
     def _covered(self, order: Sequence[tuple[Axis, Any]], wave: Any) -> list[tuple[Axis, Any]]:
@@ -412,10 +446,14 @@ class KernelModel:
 
     def _once(self, a: Access, env: Mapping[str, Any]) -> Any:
         """Bytes of the distinct elements that a load touches."""
+        return np.minimum(a.own.evaluate(env) * 1.0, self._whole(a, env))
+
+    def _whole(self, a: Access, env: Mapping[str, Any]) -> Any:
+        """Bytes of the tensor that a load reads."""
         whole: Any = self.tensors[a.tensor].dtype.bytes * 1.0
         for extent in self.tensors[a.tensor].shape:
             whole = whole * value(extent, env)
-        return np.minimum(a.own.evaluate(env) * 1.0, whole)
+        return whole
 
     def _held_bytes(self, sizes: Mapping[Axis, Any]) -> Any:
         """Shared memory of operands that stay there while loops run: those that groups of warps multiply."""
@@ -489,9 +527,9 @@ def _times(
     skew: Any = 0.0
     chain: Any = 0.0
     longest_chain: Any = 0.0
-    hidden: Any = 0.0
+    overlap: Any = 0.0
     spill: Any = 0.0
-    seen: dict[_Region, Any] = {}
+    seen = _Seen(programs <= d.processors * resident)
     for k, p in zip(kernels, parts, strict=True):
         from_dram, from_l2 = k.traffic(env, p.sizes, resident, seen)
         dram, moved = dram + from_dram, moved + from_l2
@@ -502,7 +540,7 @@ def _times(
         skew = skew + p.skew * (p.programs / programs)
         chain = chain + p.chain * (p.programs / programs)
         longest_chain = np.maximum(longest_chain, p.longest_chain)
-        hidden = hidden + p.hidden * (p.programs / programs)
+        overlap = overlap + overlapped(active * p.hidden) * (p.programs / programs)
         spill = spill + p.spill
     # Kernels of one launch come one after another, so that the long programs of one meet the short ones of the next.
     in_order = all(p.ordered for p in parts)
@@ -512,7 +550,6 @@ def _times(
         chain, longest_chain = chain + ARRIVAL_TRIPS, longest_chain + ARRIVAL_TRIPS
     waits = dealt(programs, d.processors * resident, longest_chain / chain, in_order and len(parts) == 1)
     latency = d.memory_latency_s * chain * waits
-    overlap = overlapped(active * hidden)
     return Times(transfer(d, dram, moved, programs, np.maximum), compute, latency, overlap, spill, fits, dram)
 
 
