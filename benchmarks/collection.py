@@ -826,6 +826,60 @@ def state_and_sum(k: Any, v: Any) -> tuple[Any, Any]:
     return k.transpose(-1, -2) @ v, k.sum(-2)
 
 
+# A fifth round: policies, codes, samplers and rays.
+
+
+def ppo(x: Any, old: Any, action: Any, advantage: Any) -> Any:
+    """Clipped policy loss with a bonus for entropy: logits x [m, v], the rest [m]."""
+    import torch
+
+    logs = x.log_softmax(-1)
+    entropy = -(logs.exp() * logs).sum(-1)
+    ratio = (logs.gather(-1, action[:, None])[:, 0] - old).exp()
+    gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    return -gain.mean() - 0.01 * entropy.mean()
+
+
+def block_scaled_linear(x: Any, w: Any, s: Any, t: Any) -> Any:
+    """x [m, k] with a scale for 128 elements of a row, w [n, k] with one for a block of 128 x 128."""
+    (m, k), n = x.shape, w.shape[0]
+    scaled = x.reshape(m, -1, 128).float() * s[..., None]
+    weight = w.reshape(n // 128, 128, -1, 128).float() * t[:, None, :, None]
+    return scaled.reshape(m, k) @ weight.reshape(n, k).T
+
+
+def swiglu_quantised(a: Any, b: Any) -> tuple[Any, Any]:
+    """Codes of 8 bits of silu(a) b, and each row's scale."""
+    y = swiglu(a, b)
+    scale = y.abs().amax(-1, keepdim=True) / 127
+    return (y / scale).round().clamp(-127, 127), scale
+
+
+def argmax(x: Any) -> Any:
+    """By rows."""
+    return x.argmax(-1)
+
+
+def gumbel_sample(x: Any, u: Any) -> Any:
+    """A draw from the softmax of x [m, v] at a temperature, by u [m, v] between 0 and 1."""
+    return (x / 0.7 - (-u.log()).log()).argmax(-1)
+
+
+def nearest_code(x: Any, codes: Any) -> Any:
+    """x [m, d], codes [k, d]."""
+    return ((x * x).sum(-1, keepdim=True) - 2 * x @ codes.T + (codes * codes).sum(-1)).argmin(-1)
+
+
+def volume_rendering(colour: Any, density: Any, step: Any) -> tuple[Any, Any]:
+    """What rays see, and the weight of each sample: colour [m, n, 3], density and step [m, n]."""
+    import torch
+
+    alpha = 1 - (-density * step).exp()
+    clear = torch.cat((torch.ones_like(alpha[:, :1]), (1 - alpha + 1e-10).cumprod(-1)[:, :-1]), -1)
+    weights = alpha * clear
+    return (weights[..., None] * colour).sum(1), weights
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -1376,4 +1430,42 @@ KNOWN = (
         source="as RMSNorm+Linear, its statistics stored for a backward pass",
     ),
     Known("state and sum of keys", state_and_sum, "k:h,s,d v:h,s,d", _HEADS, "2*h*s*d*d"),
+    Known(
+        "PPO with entropy",
+        ppo,
+        "x:m,v o:m a:m/int64 g:m",
+        "m=4096 v=32768",
+        "0",
+        "16*m",
+        2,
+        "as cross-entropy's: rows in one pass with all sums rescaled, then their mean",
+    ),
+    Known(
+        "linear, float8 scales of blocks",
+        block_scaled_linear,
+        "x:m,k w:n,k s:m,g/float32 t:h,g/float32",
+        "m=1024 k=4096 n=4096 g=32 h=32",
+        "2*m*k*n",
+        source="DeepGEMM (DeepSeek 2025): each block's product is scaled as it is added",
+    ),
+    Known("SwiGLU, rows quantised", swiglu_quantised, "a:m,n b:m,n", _ROWS, source="vLLM: one kernel"),
+    Known("argmax of long rows", argmax, "x:m,v", "m=256 v=131072"),
+    Known("Gumbel-max sampling", gumbel_sample, "x:m,v u:m,v", "m=256 v=131072"),
+    Known(
+        "nearest code",
+        nearest_code,
+        "x:m,d c:k,d",
+        "m=16384 d=256 k=1024",
+        "2*m*d*k",
+        source="RAFT's fused L2 nearest neighbour: a product whose epilogue keeps the least",
+    ),
+    Known(
+        "volume rendering",
+        volume_rendering,
+        "c:m,n,3 s:m,n d:m,n",
+        "m=16384 n=128",
+        source="NerfAcc (Li 2022): one scan a ray",
+        vector="m*n*40",
+        reason="products up to a place are no scan: each is computed from all before",
+    ),
 )

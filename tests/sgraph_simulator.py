@@ -296,7 +296,7 @@ class _Run:
         names = {s.dst: s for s in inner if isinstance(s, Accumulate)}
         # Of a statistic, whatever its accumulator has seen.
         seen: dict[str, list[Array]] = {}
-        shifts = {s.shift for s in names.values()}
+        shifts = {s.shift for s in names.values() if s.kind is ReduceKind.SUM}
         for name in names:
             self.elements.pop(name, None)
         running: dict[str, Tile] = {}
@@ -336,7 +336,11 @@ class _Run:
                     assert isinstance(s.kind, ReduceKind)
                     axes = self.values[s.src].axes
                     before = running[s.dst].over(axes)
-                    if s.shift is not None:
+                    if s.shift is not None and s.kind is ReduceKind.MIN:
+                        was = old[s.shift].over(axes)
+                        stays = (was == running[s.shift].over(axes)) | np.isnan(was)
+                        before = np.where(stays, before, s.kind.identity)
+                    elif s.shift is not None:
                         moved = old[s.shift].over(axes) - running[s.shift].over(axes)
                         before = before * np.exp(np.where(np.isnan(moved), 0.0, moved))
                     combined = COMBINE[s.kind](before, self.values[s.src].data)

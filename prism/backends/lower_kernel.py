@@ -108,6 +108,7 @@ class KernelLowering:
     # Matrix products that wait for the accumulator they are added to.
     _waiting: dict[str, Contract] = field(default_factory=dict)
     _factor: dict[str, str] = field(default_factory=dict)
+    _anew: dict[str, str] = field(default_factory=dict)
     _uses: dict[str, int] = field(default_factory=dict)
     _accumulated: set[str] = field(default_factory=set)
     _axes: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
@@ -516,15 +517,20 @@ class KernelLowering:
             self._deviations.merge(self._running[s.dst], self._moments[s.src], axis, self._spans[axis])
             return
         acc = self._values[s.dst]
-        if s.shift is not None:
+        if s.shift is not None and s.kind is ReduceKind.MIN:
+            self._out.append(tile.Update(acc.name, ReduceKind.MAX, self._anew[s.shift]))
+        elif s.shift is not None:
             self._out.append(tile.Update(acc.name, ReduceKind.PROD, self._factor[s.shift]))
-        shifts = any(isinstance(o, Accumulate) and o.shift == s.dst for o in self.kernel.statements())
+        followers = {o.kind for o in self.kernel.statements() if isinstance(o, Accumulate) and o.shift == s.dst}
+        shifts = bool(followers)
         old = acc.name
         if shifts:
             old = self.names.fresh(f"old_{acc.name}")
             self._out.append(tile.Copy(old, acc.name))
         self._values[s.dst] = self._updated(acc, s.kind, s.src)
-        if shifts:
+        if ReduceKind.MIN in followers:
+            self._anew[s.dst] = self._changed(acc, old)
+        elif shifts:
             self._values[s.dst] = self._shift(s, acc, old)
 
     def _updated(self, acc: TileValue, kind: ReduceKind, src: str) -> TileValue:
@@ -621,6 +627,18 @@ class KernelLowering:
         kept = TileValue(self.names.fresh("factor"), self._union((first, factor)), F32)
         self._out.append(tile.Pointwise(kept.name, "where", (first.name, 0.0, factor.name), kept.dims, F32))
         return kept
+
+    def _changed(self, acc: TileValue, old: str) -> str:
+        """Infinity where the extreme is another one than it was, -infinity elsewhere: what is not a number stays so."""
+
+        def made(op: str, *args: str | float, dtype: DType = DType.BOOL) -> str:
+            name = self.names.fresh("anew")
+            self._out.append(tile.Pointwise(name, op, args, acc.dims, dtype))
+            return name
+
+        same = made("eq", old, acc.name)
+        stays = made("or", same, made("isnan", old))
+        return made("where", stays, -math.inf, math.inf, dtype=F32)
 
     def _shift(self, s: Accumulate, acc: TileValue, old: str) -> TileValue:
         """The factor exp(old - new) for what is rescaled by this accumulator, and the value to subtract from now on.

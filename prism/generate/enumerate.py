@@ -32,7 +32,7 @@ from prism.generate.families import Family, Space, Target, families
 from prism.generate.forms import Form, forms, one_pass, shared_once
 from prism.generate.isomorphism import isomorphism_key
 from prism.generate.materialise import PREPARED, Choices, Plan, Planner
-from prism.generate.options import Weights, below, fixed_classes, options
+from prism.generate.options import ONE_PASS, Weights, below, fixed_classes, options
 from prism.generate.places import Places, Window
 from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import SLACK, Array, Reach, keep, reach
@@ -271,7 +271,7 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
         ways.append(once)
     if not complete:
         # Those that have such passes were chosen with them.
-        plain = [all(c.op != "rescaled" for c in choices.values()) for choices in ways]
+        plain = [all(c.op not in ONE_PASS for c in choices.values()) for choices in ways]
         passing = [one_pass(table, w, task.classes.roots) if p else w for w, p in zip(ways, plain, strict=True)]
         ways = [choices for n, choices in enumerate(passing) if choices not in passing[:n]]
     shared: dict[object, float] = {}

@@ -191,6 +191,8 @@ def _split(
             return None
     if any(scheduler.level(v, ()) != 1 or scheduler.home(v) for v in shared):
         return None
+    if any(v.op == "first" for v in shared):
+        return None  # a part's place counts where its extreme is that of all, which is another pass over the parts
     if any(scheduler.is_loop(a) and a != axis for o in outputs for a in o.axes):
         return None
     # What is stored along the axis is stored as the parts go, and needs none of what they find.

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from prism.generate.options import REDUCING, Choice, Weights, below
+from prism.generate.options import ONE_PASS, REDUCING, Choice, Weights, below
 from prism.program.classes import EClasses
 
 SKELETONS = 6
@@ -318,6 +318,8 @@ def one_pass(
 ) -> dict[int, Choice]:
     """The form with each sum under exponentials that are shifted by their maximum in the pass that finds the maximum.
 
+    Places of extremes are found with them.
+
     Where something else needs the exponentials, too, they are computed again in that pass, so by work alone such a form
     looks dearer: but who needs them is another kernel where the sum is stored. Sums of what waits for another reduction
     over their axis stay as they are.
@@ -337,9 +339,9 @@ def one_pass(
         choice = choices[cls]
         own = {choice.payload} if choice.op in REDUCING else set()
         over[cls] = frozenset(own).union(*(over[k] for k in choice.children))
-        mine = [o for o in options.get(cls, ()) if o.op == "rescaled" and o.payload == choice.payload]
+        mine = [o for o in options.get(cls, ()) if o.op in ONE_PASS and o.payload == choice.payload]
         ready = [o for o in mine if all(k in over and o.payload not in over[k] for k in o.children)]
-        if ready and choice.op in ("sum", "contract"):
+        if ready and choice.op in ("sum", "contract", "min"):
             # Those with one exponent share their exponentials, and the maximum.
             made[cls] = next((o for o in ready if o.children[:2] in exponents), ready[0])
         if made[cls].op == "rescaled":

@@ -810,7 +810,7 @@ class Planner:
                 return not self._input(tensor).dtype.is_float
             case Choice(payload=Const(number)):
                 return number == math.floor(number) if math.isfinite(number) else False
-            case Choice(op="position" | "size" | "floor" | "round" | "sign"):
+            case Choice(op="position" | "size" | "floor" | "round" | "sign" | "first max" | "first min"):
                 return True
             case Choice(op=op) if op in OPS and OPS[op].boolean:
                 return True

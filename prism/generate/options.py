@@ -11,6 +11,11 @@ An *option* is an e-node, or one of the forms that an e-node of a sum implies:
                also with exp(G(n) - G(m))*f under the sum, G the prefix sums of a growth g, or as many g as there are
                places between; and where(m < n, exp(G(n) - g(n) - G(m))*f, 0), the sum before each place
 
+An e-node of a minimum implies
+
+    first      min_k where(v == M, k, n), M the maximum or minimum of v along k, n beyond all places: the first place
+               where M is met, in the pass that finds M; also with `v is undefined or` before the comparison
+
 Where the e-node picks an element, it is a load and nothing else:
 
     gather     sum_k where(k == p, x[..., k, ...], 0), p without k: x at the place p, of one such k or of several
@@ -39,7 +44,11 @@ from prism.program.ops import OPS
 from prism.program.products import matrix_product
 
 REDUCTIONS = frozenset(k.value for k in ReduceKind)
-REDUCING = REDUCTIONS | {"contract", "rescaled", "deviations", "scan"}
+FIRST = {"first max": ReduceKind.MAX, "first min": ReduceKind.MIN}
+"""Of what the first place is found."""
+REDUCING = REDUCTIONS | {"contract", "rescaled", "deviations", "scan", *FIRST}
+ONE_PASS = frozenset({"rescaled", *FIRST})
+"""What goes with an extreme in the pass that finds it."""
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "eq"})
 
 
@@ -91,7 +100,8 @@ class Choice:
 
     Attributes:
         op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
-            shift is M = max_axis(b), "deviations" with children (a,), "scan" with children (f,) or (f, g), with g the
+            shift is M = max_axis(b), "first max" or "first min" with children (v, n) or (v, n, whether v is undefined),
+            "deviations" with children (a,), "scan" with children (f,) or (f, g), with g the
             growth, or "gather" with its places as children.
         payload: the e-node's payload; the reduced axis for contract, rescaled and deviations, or axes for those; for a
             scan its axes; for a gather what it reads.
@@ -167,6 +177,8 @@ def options(
                     mine[Choice("scan", along, (s.kept,) if s.growth is None else (s.kept, s.growth))] = None
                 for extra in _sum_forms(classes, node, shifts):
                     mine[extra] = None
+            if node.op == "min":
+                mine |= dict.fromkeys(_first_places(classes, node))
         if any(c.op == "sum" for c in mine):
             mine |= dict.fromkeys(centred.of(cls))
         left = [*fetched, *mine]
@@ -277,6 +289,49 @@ def _sum_forms(classes: EClasses, total: ENode, shifts: Pairs) -> list[Choice]:
                 if axis in classes.axes[f] and axis in classes.axes[a]:
                     forms += [Choice("rescaled", axis, (a, b, f)) for b in _maxima(classes, m, axis)]
     return forms
+
+
+def _first_places(classes: EClasses, least: ENode) -> Iterator[Choice]:
+    """The first places of extremes that a minimum is."""
+    axis = least.payload
+    assert isinstance(axis, Axis)
+    for node in _plain(classes, least.children[0], "where"):
+        mask, place, beyond = node.children
+        if axis not in positions(classes, place) or not _is_beyond(classes, beyond, axis):
+            continue
+        for value, op in _met(classes, mask, axis):
+            yield Choice(op, axis, (value, beyond))
+        for either in _plain(classes, mask, "or"):
+            for guard, met in (either.children, either.children[::-1]):
+                undefined = {n.children[0] for n in _plain(classes, guard, "isnan")}
+                for value, op in _met(classes, met, axis):
+                    if value in undefined:
+                        yield Choice(op, axis, (value, beyond, guard))
+
+
+def _met(classes: EClasses, mask: int, axis: Axis) -> Iterator[tuple[int, str]]:
+    """The values v, and of which extreme, for which a mask is v == M, M v's extreme along the axis."""
+    for node in _plain(classes, mask, "eq"):
+        for value, extreme in (node.children, node.children[::-1]):
+            if axis in classes.axes[value]:
+                for op, kind in FIRST.items():
+                    if any(n.payload == axis and n.children == (value,) for n in _plain(classes, extreme, kind.value)):
+                        yield value, op
+
+
+def _is_beyond(classes: EClasses, cls: int, axis: Axis) -> bool:
+    """Whether the e-class is a number that is greater than every place of the axis."""
+    for n in classes.nodes[cls]:
+        match n.payload:
+            case Const(value) if is_static(axis.extent) and value >= int(axis.extent):
+                return True
+            case Size(extent) if extent == axis.extent:
+                return True
+    return False
+
+
+def _plain(classes: EClasses, cls: int, op: str) -> Iterator[ENode]:
+    return (n for n in classes.nodes[cls] if n.op == op and not n.domain)
 
 
 @dataclass(slots=True)
@@ -485,6 +540,9 @@ class Weights:
                 return self.size(axes[0]) + grown
             case op if op in REDUCTIONS:
                 return self.size(axes[0])
+            case op if op in FIRST:
+                # The extreme, the comparison, the choice of a place and the least of those.
+                return self.size(axes[0]) * (4 + 2 * (len(axes) == 3))
             case "deviations":
                 return self.size(axes[0]) * DEVIATION_WORK
             case "gather":

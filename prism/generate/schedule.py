@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from prism.generate.values import SCANS, Fetch, KernelValue
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Read, ReduceKind
+from prism.program.nodes import Const, Read
 from prism.program.nodes import Position as PositionExpr
 from prism.sgraph.nodes import (
     Accumulate,
@@ -39,6 +39,9 @@ from prism.sgraph.nodes import (
     TileReduce,
     Whole,
 )
+
+_WITH_EXTREME = frozenset({"rescaled", "first"})
+"""Reductions that go with the extreme that is their last operand."""
 
 
 class Unschedulable(Exception):
@@ -122,21 +125,22 @@ class Scheduler:
     def _level(self, value: KernelValue, loops: tuple[Axis, ...]) -> int:
         if not self.passes(value, loops):
             return max((self.level(a, loops) for a in value.args), default=0)
-        if value.op == "rescaled":
+        if value.op in _WITH_EXTREME:
             shift = value.args[-1]
             if self._shares_pass(value, loops):
                 return self.level(shift, loops)
         return max(self.level(a, loops) for a in value.args) + 1
 
     def _shares_pass(self, value: KernelValue, loops: tuple[Axis, ...]) -> bool:
-        """Whether a rescaled reduction can run in the loop that accumulates its shift."""
+        """Whether a rescaled reduction, or a place, can run in the loop that accumulates its shift, or its extreme."""
         shift = value.args[-1]
-        if not (shift.is_reduction and shift.axis == value.axis and shift.op != "rescaled"):
+        if not (shift.is_reduction and shift.axis == value.axis and shift.op not in _WITH_EXTREME):
             return False
         if self.home(shift) != self.home(value):
             return False
-        exponent = value.args[0].args[0].args[0]
-        others = (exponent, *value.args[1:-1])
+        # Of a place what is compared; of an exponential its exponent.
+        own = shift.args[0] if value.op == "first" else value.args[0].args[0].args[0]
+        others = (own, *value.args[1:-1])
         return max(self.level(a, loops) for a in others) < self.level(shift, loops)
 
     def _fill(self, block: _Block, wanted: Sequence[KernelValue], outputs: Sequence[Output]) -> None:
@@ -192,9 +196,14 @@ class Scheduler:
                 self._ensure(v, block)
         # A shift that an earlier loop has found needs no running value.
         own = {v.number for v in accumulators}
-        shared = {v.number for v in accumulators if v.op == "rescaled" and self._shares_pass(v, block.loops)}
+        shared = {v.number for v in accumulators if v.op in _WITH_EXTREME and self._shares_pass(v, block.loops)}
         plain = [v for v in accumulators if v.number not in shared or v.args[-1].number not in own]
         rescaled = [v for v in accumulators if v not in plain]
+        if not {v.args[-1] for v in rescaled if v.op == "first"}.isdisjoint(
+            v.args[-1] for v in rescaled if v.op == "rescaled"
+        ):
+            # While all is -inf, exponents are shifted by 0 in the place of the extreme.
+            raise Unschedulable
         nested = [a for v in plain for a in self._tile_operands(v)]
         self._fill(inner, nested, ())
         names: dict[int, str] = {}
@@ -207,7 +216,7 @@ class Scheduler:
         for v in rescaled:
             src = self._tile_part(v, inner)
             names[v.number] = self._name("acc")
-            inner.body.append(Accumulate(names[v.number], ReduceKind.SUM, src, names[v.args[-1].number]))
+            inner.body.append(Accumulate(names[v.number], self._kind(v), src, names[v.args[-1].number]))
         if outputs:
             self._fill(inner, (), outputs)
         block.body.append(Loop(axis, tuple(inner.body)))
@@ -247,7 +256,7 @@ class Scheduler:
     @staticmethod
     def _tile_operands(value: KernelValue) -> tuple[KernelValue, ...]:
         """What the tile part of a reduction is made of."""
-        return value.args[:-1] if value.op == "rescaled" else value.args
+        return value.args[:-1] if value.op in _WITH_EXTREME else value.args
 
     def _tile_part(self, value: KernelValue, block: _Block) -> str:
         """The reduction over the tile's part of the axis."""

@@ -3,6 +3,7 @@
     value ::= read(tensor, index) | const | position(index) | pointwise op
             | reduce(kind, axis; src)       a statistic's kind as well
             | contract(axis; lhs, rhs) | rescaled(axis; p, m) | rescaled(axis; p, f, m)
+            | first(axis; where(v == m, place, n), m)       the first place of the extreme m of v
             | merge(part; squares, counts, means, rests)    a statistic of all parts of a split, from their moments
             | scan(axis; src) | scan(axis; src, growth)     the prefix sums of src along the axis, which both have
             | before(axis; src) | before(axis; src, growth) the same without each place's own
@@ -19,7 +20,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from prism.errors import UnsupportedError
-from prism.generate.options import REDUCTIONS, Along, Choices, Chosen, Over
+from prism.generate.options import FIRST, REDUCTIONS, Along, Choices, Chosen, Over
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
@@ -136,6 +137,16 @@ class Values:
         args = (p, shift) if factor is None else (p, factor, shift)
         return self.make("rescaled", args, axis, None, ReduceKind.SUM)
 
+    def first(
+        self, kind: ReduceKind, axis: Axis, value: KernelValue, beyond: KernelValue, undefined: KernelValue | None
+    ) -> KernelValue:
+        """The first place along the axis where the value is at its extreme, a running value of the same pass."""
+        extreme = self.reduce(kind, axis, value)
+        met = self.make("eq", (value, extreme))
+        met = met if undefined is None else self.make("or", (undefined, met))
+        place = self.make("position", (), Position(Index.axis(axis)), frozenset({axis}))
+        return self.make("first", (self.make("where", (met, place, beyond)), extreme), axis, None, ReduceKind.MIN)
+
 
 @dataclass(slots=True)
 class Builder:
@@ -196,6 +207,10 @@ class Builder:
                 shift = self.values.reduce(ReduceKind.MAX, inner, self.build(choice.children[1], under))
                 factor = self.build(choice.children[2], under) if len(choice.children) == 3 else None
                 return self.values.rescaled(inner, exponent, shift, factor)
+            case op, Axis() as axis if op in FIRST:
+                inner, under = self._enter(axis, live)
+                value, beyond, *undefined = (self.build(c, under) for c in choice.children)
+                return self.values.first(FIRST[op], inner, value, beyond, undefined[0] if undefined else None)
             case "deviations", Axis() | Over():
                 several = choice.payload.axes if isinstance(choice.payload, Over) else (choice.payload,)
                 return self._deviations(choice.children[0], several, live)

@@ -36,7 +36,7 @@ import sympy
 
 from prism.errors import IllegalIRError
 from prism.program.build import add, const, mean, mul, recip, reduce, size
-from prism.program.extents import Extent, text
+from prism.program.extents import Extent, is_static, text
 from prism.program.index import Axis, Index
 from prism.program.nodes import (
     Const,
@@ -47,6 +47,7 @@ from prism.program.nodes import (
     Read,
     Reduce,
     ReduceKind,
+    Size,
     SymbolRange,
     free_axes,
     walk,
@@ -334,7 +335,9 @@ class _Reader:
         if not isinstance(partial, _Partial) or partial.kind is not kind:
             raise self._illegal(f"accumulates {src}, which is not a {kind.value} over a tile of the loop's axis")
         body = partial.body
-        if shift is not None:
+        if shift is not None and kind is ReduceKind.MIN:
+            body = self._met(body, partial.axis, shift, done)
+        elif shift is not None:
             body = self._rescaled(body, shift, done)
         if self.memory.mentions_running(body):
             raise self._illegal(f"accumulates {dst} from a running value without rescaling")
@@ -411,6 +414,37 @@ class _Reader:
         if any(self.memory.mentions_running(p) for p in parts):
             raise self._illegal(f"rescales by {shift} a sum whose terms depend on running values otherwise")
         return new
+
+    def _met(self, body: Expr, axis: Axis, extreme: str, done: Mapping[str, Expr | _Part]) -> Expr:
+        """The body with a running extreme replaced by its final value, when it is the place where that is met.
+
+        Where the extreme changes, what came before is no place of it, and the least place begins anew; a place that is
+        not met counts as one beyond the axis, so it makes no difference which of those are left.
+        """
+        end, running = done.get(extreme), self.running.get(extreme)
+        match end:
+            case Reduce(ReduceKind.MAX | ReduceKind.MIN, over, value) if over == axis:
+                pass
+            case _:
+                raise self._illegal(f"finds the place of {extreme}, which is no extreme along {axis}")
+
+        def met(e: Expr) -> Expr | None:
+            match e:
+                case Map("eq", (v, m)) if v == value and m == running:
+                    return self._made(Map("eq", (v, end)))
+                case Map("or", (Map("isnan", (v,)) as undefined, inner)) if (
+                    v == value and (now := met(inner)) is not None
+                ):
+                    return self._made(Map("or", (undefined, now)))
+                case _:
+                    return None
+
+        match body:
+            case Map("where", (mask, PositionExpr(index), beyond)) if (
+                index.as_axis() == axis and _beyond(beyond, axis) and (now := met(mask)) is not None
+            ):
+                return self._made(Map("where", (now, body.args[1], beyond)))
+        raise self._illegal(f"takes with {extreme} what is not the place where that is met")
 
     def _statistic(self, dst: str, kind: Statistic, axis: Axis, src: str) -> _Meaning:
         """Deviations of what is no statistic, or of one that is merged."""
@@ -507,6 +541,17 @@ class _Reader:
 
     def _illegal(self, what: str) -> IllegalIRError:
         return IllegalIRError(f"kernel {self.kernel.name} {what}", where="sGraph", why="it has no denotation")
+
+
+def _beyond(e: Expr, axis: Axis) -> bool:
+    """Whether the expression is a number that is greater than every place of the axis."""
+    match e:
+        case Const(value):
+            return is_static(axis.extent) and value >= int(axis.extent)
+        case Size(extent):
+            return extent == axis.extent
+        case _:
+            return False
 
 
 def _ordered(e: Expr) -> list[Axis]:

@@ -266,7 +266,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """dst = dst <kind> src, rescaled by exp(old shift - new shift) first when there is a shift; statistics merge."""
+    """dst = dst <kind> src, first rescaled by exp(old shift - new shift) when there is a shift; statistics merge.
+
+    A minimum with a shift, of places where that extreme is met, begins anew where the extreme is another one.
+    """
 
     dst: Changed
     kind: Kind
@@ -274,7 +277,8 @@ class Accumulate:
     shift: Used | None = None
 
     def __str__(self) -> str:
-        rescaled = f", rescaled by {self.shift}" if self.shift is not None else ""
+        how = "rescaled by" if self.kind is ReduceKind.SUM else "anew with"
+        rescaled = f", {how} {self.shift}" if self.shift is not None else ""
         return f"{self.dst} {_COMBINE[self.kind.value]} {self.src}{rescaled}"
 
 

@@ -412,7 +412,7 @@ class _KernelChecker:
         for other in scope.accumulators:
             how = depends.pop(other, 0.0)
             if other == s.shift:
-                if how != SCALED:
+                if how != SCALED and s.kind is ReduceKind.SUM:
                     self.fail(f"{s.src} is not a tile sum of exp(a - {other})*f", f"{s.dst} is rescaled by {other}")
             elif how != 0.0:
                 self.fail(f"{s.src} depends on the running value of {other}", f"{s.dst} is not rescaled by it")
@@ -420,10 +420,11 @@ class _KernelChecker:
             shift = scope.accumulators.get(s.shift)
             if shift is None:
                 self.fail(f"{s.dst} is rescaled by {s.shift}", "it is not an accumulator of this loop, updated earlier")
-            if s.kind is not ReduceKind.SUM or shift.kind not in (ReduceKind.MAX, ReduceKind.SUM):
+            by = {ReduceKind.SUM: (ReduceKind.MAX, ReduceKind.SUM), ReduceKind.MIN: (ReduceKind.MAX, ReduceKind.MIN)}
+            if not isinstance(s.kind, ReduceKind) or shift.kind not in by.get(s.kind, ()):
                 self.fail(
                     f"a {s.kind.value} accumulator {s.dst} is rescaled by a {shift.kind.value}",
-                    "only sums, by a max or sum",
+                    "only sums, by a max or sum, and least places, by a max or min",
                 )
         for m, how in depends.items():
             if how != SCALED or s.kind is not ReduceKind.SUM:
