@@ -63,6 +63,7 @@ POINTWISE: Mapping[str, Callable[..., Any]] = {
     "lt": lambda a, b: (a < b) * 1.0,
     "eq": lambda a, b: (a == b) * 1.0,
     "and": lambda a, b: a * b,
+    "or": lambda a, b: np.maximum(a, b),
     "not": lambda a: (a == 0) * 1.0,
     "floor": np.floor,
     "bitand": lambda a, b: (np.asarray(a).astype(np.int64) & np.asarray(b).astype(np.int64)) * 1.0,

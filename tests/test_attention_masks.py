@@ -74,6 +74,13 @@ def padded(q: Tensor, k: Tensor, v: Tensor, z: Tensor) -> Tensor:
     return torch.softmax(torch.where(causal(s) & (z[:, None, None] > 0), s, LEAST), -1) @ v
 
 
+def prefix(q: Tensor, k: Tensor, v: Tensor, z: Tensor) -> Tensor:
+    """Causal, but for the first keys, which all see."""
+    s = scores(q, k)
+    first = torch.arange(s.shape[-1], device=q.device) < s.shape[-1] // 8
+    return torch.softmax(s.masked_fill(~(causal(s) | first), -torch.inf), -1) @ v
+
+
 def traced(f: Callable[..., Tensor], length: int, width: int) -> Program:
     shape = (2, length, width)
     with warnings.catch_warnings():
@@ -93,7 +100,7 @@ def worker() -> object:
 
 @pytest.mark.parametrize(
     ("f", "sides"),
-    [(finite, 1), (added, 1), (window, 2), (sink, 1), (sink_as_a_term, 1), (padded, 0)],
+    [(finite, 1), (added, 1), (window, 2), (sink, 1), (sink_as_a_term, 1), (padded, 0), (prefix, 1)],
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_tiles_that_a_mask_hides_are_not_visited(f: Callable[..., Tensor], sides: int, worker: Worker) -> None:
@@ -103,7 +110,7 @@ def test_tiles_that_a_mask_hides_are_not_visited(f: Callable[..., Tensor], sides
     assert bool(assumed(best.kernels)) == (f in (finite, added, sink)), "a mask of a number is an assumption"
 
 
-@pytest.mark.parametrize("f", [finite, added, window, sink, sink_as_a_term, padded], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", [finite, added, window, sink, sink_as_a_term, padded, prefix], ids=lambda f: f.__name__)
 def test_what_comes_out_is_the_same(f: Callable[..., Tensor], worker: Worker) -> None:
     program = traced(f, S, D)
     found = run_search(program, device("sm_90"), SearchBudget(), worker, Recorder())

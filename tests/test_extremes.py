@@ -15,6 +15,7 @@ from cpu_batch import Case, run_batch
 from frontend_onnx_models import check, node_model
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_programs import task
+from sgraph_simulator import simulate
 
 from prism.backends.cpu.build import find_compiler
 from prism.backends.triton.emit import emit_module
@@ -177,6 +178,10 @@ def test_a_place_that_begins_anew_denotes_that_of_the_final_extreme() -> None:
     wanted = reduce("min", k, op("where", op("eq", x, reduce("max", k, x)), position(k), const(32.0)))
     (found,) = denote(extreme_place(EQUAL)).outputs
     assert shape(found) == shape(wanted)
+    values = np.random.default_rng(3).integers(0, 5, (8, 32)).astype(np.float64)
+    for tile in (1, 4, 32):
+        made = simulate(extreme_place(EQUAL), {"x": values}, {"T_i": 4, "T_k": tile})["y"]
+        np.testing.assert_array_equal(made, np.argmax(values, 1))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ decided by propagating constants and affine indices through the body under the a
     positions   values of affine indices; sums and multiples of them stay affine
     a <= b      is false where b - a <= -1 follows from e <= -1, true where b - a >= 0 does; `<` and `==` likewise;
                 |i| <= c is that of both i and -i
+    p or q      is false where both are, so under a condition that is at least either's: i + c where i and c are
     where       is the chosen operand where the predicate is known
     0*f = 0, exp(-inf) = 0, -inf + x = -inf, a maximum of -inf is -inf, a sum of zeros is 0, a contraction of zeros is 0
 
@@ -57,6 +58,9 @@ from prism.sgraph.nodes import (
     Store,
     TileReduce,
 )
+
+MOST_PAIRED = 6
+"""Conditions of one direction of which pairs are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,10 +493,29 @@ def _range(loop: Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) ->
     kept: list[Index] = []
     for direction in (-1, 1):
         mine = [c for c in found if direction * c.slope(loop.axis) > 0]
+        if not mine:
+            # Something may happen where either of two conditions holds, as under a prefix that all see: above both.
+            one_way = [c for c in asked if direction * c.slope(loop.axis) > 0][:MOST_PAIRED]
+            both = {h for a in one_way for b in one_way if (h := _above(a, b, loop.axis)) is not None}
+            mine = [c for c in sorted(both, key=str) if _justified(loop, c, known) is not None]
         tightest = [c for c in mine if all(_follows(o, c, loop.axis) for o in mine)]
         kept += (tightest or mine)[:1]
     ways = (kept, *([c] for c in kept)) if len(kept) > 1 else (kept,)
     return next((tuple(way) for way in ways if _hold(loop, way, known)), ())
+
+
+def _above(a: Index, b: Index, axis: Axis) -> Index | None:
+    """What differs from a by a number and is at least b everywhere; None where that says nothing, or is not known."""
+    apart = a + b.scaled(-1)
+    if a == b or a.slope(axis) != b.slope(axis) or not is_static(apart.offset):
+        return None
+    least = int(apart.offset)
+    for atom, c in apart.terms:
+        if not isinstance(atom, Axis) or not is_static(atom.extent) or not is_static(c):
+            return None
+        least += min(0, int(c)) * (int(atom.extent) - 1)
+    found = a + max(0, -least)
+    return None if found.never_negative else found
 
 
 def _over(index: Index, axes: frozenset[Axis]) -> Index | None:
