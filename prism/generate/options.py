@@ -132,16 +132,17 @@ def below(choices: Choices, roots: Sequence[int], stored: Mapping[int, object] |
     stops = stored or {}
     seen: set[int] = set()
     order: list[int] = []
-    stack = [(r, False) for r in reversed(roots)]
+    # What is done once its operands are is there as its complement, which no e-class has for a number.
+    stack = [*reversed(roots)]
     while stack:
-        cls, done = stack.pop()
-        if done:
-            order.append(cls)
+        cls = stack.pop()
+        if cls < 0:
+            order.append(~cls)
         elif cls not in seen:
             seen.add(cls)
-            stack.append((cls, True))
+            stack.append(~cls)
             if cls not in stops or cls in roots:
-                stack += [(c, False) for c in reversed(choices[cls].children) if c not in seen]
+                stack += [c for c in reversed(choices[cls].children) if c not in seen]
     return order
 
 

@@ -251,7 +251,7 @@ class PlanEstimate:
                 before = costs.get(key, (0.0, 0.0))
                 costs[key] = before[0] + loaded, before[1] + computed
         stored = sum(self.weights.size(axes[t.cls]) * 4 for t in group)
-        parts = cache(lambda: self._parts(here, reduced - one))
+        parts = cache(lambda: self._parts(here, reducing, reduced - one))
         return _Kernel(outer, self._batch(reducing) & every, costs, stored, parts)
 
     def _places(self, group: Sequence[Target], kernel: Inside, every: _Axes) -> dict[int, list[_Axes]]:
@@ -293,18 +293,23 @@ class PlanEstimate:
             found |= product.batch if product is not None else _NONE
         return found
 
-    def _parts(self, here: Sequence[int], reduced: set[Axis]) -> float:
+    def _parts(self, here: Sequence[int], reducing: Sequence[int], reduced: set[Axis]) -> float:
         """How many programs may share the longest of the reductions; 1 where it takes several passes."""
         axis = max(reduced, key=lambda a: (self.weights.size(frozenset({a})), a.name), default=None)
         extent = 1.0 if axis is None else self.weights.size(frozenset({axis}))
         if extent <= SHORT:
             return 1.0
-        passes: dict[int, int] = {}
         choices, by = self.within.choices, self.within.reduced
-        for cls in here:
-            before = max((passes.get(c, 0) for c in choices[cls].children), default=0)
-            passes[cls] = before + (axis in by[cls])
-        return min(float(Tiles().parts), extent / Tiles().loop_tile) if max(passes.values()) == 1 else 1.0
+        passing = [c for c in reducing if axis in by[c]]
+        if any(self.within.needs(top, c) for top in passing for c in passing if top != c):
+            # Unless what is stored lies between them.
+            passes: dict[int, int] = {}
+            for cls in here:
+                before = max((passes.get(c, 0) for c in choices[cls].children), default=0)
+                passes[cls] = before + (axis in by[cls])
+            if max(passes.values()) > 1:
+                return 1.0
+        return min(float(Tiles().parts), extent / Tiles().loop_tile)
 
     def _is_product(self, group: Sequence[Target], inside: Inside) -> bool:
         """Whether the kernel is a product of stored tensors, and what libraries add to one, and there is a library."""
