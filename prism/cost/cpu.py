@@ -26,7 +26,7 @@ from prism.cost.counts import kernel_cost
 from prism.cost.device import Device
 from prism.cost.gpu import Times
 from prism.cost.list_scheduling import dealt
-from prism.cost.model import Estimate, by_call, kernel_estimate, sum_estimates
+from prism.cost.model import Estimate, KernelEstimate, by_call, kernel_estimate, sum_estimates
 from prism.cost.roofline import memory
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -255,12 +255,22 @@ class CpuModel:
         self.launches = tuple(CpuLaunchModel(x.name, [next(left) for _ in x.kernels]) for x in sgraph.launches)
         self._sgraph = sgraph
         self._hints = hints
+        self._symbols = [sorted({s.name for k in x.kernels for s in k.kernel.symbols}) for x in self.launches]
+        self._known: dict[tuple[int, ...], KernelEstimate] = {}
 
     def estimate(self, config: Config, resources: Sequence[Resources] | None = None) -> Estimate:
         """The estimate for one configuration; what the compiler says does not change it."""
-        launch = self.device.launch_overhead_s
-        found = [kernel_estimate(k.name, cpu_times(k.kernels, config.symbols), launch) for k in self.launches]
+        found = [self._launch(n, config) for n in range(len(self.launches))]
         return sum_estimates(by_call(found, self._sgraph, self._hints))
+
+    def _launch(self, n: int, config: Config) -> KernelEstimate:
+        """A launch's part, which many configurations have in common."""
+        key = (n, *(config.symbols[s] for s in self._symbols[n]))
+        if key not in self._known:
+            launch = self.launches[n]
+            times = cpu_times(launch.kernels, config.symbols)
+            self._known[key] = kernel_estimate(launch.name, times, self.device.launch_overhead_s)
+        return self._known[key]
 
     def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
         """The estimated seconds alone; an `Estimator`."""
