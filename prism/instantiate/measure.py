@@ -193,6 +193,7 @@ class Arena(ABC):
         self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prism-arena")
         self._prepared: Future[Reply] | None = None
         self._begun: Future[None] | None = None
+        self._closing = False
 
     @property
     @abstractmethod
@@ -282,7 +283,7 @@ class Arena(ABC):
 
     def _begin(self) -> None:
         self._prepare()
-        if self._arena is not None:
+        if self._arena is not None and not self._closing:
             self._worker.ask(self._request((), 0) | {"prepare": True}, TIMING_LIMIT_S)
 
     def _ready(self) -> None:
@@ -294,6 +295,7 @@ class Arena(ABC):
 
     def close(self) -> None:
         """Kill a child that was begun for a contest which is not to be."""
+        self._closing = True
         if self._next is not None:
             self._next.interrupt()
         self._preparing.shutdown(wait=True, cancel_futures=True)
