@@ -131,6 +131,7 @@ EQUAL: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     ),
     "number_if_any": (lambda x, i: (torch.fmax(x, 0 / x), torch.fmin(0 / x, x), torch.fmax(i, -i)), [X, I8]),
     "hypotenuse": (lambda x, y: torch.hypot(x, y), [X, Y]),
+    "angles": (lambda x, y: (torch.atan2(x, y), torch.atan2(y, -x), torch.atan2(x, -x), torch.atan2(y, x - x)), [X, Y]),
     "distances": (
         lambda x, y: (torch.dist(x, y), torch.dist(x, y[0], 1), torch.cdist(x, y[:2]), torch.cdist(x, y, p=1.0)),
         [X, Y],

@@ -63,9 +63,13 @@ def feeds(
     """
     for port in ports:
         if port.shape is None or not _drawable(port.dtype):
-            why = "its rank is not known" if port.shape is None else f"it is of type {port.dtype or 'no tensor'}"
-            fix = "export the model with shapes, whose dimensions may be names" if port.shape is None else KEEP
-            raise _nothing(f"{where}, input {port.name!r}", why, fix)
+            unknown = port.shape is None
+            raise NoImprovementError(
+                "an input of the model cannot be drawn, and so the model not be compared",
+                where=f"{where}, input {port.name!r}",
+                why="its rank is not known" if unknown else f"it is of type {port.dtype or 'no tensor'}",
+                fix="export the model with shapes, whose dimensions may be names" if unknown else KEEP,
+            )
     names = sorted({s.name for p in ports for e in p.shape or () if not is_static(e) for s in e.free_symbols})  # type: ignore[union-attr]
     check_dimensions(given, names)
     whole = [p.name for p in ports if np.issubdtype(np.dtype(p.dtype), np.integer)]

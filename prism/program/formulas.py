@@ -132,6 +132,21 @@ def acosh(x: Expr) -> Expr:
     return op("log", op("add", x, op("mul", op("sqrt", below), op("sqrt", above))))
 
 
+def atan2(y: Expr, x: Expr) -> Expr:
+    """The angle of (x, y), atan of a quotient of at most 1, put in its octant. 1 / -0 is less than 0, and -0 is not."""
+
+    def negative(z: Expr) -> Expr:
+        return op("or", op("lt", z, Const(0.0)), op("lt", op("recip", z), Const(0.0)))
+
+    tall, wide = op("abs", y), op("abs", x)
+    same = op("where", op("eq", tall, Const(0.0)), Const(0.0), Const(1.0))
+    below_one = div(op("minimum", tall, wide), op("maximum", tall, wide))
+    angle = op("atan", op("where", op("eq", tall, wide), same, below_one))
+    angle = op("where", op("lt", wide, tall), sub(Const(math.pi / 2), angle), angle)
+    angle = op("where", negative(x), sub(Const(math.pi), angle), angle)
+    return op("where", negative(y), op("neg", angle), angle)
+
+
 def atanh(x: Expr) -> Expr:
     """Half of log(1 + x) - log(1 - x)."""
     above, below = op("add", Const(1.0), x), op("add", Const(1.0), op("neg", x))

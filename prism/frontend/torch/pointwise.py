@@ -15,6 +15,7 @@ from prism.program.extents import add
 from prism.program.fold import div, op, sub, truth
 from prism.program.formulas import (
     UNARY,
+    atan2,
     elu,
     gelu,
     leaky_relu,
@@ -194,6 +195,10 @@ def _number_if_any(name: str) -> Handler:
 def _hypot(n: Node) -> Result:
     a, b = _operand(n, "self"), _operand(n, "other")
     return n.define(op("sqrt", op("add", op("mul", a, a), op("mul", b, b))))
+
+
+def _atan2(n: Node) -> Result:
+    return n.define(atan2(_operand(n, "self"), _operand(n, "other")))
 
 
 def _random_relu(n: Node) -> Result:
@@ -484,6 +489,7 @@ HANDLERS: Mapping[str, Handler] = {
     "fmax": _number_if_any("maximum"),
     "fmin": _number_if_any("minimum"),
     "hypot": _hypot,
+    "atan2": _atan2,
     "rrelu_with_noise_functional": _random_relu,
     "maximum": _extreme("maximum"),
     "minimum": _extreme("minimum"),
