@@ -20,7 +20,7 @@ from test_study import large
 from prism.api import choosing, composing
 from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch
 from prism.api.proofs import ProvedSGraph
-from prism.api.time_limit import CLOSING_S
+from prism.api.time_limit import CLOSING_S, grace
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError
 from prism.events import Evidence
@@ -29,7 +29,7 @@ from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import confirm
 from prism.instantiate.study import Outcome, tune
 from prism.platforms import cpu
-from prism.process.deadline import Deadline, OutOfTimeError, since_start
+from prism.process.deadline import NEVER, Deadline, OutOfTimeError, since_start
 from prism.process.worker import Ending, Pool, Reply, Worker
 
 WAITS = """import sys, time
@@ -291,6 +291,14 @@ def test_contenders_leave_time_to_write_what_they_came_to(run: Run, monkeypatch:
     run(seconds=60.0)
     (left,) = given
     assert 0 < left <= 60.0 - CLOSING_S
+
+
+def test_what_was_measured_is_written_though_the_machine_is_slow() -> None:
+    """A run of 60 s ends within 66; short ones have two seconds."""
+    for seconds, more in ((10.0, 2.0), (60.0, 3.6), (200.0, 12.0)):
+        given = Deadline.after(seconds)
+        assert grace(given.part(0.5)).left == pytest.approx(0.5 * seconds + more, rel=0.01)
+    assert not grace(NEVER).finite
 
 
 def test_a_run_whose_time_is_over_says_so_and_the_next_one_goes_on(run: Run) -> None:

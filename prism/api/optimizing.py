@@ -29,7 +29,7 @@ from prism.api.records import Request, artifacts, certificate_of
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.api.rules import rule_paths
 from prism.api.second_opinion import recorded
-from prism.api.time_limit import GRACE_S, ending
+from prism.api.time_limit import ending, grace
 from prism.api.trivial import check_gain
 from prism.backends.protocol import ModuleSource, load_function
 from prism.cost.constant_folding import fold_constants
@@ -245,7 +245,7 @@ def produce(program: Program, options: Options, only_better: bool = True, matche
             returned=returned if program.places is not None else (),
             ranges=program.ranges,
         )
-        spare = time.moved(GRACE_S).part(0.75)
+        spare = grace(time).part(0.75)
         derived = tools.results.certificate(
             request,
             key(choice.proved.sgraph),

@@ -36,9 +36,16 @@ SHORT_CASES = 6
 FINISHED = sys.float_info.max
 """The limit, seconds, of runs that had time enough: any, but not none."""
 GRACE_S = 2.0
-"""What it takes, beyond the time that is given, to end: seconds."""
+"""What it takes, beyond the time that is given, to end: seconds,"""
+GRACE_SHARE = 0.06
+"""or this share of the time, which a machine that others use takes to write what was measured."""
 AGAIN = "the same command gives this again, and one with more time (--budget), or without a limit, goes on"
 MORE_TIME = "run it again: what was finished is kept, and not done again; or give it more time (--budget)"
+
+
+def grace(time: Deadline) -> Deadline:
+    """The moment at which what is left to do when the time is over has to be done."""
+    return time.moved(max(GRACE_S, GRACE_SHARE * time.given)) if time.finite else time
 
 
 @contextmanager
@@ -49,7 +56,7 @@ def ending(time: Deadline, before: str, where: str) -> Iterator[None]:
         NoImprovementError: it was ended.
     """
     try:
-        with time.moved(GRACE_S).limited():
+        with grace(time).limited():
             yield
     except OutOfTimeError:
         raise NoImprovementError(
