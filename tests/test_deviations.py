@@ -262,7 +262,7 @@ BROKEN: dict[str, tuple[SGraph, str]] = {
         "depends on the running value of q",
     ),
     "about a running value": (
-        graph(Loop(K, (LOAD, OF_TILE, MERGED, replace(MERGED, dst="t", shift="q"))), replace(STORE, src="t")),
+        graph(Loop(K, (LOAD, OF_TILE, MERGED, replace(MERGED, dst="t", shift="only sums, by a max or sum"))), replace(STORE, src="t")),
         "q",
     ),
     "of tiles left out": (
