@@ -262,8 +262,8 @@ BROKEN: dict[str, tuple[SGraph, str]] = {
         "depends on the running value of q",
     ),
     "about a running value": (
-        graph(Loop(K, (LOAD, OF_TILE, MERGED, replace(MERGED, dst="t", shift="only sums, by a max or sum"))), replace(STORE, src="t")),
-        "q",
+        graph(Loop(K, (LOAD, OF_TILE, MERGED, replace(MERGED, dst="t", shift="q"))), replace(STORE, src="t")),
+        "only sums, by a max or sum",
     ),
     "of tiles left out": (
         graph(Loop(K, (LOAD, OF_TILE, MERGED), (Index.axis(M) + Index.axis(K).scaled(-1),)), STORE),
