@@ -201,9 +201,9 @@ def _choose(request: Request, chosen: list[Finalist], tools: Tools, bench: Bench
     """Tune the finalists, check the fastest, compare with the baseline."""
     platform, recorder = tools.platform, tools.recorder
     tuned = _tuned(request, chosen, bench, tools)
-    if bench is not None and isinstance(platform, Timed):
-        bench.begin(baselines_of(request, platform, tools)[0])
     with recorder.stage("check") as detail:
+        if bench is not None and isinstance(platform, Timed):
+            bench.begin(baselines_of(request, platform, tools)[0])
         # A region meets no baseline by itself: the fastest of those that met each other is taken.
         wanted = CONFIRMED if bench is not None and request.baselines and not tools.time.finite else 1
         right = right_of(request, chosen, tuned, tools, wanted, SHORT_CASES if tools.time.finite else None)

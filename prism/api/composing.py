@@ -190,8 +190,9 @@ def _composed(
         bench = None
         if isinstance(platform, Timed):
             bench = own.enter_context(closing(platform.bench(program, request.seed)))
-            bench.begin(baselines_of(request, platform, tools)[0])
         with recorder.stage("composition") as detail:
+            if bench is not None and isinstance(platform, Timed):
+                bench.begin(baselines_of(request, platform, tools)[0])
             whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
             sgraph, config = whole.proved.sgraph, whole.best.config
             found = searches.result(whole.proved)
