@@ -434,11 +434,11 @@ def test_an_island_that_had_no_time_has_none_again_until_a_run_has_more(
     tried: list[str] = []
     make = produce
 
-    def first_alone(program: Program, options: Options) -> Produced:
+    def first_alone(program: Program, options: Options, matches: int) -> Produced:
         tried.append(program.name)
         if program.name != "island_0":
             raise NoImprovementError("no time", fix=MORE_TIME)
-        return make(program, options)
+        return make(program, options, matches=matches)
 
     monkeypatch.setattr(whole, "produce", first_alone)
     given = np.load(folder.parent / "data.npz")
@@ -495,7 +495,7 @@ def test_an_island_that_fails_is_halved_until_what_fails_is_alone(
 ) -> None:
     tried: list[str] = []
 
-    def fails(program: Program, _: Options) -> Produced:
+    def fails(program: Program, _: Options, matches: int) -> Produced:
         tried.append(program.name)
         if any("tanh" in str(d.expr) for d in program.definitions):
             raise UnsupportedError("a tanh", why="for a test")
@@ -519,7 +519,7 @@ def test_where_the_time_is_limited_the_largest_island_comes_first_and_has_enough
 ) -> None:
     tried: dict[str, float] = {}
 
-    def nothing(program: Program, options: Options) -> Produced:
+    def nothing(program: Program, options: Options, matches: int) -> Produced:
         tried[program.name] = options.time.left
         raise NoImprovementError("nothing is gained", why="for a test")
 

@@ -358,7 +358,7 @@ def _solve(table: _Table, limit: int, inner: int, told: frozenset[int] | None) -
     bits = {n: 1 << place for place, n in enumerate(range(len(table.work)) if told is None else sorted(told))}
     entries: dict[int, list[_Entry]] = {c: [] for c in table.order}
     for group, cycle in table.groups:
-        due = set(group)
+        due, users = set(group), _users(table, group) if cycle else {}
         for _ in range(ROUNDS if cycle else 1):
             for cls in group:
                 if cls not in due:
@@ -371,7 +371,7 @@ def _solve(table: _Table, limit: int, inner: int, told: frozenset[int] | None) -
                 if len(mine) > inner:
                     mine = _in_turn(mine)[:inner]
                 if cycle and [e.options for e in mine] != [e.options for e in entries[cls]]:
-                    due.update(c for c in group if any(cls in o.children for o in table.options[c]))
+                    due |= users.get(cls, set())
                 entries[cls] = mine
             if not due:
                 break
@@ -384,6 +384,15 @@ def _solve(table: _Table, limit: int, inner: int, told: frozenset[int] | None) -
             combined = _in_turn(combined)[:limit]
         whole = combined
     return whole
+
+
+def _users(table: _Table, group: Sequence[int]) -> dict[int, set[int]]:
+    """For each e-class, those of the group that have it as an operand."""
+    found: dict[int, set[int]] = {}
+    for c in group:
+        for operand in {k for o in table.options[c] for k in o.children}:
+            found.setdefault(operand, set()).add(c)
+    return found
 
 
 def _of_class(
