@@ -121,7 +121,7 @@ def test_a_gain_that_is_clear_and_steady_takes_no_more_rounds() -> None:
     assert rounds(20e-3) == BLOCK
     assert rounds(2e-3) == BLOCK, "a loss, too"
     assert rounds(5.1e-3) == 3 * BLOCK, "what is so near may be another process's luck"
-    assert rounds(20e-3, noise=0.3) == 3 * BLOCK
+    assert rounds(8e-3, noise=0.3) == 3 * BLOCK, "it varies by more than matters"
     assert rounds(20e-3, crowded=True) == 3 * BLOCK
 
 
@@ -330,10 +330,14 @@ def test_what_is_told_of_the_whole_meets_its_baseline_once() -> None:
 
 
 def test_matches_that_disagree_are_repeated_up_to_a_bound() -> None:
-    arena = Arena(*({"eager4": s, "eager1": s} for s in (2.0, 1.5, 2.0, 1.5, 2.0, 1.5)))
+    differing = [{"eager4": s, "eager1": s} for s in (1.8, 1.4, 1.8, 1.4, 1.8, 1.4)]
+    arena = Arena(*differing)
     found = confirmed(arena)
     assert len(arena.requests) == MATCHES
-    assert found.deciding.ratio == pytest.approx(1.5)
+    assert found.deciding.ratio == pytest.approx(1.4)
+    far = [{name: 3 * s for name, s in match.items()} for match in differing]
+    assert len(confirmed(Arena(*far)).matches) == 2, "won by far, the least is told whatever others say"
+    assert len(confirmed(Arena(*far, others=3.0)).matches) == MATCHES, "others may have made it"
     agreeing = Arena({"eager4": 2.0, "eager1": 2.0}, {"eager4": 1.9, "eager1": 1.9})
     assert len(confirmed(agreeing).matches) == 2
 

@@ -50,6 +50,8 @@ SHARES = 6.0
 """Rounds take no more than this part of what time is left: children that start, and a second match, take the rest."""
 AGREE = 1.2
 """Matches agree whose gains are no further apart than this, as a ratio."""
+FAR = 1.5
+"""Matches that are won by more than this, and nothing else ran, need not agree by how much."""
 MATCHES = 4
 """Matches at most, of what is told; two at least."""
 WITHIN = "within"
@@ -181,7 +183,7 @@ def confirm(
         UsageError: no baseline can be timed.
         OutOfTimeError: the time ended within the first match.
     """
-    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, most, WORTH, EQUAL_S, QUIET_S)
+    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, FAR, most, WORTH, EQUAL_S, QUIET_S)
     who = [identity(c) for c in (*baselines, *kernels)]
     key = digest("matches", basis, bench.program_key, bench.source_key if baselines else "", who, limits)
     entry = store.get(key)
@@ -226,15 +228,18 @@ def _matches(
     ]
     found = [first]
     while len(found) < most and (len(found) == 1 or not settled(found)):
-        # Where nothing else runs, a gain is what it seems.
-        doubtful = first.load is None or first.load.crowded
-        times = LONGER if doubtful and max(m.ratio for m in found) > INCREDIBLE else 1
+        times = LONGER if _doubtful(first) and max(m.ratio for m in found) > INCREDIBLE else 1
         try:
             with until.limited():
                 found.append(_result(again, bench.contest(again, times * ROUNDS, times * rounds_s)))
         except OutOfTimeError:
             return found, False
     return found, rounds_s == ROUNDS_S
+
+
+def _doubtful(match: Result) -> bool:
+    """Whether a gain may be other processes' doing; where nothing else runs, it is what it seems."""
+    return match.load is None or match.load.crowded
 
 
 def agree(matches: Sequence[Result]) -> bool:
@@ -246,11 +251,12 @@ def agree(matches: Sequence[Result]) -> bool:
 def settled(matches: Sequence[Result]) -> bool:
     """Whether a further match would say nothing new: it is lost, or they agree that it is won, or that it is not.
 
-    Matches against a baseline that stalls now and then do not agree, however many there are.
+    Matches against a baseline that stalls now and then do not agree, however many there are; those that are won by far
+    need not, for the least is what is told, and the range.
     """
     low, high = gain_between(matches)
     lost = min(m.ratio for m in matches) <= 1.0
-    known = agree(matches) or has_two_modes(*_taken(matches))
+    known = agree(matches) or has_two_modes(*_taken(matches)) or (low > FAR and not any(map(_doubtful, matches)))
     return lost or (known and (low > WORTH or high <= WORTH))
 
 

@@ -61,10 +61,8 @@ NEAR = 2.0
 """How many times the best of its side a contender may have taken to go on."""
 BLOCK = 8
 """Rounds after which it is asked whether more of them would tell anything."""
-SURE = 1.05
-"""They would not where the gain is known so closely, as a ratio,"""
-CLEAR = 1.1
-"""and is no closer to 1 than this, or its inverse."""
+CLOSE = 0.15
+"""They would not where the logarithm of the gain is known to this part of itself: 2 to a fourteenth, 7 to a third."""
 HOPELESS = 8.0
 """How many times the best of its side a call may have taken to be sampled at all, where it is endless, or as slow on
 every number of threads."""
@@ -279,7 +277,7 @@ def contest(
 
 
 def _known(samples: Sequence[Sequence[float]], sides: Sequence[str]) -> bool:
-    """Whether the gain of one of two sides is so clear, and rounds vary so little, that more would say the same."""
+    """Whether the gain of one of two sides is so clear, and rounds vary so little, that more would say no more."""
     names = sorted(set(sides))
     if len(names) != 2:
         return False
@@ -287,7 +285,7 @@ def _known(samples: Sequence[Sequence[float]], sides: Sequence[str]) -> bool:
         {str(n): s for n, (s, side) in enumerate(zip(samples, sides, strict=True)) if side == name} for name in names
     )
     low, high = between([(one, other)])
-    return high <= SURE * low and not 1 / CLEAR < low <= high < CLEAR
+    return math.log(high / low) <= CLOSE * min(abs(math.log(low)), abs(math.log(high)))
 
 
 def _near(
