@@ -62,7 +62,9 @@ NEAR = 2.0
 BLOCK = 8
 """Rounds after which it is asked whether more of them would tell anything."""
 CLOSE = 0.15
-"""They would not where the logarithm of the gain is known to this part of itself: 2 to a fourteenth, 7 to a third."""
+"""They would not where the logarithm of the gain is known to this part of itself: 2 to a ninth, 7 to a third,"""
+CLEAR = 1.1
+"""and the gain is no closer to 1 than this, or its inverse."""
 HOPELESS = 8.0
 """How many times the best of its side a call may have taken to be sampled at all, where it is endless, or as slow on
 every number of threads."""
@@ -285,7 +287,8 @@ def _known(samples: Sequence[Sequence[float]], sides: Sequence[str]) -> bool:
         {str(n): s for n, (s, side) in enumerate(zip(samples, sides, strict=True)) if side == name} for name in names
     )
     low, high = between([(one, other)])
-    return math.log(high / low) <= CLOSE * min(abs(math.log(low)), abs(math.log(high)))
+    far = min(abs(math.log(low)), abs(math.log(high)))
+    return far >= math.log(CLEAR) and math.log(high / low) <= CLOSE * far
 
 
 def _near(
