@@ -104,10 +104,11 @@ def test_of_eager_on_one_thread_and_on_all_the_one_that_does_not_stall_counts() 
 
 def test_heats_keep_who_is_near_the_best_of_its_side() -> None:
     clock = Clock()
-    times = [5e-3, 9e-3, 11e-3, 3.0]
-    samples = contest([clock.contender(t) for t in times], ["a", "a", "a", "a"], 10, 60.0)
-    assert [len(s) for s in samples] == [HEATS + 10, HEATS + 10, HEATS, 1]
-    assert [min(s) for s in samples] == pytest.approx(times)
+    times = [5e-3, 6e-3, 9e-3, 11e-3, 3.0]
+    for crowded, stay in ((False, 2), (True, 3)):
+        samples = contest([clock.contender(t) for t in times], ["a"] * 5, 10, 60.0, crowded=crowded)
+        assert [len(s) for s in samples] == [HEATS + 10] * stay + [HEATS] * (4 - stay) + [1]
+        assert [min(s) for s in samples] == pytest.approx(times)
     other_sides = contest([clock.contender(t) for t in (5e-3, 3.0)], ["a", "b"], 3, 60.0)
     assert [len(s) for s in other_sides] == [HEATS + 3, HEATS + 3], "the best of a side stays whatever it takes"
 
@@ -216,7 +217,7 @@ def test_where_cores_are_taken_what_is_near_on_one_thread_stays_on_all() -> None
 
 def test_what_is_slow_on_every_number_of_threads_is_not_sampled() -> None:
     clock = Clock()
-    made = [clock.contender(s) for s in (1e-3, 0.1, 0.11, 1.5e-3, 0.12)]
+    made = [clock.contender(s) for s in (1e-3, 0.1, 0.11, 1.2e-3, 0.12)]
     code = ["quick", "slow", "slow", "mixed", "mixed"]
     samples = contest(made, ["baseline"] * 5, 20, 60.0, code)
     assert [len(s) for s in samples] == [HEATS + 20, 1, 1, HEATS + 20, HEATS]

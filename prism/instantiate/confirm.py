@@ -37,7 +37,7 @@ from prism.instantiate.measure import (
     plain_timed,
     timed_from,
 )
-from prism.instantiate.rounds import EQUAL_S, INCREDIBLE, LONGER, NEAR, QUIET_S
+from prism.instantiate.rounds import EQUAL_S, INCREDIBLE, LONGER, NEAR, NEAR_QUIET, QUIET_S
 from prism.instantiate.spread import Taken, between, has_two_modes
 from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 from prism.program.nodes import Program
@@ -218,7 +218,8 @@ def _matches(
     # Of kernels the one that is chosen; of baselines those that may be the best next time.
     least = {KERNEL: kernel.seconds, BASELINE: baseline.seconds}
     timed = [s for s in first.standings if s.timed.measurement is not None]
-    near = {(s.side, s.name, s.threads) for s in timed if s.seconds <= NEAR * least[s.side]}
+    factor = NEAR if _doubtful(first) else NEAR_QUIET
+    near = {(s.side, s.name, s.threads) for s in timed if s.seconds <= factor * least[s.side]}
     if first.load is not None and first.load.crowded:
         # Threads that stalled in this process may not do so in the next.
         names = {who[:2] for who in near}

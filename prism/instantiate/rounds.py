@@ -57,8 +57,8 @@ LASTING = 5
 SCHEDULED = Path("/proc/thread-self/schedstat")
 HEATS = 4
 """Rounds that all contenders run; those that are near the best of their side run the others."""
-NEAR = 2.0
-"""How many times the best of its side a contender may have taken to go on."""
+NEAR, NEAR_QUIET = 2.0, 1.3
+"""How many times the best of its side a contender may have taken to go on: where cores are taken, and elsewhere."""
 BLOCK = 8
 """Rounds after which it is asked whether more of them would tell anything."""
 CLOSE = 0.15
@@ -258,7 +258,8 @@ def contest(
         if count is None:
             # The least of its own, and not a quartile: of few samples most may have stalled. But one that was lucky
             # once, on all threads while others slept, is no measure for the rest.
-            left = _near([min(s) for s in samples], sides, NEAR, [lower_quartile(sorted(s)) for s in samples])
+            factor = NEAR if crowded else NEAR_QUIET
+            left = _near([min(s) for s in samples], sides, factor, [lower_quartile(sorted(s)) for s in samples])
             if code is not None and crowded:
                 near_code = {code[n] for n in left}
                 left = [n for n in running if code[n] in near_code]
