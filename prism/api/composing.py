@@ -28,7 +28,7 @@ from prism.api.proofs import ProvedSGraph
 from prism.api.records import Choice, Request
 from prism.api.region_search import SearchInterruptedError, SearchResult, enough, run_search
 from prism.api.second_opinion import merged
-from prism.api.time_limit import AGAIN, ALL_SEARCHED, ENDING_S, FINISHED, LEAST_S, SEARCHED, TUNED
+from prism.api.time_limit import AGAIN, ALL_SEARCHED, ENDING_S, FINISHED, LEAST_S, SEARCHED, TUNED, TUNED_ONCE
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -232,7 +232,8 @@ def _each_chosen(
         VerificationError: kernels that were proved compute something else.
     """
     choices: dict[str, Choice] = {}
-    until = min(tools.time.part(TUNED), tools.time.moved(-ENDING_S), key=lambda d: d.end)
+    tuned = TUNED if request.matches > 1 else TUNED_ONCE
+    until = min(tools.time.part(tuned), tools.time.moved(-ENDING_S), key=lambda d: d.end)
     short = 0.0
     while True:
         refused: set[str] = set()

@@ -20,7 +20,9 @@ TRIED = 0.4
 PART_TRIED = 0.7
 """The share of a region's time which trials may take: it meets no baseline, and what is checked is compiled then."""
 TUNED = 0.6
-"""The share of the time that is left which all regions may take: composing and the confirmation need the rest."""
+"""The share of the time that is left which all regions may take: composing and the confirmation need the rest,"""
+TUNED_ONCE = 0.8
+"""less of it where what is made meets its baseline but once."""
 ENDING_S = 16.0
 """What composing, checking and timing a module of several regions is left of the time, if there is as much: seconds, of
 8 to 12 that it takes for models of two layers on two cores (measured)."""

@@ -81,7 +81,9 @@ STOCK_NAME = "onnxruntime"
 BOUNDARY = frozenset({"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"})
 """Types of values that pass between kernels and onnxruntime as arrays of numpy."""
 MADE = 0.75
-"""The share of the time that islands may take: comparing and timing the whole needs the rest."""
+"""The share of the time that islands may take: comparing and timing the whole needs the rest,"""
+WHOLE_S = 24.0
+"""but no more than this, on two cores: seconds, of 12 to 20 that it takes (measured)."""
 ISLAND_MATCHES = 1
 """How often an island meets onnxruntime by itself: what is told in the end is how the whole model does."""
 ISLAND_S = 25.0
@@ -133,11 +135,18 @@ class _Whole:
         chosen: these islands.
         module: its module, in a folder of its own.
         digests: the SHA-256 of its files, by name.
+        alone: whether what stays runs on one thread.
     """
 
     chosen: frozenset[str]
     module: Path
     digests: Mapping[str, str]
+    alone: bool = False
+
+    @property
+    def title(self) -> str:
+        """What it is called beside others."""
+        return f"prism ({', '.join(sorted(self.chosen))}{'; the rest on one thread' * self.alone})"
 
 
 @by_keywords(ModelOptions)
@@ -317,14 +326,15 @@ class Run:
             sets = candidates(islands)
             if not sets:
                 raise self._nothing(islands)
-            wholes = [self._whole(islands, chosen, Path(place) / f"whole_{n}") for n, chosen in enumerate(sets)]
+            ways = [(chosen, alone) for chosen in sets for alone in self._ways(chosen)]
+            wholes = [self._whole(islands, *way, Path(place) / f"whole_{n}") for n, way in enumerate(ways)]
             self._compared(given, wholes[0], stock, plain)
             found, best = self._timed(given, wholes, stock, plain)
             if best:
                 self._compared(given, wholes[best], stock, plain)
         late.keep([m.report for m in islands if m.ended])
         for made in islands:
-            if made.kernels is not None and made.report.name not in sets[best]:
+            if made.kernels is not None and made.report.name not in wholes[best].chosen:
                 made.report = replace(made.report, folder="", same_as="", why=NOT_IN_THE_WHOLE)
         report = self._report(islands, given, found)
         if not found.won:
@@ -335,7 +345,7 @@ class Run:
                 fix="keep the model as it is, or tune at other shapes (--shape); --anew times again"
                 + ("; or give it more time (--budget): islands had none" if any(m.ended for m in islands) else ""),
             )
-        files = self._assembled(islands, sets[best])
+        files = self._assembled(islands, wholes[best].chosen, wholes[best].alone)
         return report, files | render_model(report, files)
 
     def _stock(self, *, optimised: bool = True) -> Stock:
@@ -399,7 +409,7 @@ class Run:
         known = late.known()
         if known:
             self.recorder.warn(f"stored: {some(known)} had no time; {AGAIN}")
-        time = self.options.time.part(MADE)
+        time = max(self.options.time.part(MADE), self.options.time.moved(-WHOLE_S), key=lambda d: d.end)
         if time.finite:
             todo.sort(key=lambda x: len(x[0].nodes))
         while todo:
@@ -501,16 +511,24 @@ class Run:
             else "keep the model as it is; prism show says what every part holds",
         )
 
-    def _whole(self, islands: Sequence[_Made], chosen: frozenset[str], folder: Path) -> _Whole:
+    def _ways(self, chosen: frozenset[str]) -> tuple[bool, ...]:
+        """Whether what stays beside these islands runs on one thread: no, or both are tried.
+
+        Where threads of two runtimes take turns, each finds processors taken by those of the other, which still spin.
+        """
+        mixed = any(not part.island for part in self.parts.parts(chosen))
+        return (False, True) if mixed and max(self.platform.thread_counts()) > 1 else (False,)
+
+    def _whole(self, islands: Sequence[_Made], chosen: frozenset[str], alone: bool, folder: Path) -> _Whole:
         """The model with the chosen islands, laid out in a folder; only one set's files are held at a time."""
         names = {}
-        for name, data in self._assembled(islands, chosen).items():
+        for name, data in self._assembled(islands, chosen, alone).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(data)
             names[name] = hashlib.sha256(data).hexdigest()
-        return _Whole(chosen, folder / MODULE, names)
+        return _Whole(chosen, folder / MODULE, names, alone)
 
-    def _assembled(self, islands: Sequence[_Made], chosen: frozenset[str]) -> dict[str, bytes]:
+    def _assembled(self, islands: Sequence[_Made], chosen: frozenset[str], alone: bool) -> dict[str, bytes]:
         """The files of the folder, but for those that tell of it."""
         files: dict[str, bytes] = {STOCK: self.parts.with_functions(chosen)}
         by_name = {m.report.name: m for m in islands}
@@ -519,7 +537,7 @@ class Run:
             takes, gives = (tuple(p.name for p in ports) for ports in (part.inputs, part.outputs))
             if not part.island:
                 files[f"{part.name}.onnx"] = part.data
-                steps.append(Step(f"{part.name}.onnx", takes, gives))
+                steps.append(Step(f"{part.name}.onnx", takes, gives, threads=int(alone)))
                 continue
             made = by_name[part.name]
             assert made.kernels is not None
@@ -617,7 +635,7 @@ class Run:
         """The assembled models against onnxruntime on what was given, and which of them is the fastest."""
         text = "".join(f"{n} {d}\n" for w in wholes for n, d in sorted(w.digests.items()) if _counts(n))
         threads = self.platform.thread_counts()
-        names = ["prism", *(f"prism ({', '.join(sorted(w.chosen))})" for w in wholes[1:])]
+        names = ["prism", *(w.title for w in wholes[1:])]
         kernels = [
             Contender(name, module=whole.module, kind="assembled", threads=k)
             for name, whole in zip(names, wholes, strict=True)

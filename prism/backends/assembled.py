@@ -113,7 +113,7 @@ def _session(step, threads):
             "onnxruntime is missing, which runs the operators that no kernel was made for: pip install onnxruntime"
         ) from None
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = min(threads, step.get("threads", threads))
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     # Its threads would go on looking for work while the next step's threads need the processors.
@@ -286,6 +286,7 @@ class Step:
         function: the island's function; empty where the step is no island.
         weights: the names, in the weights file, of what the function takes after its data.
         weights_file: where they are.
+        threads: what stays runs on so many at most; 0 for as many as there are.
     """
 
     file: str
@@ -294,6 +295,7 @@ class Step:
     function: str = ""
     weights: tuple[str, ...] = ()
     weights_file: str = ""
+    threads: int = 0
 
 
 TOGETHER = """// All launches of islands that follow each other, in one call; written by prism.
@@ -352,6 +354,8 @@ def assembled_text(name: str, inputs: Sequence[str], outputs: Sequence[str], ste
         entry: dict[str, object] = {"file": s.file, "takes": s.takes, "gives": s.gives}
         if s.function:
             entry |= {"function": s.function, "weights": s.weights, "weights_file": s.weights_file}
+        if s.threads:
+            entry |= {"threads": s.threads}
         lines += ["    {", *(f"        {key!r}: {value!r}," for key, value in entry.items()), "    },"]
     lines += [")", ""]
     return "\n".join(lines) + RUNTIME + (SEVERAL if consecutive(steps) else "")
