@@ -683,6 +683,32 @@ def test_without_onnxruntime_it_is_said_how_to_get_it(tmp_path: Path, monkeypatc
         optimize_model(path, target="cpu")
 
 
+@pytest.mark.parametrize(("threads", "on"), [(0, 3), (1, 1)])
+def test_what_stays_runs_on_as_many_threads_as_its_step_says(
+    threads: int, on: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads of onnxruntime and of kernels that take turns get in each other's way."""
+    (tmp_path / "rest_0.onnx").write_bytes(model("(float[4] x) => (float[4] y) { y = Exp(x) }").SerializeToString())
+    (tmp_path / "model.py").write_text(
+        assembled_text("m", ["x"], ["y"], [Step("rest_0.onnx", ("x",), ("y",), threads=threads)])
+    )
+    asked: list[int] = []
+    session = onnxruntime.InferenceSession
+
+    def watched(path: str, options: Any, **others: Any) -> Any:
+        asked.append(options.intra_op_num_threads)
+        return session(path, options, **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", watched)
+    spec = importlib.util.spec_from_file_location(f"stays_{threads}", tmp_path / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    np.testing.assert_allclose(module.load(threads=3)(np.zeros(4, np.float32)), np.ones(4))
+    assert asked == [on]
+
+
 def test_a_range_of_lengths_is_dispatched_to_models_and_to_what_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
