@@ -35,7 +35,7 @@ from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
 from prism.events import Event, IslandReport, ModelReport, Warned
 from prism.frontend.onnx.inference import Inference
-from prism.frontend.onnx.islands import Cut, cut
+from prism.frontend.onnx.islands import Cut, cut, windowed
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
 from prism.program.nodes import Program
@@ -667,6 +667,26 @@ def test_a_model_of_windows_that_is_read_whole_goes_in_parts_on_a_cpu(
     monkeypatch.setattr(api, "optimize_model", seen)
     assert main(["optimize", str(net), "--target", "cpu", "--out", str(tmp_path / "out")]) == ExitCode.NO_IMPROVEMENT
     assert "onnxruntime runs Conv faster" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("attributes", "stays"),
+    [
+        ("kernel_shape = [4, 4], strides = [4, 4]", False),
+        ("kernel_shape = [2, 4], strides = [3, 4]", False),
+        ("kernel_shape = [4, 4], strides = [2, 4]", True),
+        ("kernel_shape = [4, 4], strides = [4, 4], pads = [1, 1, 1, 1]", True),
+        ('kernel_shape = [4, 4], strides = [4, 4], auto_pad = "SAME_UPPER"', True),
+        ("kernel_shape = [4, 4], strides = [4, 4], group = 3", True),
+        ("kernel_shape = [1, 1], strides = [1, 1]", True),
+        ("kernel_shape = [4, 4]", True),
+    ],
+)
+def test_patches_that_do_not_overlap_are_a_product_and_do_not_cut_a_model(attributes: str, stays: bool) -> None:
+    made = model(
+        f"(float[1, 3, 8, 8] x, float[8, c, h, w] k) => (float[1, 8, a, b] y) {{ y = Conv <{attributes}> (x, k) }}"
+    )
+    assert windowed(made.graph.node[0]) == stays
 
 
 def test_parts_are_for_the_cpu_and_against_onnxruntime(tmp_path: Path) -> None:
