@@ -136,14 +136,24 @@ def tools_of(
     )
 
 
-def bench_of(request: Request, tools: Tools, own: ExitStack) -> Bench | None:
-    """Where the program is timed, until the stack ends, its inputs begun to be drawn; None where nothing is timed."""
+def bench_of(request: Request, tools: Tools, own: ExitStack, *, trials: bool = True) -> Bench | None:
+    """Where the program is timed, until the stack ends; None where nothing is timed.
+
+    Where `trials` are timed, their inputs are begun to be drawn.
+    """
     platform = tools.platform
     if not isinstance(platform, Timed):
         return None
     bench = own.enter_context(closing(platform.bench(request.program, request.seed)))
-    bench.ahead()
+    if trials:
+        bench.ahead()
     return bench
+
+
+def begin_contest(request: Request, bench: Bench | None, tools: Tools) -> None:
+    """Begin to make ready what kernels will be compared with; they are checked meanwhile."""
+    if bench is not None and isinstance(tools.platform, Timed):
+        bench.begin(_baselines(request, tools.platform, tools)[0])
 
 
 def choice_of_search(request: Request, found: SearchResult, tools: Tools, folder: Path, bench: Bench | None) -> Choice:
@@ -202,8 +212,7 @@ def _choose(request: Request, chosen: list[Finalist], tools: Tools, bench: Bench
     platform, recorder = tools.platform, tools.recorder
     tuned = _tuned(request, chosen, bench, tools)
     with recorder.stage("check") as detail:
-        if bench is not None and isinstance(platform, Timed):
-            bench.begin(baselines_of(request, platform, tools)[0])
+        begin_contest(request, bench, tools)
         # A region meets no baseline by itself: the fastest of those that met each other is taken.
         wanted = CONFIRMED if bench is not None and request.baselines and not tools.time.finite else 1
         right = right_of(request, chosen, tuned, tools, wanted, SHORT_CASES if tools.time.finite else None)
@@ -451,7 +460,7 @@ def beside(
     return found
 
 
-def baselines_of(request: Request, platform: Timed, tools: Tools) -> tuple[list[Contender], dict[str, str]]:
+def _baselines(request: Request, platform: Timed, tools: Tools) -> tuple[list[Contender], dict[str, str]]:
     """What kernels are compared with, and why others are not."""
     wanted = tuple(b for b in request.baselines if b != "compile" or not tools.time.finite)
     found, missing = installed(request.program, platform.target, wanted, platform.thread_counts())
@@ -472,7 +481,7 @@ def confirmed(
     platform = tools.platform
     assert isinstance(platform, Timed)
     threads = platform.thread_counts()
-    found, missing = baselines_of(request, platform, tools)
+    found, missing = _baselines(request, platform, tools)
     if not found and len(right) == 1:
         return choice
     kernels = []

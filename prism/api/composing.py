@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from prism.api.choosing import (
     ESTIMATED_BASELINE,
     RoundsWorseError,
     Tools,
-    baselines_of,
+    begin_contest,
     bench_of,
     beside,
     by_model,
@@ -41,7 +41,7 @@ from prism.instantiate.machine_load import others_now
 from prism.instantiate.measure import Bench
 from prism.instantiate.options import options_of
 from prism.instantiate.study import Candidate, TuneResult
-from prism.platforms.platform import Estimated, Timed
+from prism.platforms.platform import Estimated
 from prism.process.deadline import OutOfTimeError
 from prism.program.region import Region
 from prism.sgraph.show import key
@@ -187,12 +187,9 @@ def _composed(
     picks = [choices[r.canonical.key] for r in searches.regions]
     platform = tools.platform
     with ExitStack() as own:
-        bench = None
-        if isinstance(platform, Timed):
-            bench = own.enter_context(closing(platform.bench(program, request.seed)))
+        bench = bench_of(request, tools, own, trials=False)
         with recorder.stage("composition") as detail:
-            if bench is not None and isinstance(platform, Timed):
-                bench.begin(baselines_of(request, platform, tools)[0])
+            begin_contest(request, bench, tools)
             whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
             sgraph, config = whole.proved.sgraph, whole.best.config
             found = searches.result(whole.proved)

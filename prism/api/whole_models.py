@@ -84,6 +84,8 @@ MADE = 0.75
 """The share of the time that islands may take: comparing and timing the whole needs the rest,"""
 WHOLE_S = 24.0
 """but no more than this, on two cores: seconds, of 12 to 20 that it takes (measured)."""
+ALONE = "model_on_one.py"
+"""The module, while both are timed, whose rest runs on one thread."""
 ISLAND_MATCHES = 1
 """How often an island meets onnxruntime by itself: what is told in the end is how the whole model does."""
 ISLAND_S = 25.0
@@ -326,8 +328,7 @@ class Run:
             sets = candidates(islands)
             if not sets:
                 raise self._nothing(islands)
-            ways = [(chosen, alone) for chosen in sets for alone in self._ways(chosen)]
-            wholes = [self._whole(islands, *way, Path(place) / f"whole_{n}") for n, way in enumerate(ways)]
+            wholes = [w for n, s in enumerate(sets) for w in self._wholes(islands, s, Path(place) / f"whole_{n}")]
             self._compared(given, wholes[0], stock, plain)
             found, best = self._timed(given, wholes, stock, plain)
             if best:
@@ -345,7 +346,8 @@ class Run:
                 fix="keep the model as it is, or tune at other shapes (--shape); --anew times again"
                 + ("; or give it more time (--budget): islands had none" if any(m.ended for m in islands) else ""),
             )
-        files = self._assembled(islands, wholes[best].chosen, wholes[best].alone)
+        files, steps = self._laid_out(islands, wholes[best].chosen)
+        files[MODULE] = self._module(steps, wholes[best].alone)
         return report, files | render_model(report, files)
 
     def _stock(self, *, optimised: bool = True) -> Stock:
@@ -511,25 +513,37 @@ class Run:
             else "keep the model as it is; prism show says what every part holds",
         )
 
-    def _ways(self, chosen: frozenset[str]) -> tuple[bool, ...]:
-        """Whether what stays beside these islands runs on one thread: no, or both are tried.
+    def _wholes(self, islands: Sequence[_Made], chosen: frozenset[str], folder: Path) -> list[_Whole]:
+        """The model with the chosen islands, in a folder, with what stays on all threads, and on one where both may be.
 
         Where threads of two runtimes take turns, each finds processors taken by those of the other, which still spin.
+        Only one set's files are held at a time.
         """
-        mixed = any(not part.island for part in self.parts.parts(chosen))
-        return (False, True) if mixed and max(self.platform.thread_counts()) > 1 else (False,)
-
-    def _whole(self, islands: Sequence[_Made], chosen: frozenset[str], alone: bool, folder: Path) -> _Whole:
-        """The model with the chosen islands, laid out in a folder; only one set's files are held at a time."""
-        names = {}
-        for name, data in self._assembled(islands, chosen, alone).items():
+        files, steps = self._laid_out(islands, chosen)
+        mixed = not all(s.function for s in steps) and max(self.platform.thread_counts()) > 1
+        modules = {alone: self._module(steps, alone) for alone in ((False, True) if mixed else (False,))}
+        for name, data in (files | {ALONE if alone else MODULE: text for alone, text in modules.items()}).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(data)
-            names[name] = hashlib.sha256(data).hexdigest()
-        return _Whole(chosen, folder / MODULE, names, alone)
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        return [
+            _Whole(
+                chosen,
+                folder / (ALONE if alone else MODULE),
+                digests | {MODULE: hashlib.sha256(text).hexdigest()},
+                alone,
+            )
+            for alone, text in modules.items()
+        ]
 
-    def _assembled(self, islands: Sequence[_Made], chosen: frozenset[str], alone: bool) -> dict[str, bytes]:
-        """The files of the folder, but for those that tell of it."""
+    def _module(self, steps: Sequence[Step], alone: bool) -> bytes:
+        """The model's module; `alone` says whether what stays runs on one thread."""
+        inputs, outputs = ([p.name for p in ports] for ports in (self.parts.inputs, self.parts.outputs))
+        steps = [s if s.function else replace(s, threads=int(alone)) for s in steps]
+        return assembled_text(self.path.stem, inputs, outputs, steps).encode()
+
+    def _laid_out(self, islands: Sequence[_Made], chosen: frozenset[str]) -> tuple[dict[str, bytes], list[Step]]:
+        """The files of the folder, but for its module and those that tell of it; and the module's steps."""
         files: dict[str, bytes] = {STOCK: self.parts.with_functions(chosen)}
         by_name = {m.report.name: m for m in islands}
         steps: list[Step] = []
@@ -537,7 +551,7 @@ class Run:
             takes, gives = (tuple(p.name for p in ports) for ports in (part.inputs, part.outputs))
             if not part.island:
                 files[f"{part.name}.onnx"] = part.data
-                steps.append(Step(f"{part.name}.onnx", takes, gives, threads=int(alone)))
+                steps.append(Step(f"{part.name}.onnx", takes, gives))
                 continue
             made = by_name[part.name]
             assert made.kernels is not None
@@ -550,11 +564,9 @@ class Run:
                 file = f"{part.name}.{WEIGHTS_NAME}"
                 files[file] = weights_bytes(made.program) or b""
             steps.append(_step(made, by_name[made.report.same_as or part.name], takes, gives, file))
-        inputs, outputs = ([p.name for p in ports] for ports in (self.parts.inputs, self.parts.outputs))
-        files[MODULE] = assembled_text(self.path.stem, inputs, outputs, steps).encode()
         if consecutive(steps):
             files[TOGETHER] = TOGETHER_TEXT.encode()
-        return files
+        return files, steps
 
     def _bench(self, arrays: Mapping[str, np.ndarray], key: str, stock: Stock, plain: Stock) -> ModelBench:
         return ModelBench(

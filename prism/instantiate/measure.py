@@ -395,7 +395,7 @@ class Bench(Arena):
 
         start = time.perf_counter()
         given = eager(self.program, plain=True)(*(tensors[t.name] for t in self.program.inputs))
-        half = any(t.dtype.is_float and t.dtype.bytes == 2 for t in self.program.inputs)
+        half = any(t.dtype.is_half for t in self.program.inputs)
         self._eager_s = (time.perf_counter() - start) * (SLOW_HALVES if half else 1.0)
         exact = oracle_of(self.program, {n: t.to(torch.float64).numpy() for n, t in tensors.items()})
         return [(exact[n], g.to(torch.float64).numpy()) for n, g in zip(self.program.outputs, given, strict=True)]

@@ -274,7 +274,7 @@ def contest(
             for n, found in zip(running, interleave(turns, min(rest, BLOCK)), strict=True):
                 samples[n] += itertools.chain.from_iterable(found)
             rest -= BLOCK
-            if count > BLOCK and not crowded and _known(samples, sides):
+            if rest > 0 and not crowded and _known(samples, sides):
                 break
     return samples
 

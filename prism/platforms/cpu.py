@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.backends.cpu.backend import CppBackend
-from prism.backends.cpu.build import COMPILE_LIMIT_S, PRODUCTS_FOLDER, check_compiler, products_folder, products_of
+from prism.backends.cpu.build import COMPILE_LIMIT_S, check_compiler, products_folder, products_of
 from prism.backends.cpu.kernel import TENSOR_TYPES
 from prism.backends.cpu.machine import Machine, describe
+from prism.backends.cpu.support import PRODUCTS_FOLDER
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, multicore

@@ -22,6 +22,7 @@ from typing import Any
 
 from prism.backends.cpu import build
 from prism.backends.cpu.backend import CppBackend
+from prism.backends.cpu.support import PRODUCTS_FOLDER
 from prism.backends.interleave import interleave
 from prism.backends.poison import Framed
 from prism.backends.tensors import save
@@ -180,13 +181,13 @@ def run_module(request: Request) -> Answer:
 
     inputs = [torch.load(path) for path in request["inputs"]]
     framed = Framed(request["outputs"], "cpu")
-    products = os.environ.get(build.PRODUCTS_FOLDER)
+    products = os.environ.get(PRODUCTS_FOLDER)
     if not request.get("quick"):
-        os.environ.pop(build.PRODUCTS_FOLDER, None)  # what its user will run is compiled as one
+        os.environ.pop(PRODUCTS_FOLDER, None)  # what its user will run is compiled as one
     try:
         CppBackend(threads()).run(Path(request["module"]), Config.decode(request["config"]), inputs, framed.outputs)
     finally:
-        os.environ.update({} if products is None else {build.PRODUCTS_FOLDER: products})
+        os.environ.update({} if products is None else {PRODUCTS_FOLDER: products})
     return framed.answer(request["results"])
 
 

@@ -23,8 +23,6 @@ COMPILE_LIMIT_S = 60.0
 """A compiler that takes longer hangs, or the tile is far too large to unroll."""
 PROBE_LIMIT_S = 20.0
 """A compiler that takes longer for a function of one line hangs."""
-PRODUCTS_FOLDER = "PRISM_CPP_PRODUCTS"
-"""The variable that says where products are which were compiled apart; see `support.compile_source`."""
 _PARTS = ("core", "product", "halves", "apart")
 """The support code that products which are compiled apart are made of."""
 

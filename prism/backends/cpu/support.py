@@ -12,6 +12,8 @@ FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-mat
 MANY = 32
 # How a source says which products it calls, each a function that may be compiled apart.
 PRODUCTS = "// products: "
+# The variable that names a folder with products that were compiled apart.
+PRODUCTS_FOLDER = "PRISM_CPP_PRODUCTS"
 # What a compiler is asked for that takes too long: products and sums are still made one instruction.
 LESS = ("-O1", "-fexpensive-optimizations")
 # What a compiler or machine may not have, the best first.
@@ -114,7 +116,7 @@ def compile_source(
     defines = [f"-DPRISM_{name}={int(value)}" for name, value in sorted(constants.items())]
     compiler = find_compiler()
     text = sources_of(main)
-    objects = linked(text, os.environ.get("PRISM_CPP_PRODUCTS", "") if products is None else products)
+    objects = linked(text, os.environ.get(PRODUCTS_FOLDER, "") if products is None else products)
     if objects:
         defines.append("-DPRISM_APART")
     key = hashlib.sha256(

@@ -23,7 +23,7 @@ from onnx.reference import ReferenceEvaluator
 
 from prism.errors import PrismError
 from prism.frontend.onnx import contrib
-from prism.frontend.onnx.graph import OnnxValue
+from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue
 from prism.frontend.onnx.reference_runtime import ReferenceRuntime
 from prism.program import conformance, example_draws, extents
 from prism.program.arrays import numpy_type
@@ -343,7 +343,7 @@ class _Runtime:
     ) -> dict[str, np.ndarray] | None:
         """A node's results by onnxruntime; of one that onnx does not know, in a process of its own."""
         model = self.reading.model
-        if node.domain in ("", "ai.onnx"):
+        if node.domain in MAIN_DOMAINS:
             return _onnxruntime(model, node, given, lift=lift)
         made = self.reference.run(_alone(model, node, given, lift=lift).SerializeToString(), given)
         return None if made is None else dict(zip([o for o in node.output if o], made, strict=True))

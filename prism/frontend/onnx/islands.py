@@ -30,7 +30,7 @@ from prism.errors import FaultyModelError, ModelError, PrismError, UnsupportedEr
 from prism.frontend.onnx import contrib, reader
 from prism.frontend.onnx.dtypes import element_type
 from prism.frontend.onnx.functions import nodes_within
-from prism.frontend.onnx.graph import OnnxValue, identifier
+from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue, identifier
 from prism.frontend.onnx.inference import Inference
 from prism.program.extents import Extent, is_static, symbol
 from prism.program.nodes import DType, Reduce, walk
@@ -56,11 +56,11 @@ written for each element, and onnxruntime through it once."""
 def left(path: Path) -> tuple[str, ...]:
     """The operators of a model that stay although they are read, each once, or may."""
     nodes = onnx.load(path, load_external_data=False).graph.node
-    return tuple(dict.fromkeys(n.op_type for n in nodes if windowed(n) or (_own(n) and n.op_type in LEFT_BY_DATA)))
-
-
-def _own(proto: onnx.NodeProto) -> bool:
-    return proto.domain in ("", "ai.onnx")
+    return tuple(
+        dict.fromkeys(
+            n.op_type for n in nodes if windowed(n) or (n.domain in MAIN_DOMAINS and n.op_type in LEFT_BY_DATA)
+        )
+    )
 
 
 def windowed(proto: onnx.NodeProto) -> bool:
@@ -70,7 +70,7 @@ def windowed(proto: onnx.NodeProto) -> bool:
     takes what onnxruntime takes (306 µs, and torch 314, measured), and what stays cuts a model in parts. One of single
     points stays: it comes between others, which onnxruntime runs in a layout of their own.
     """
-    if not _own(proto) or proto.op_type not in LEFT:
+    if proto.domain not in MAIN_DOMAINS or proto.op_type not in LEFT:
         return False
     given = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
     kernel, strides = given.get("kernel_shape", ()), given.get("strides", ())

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx.functions import nodes_within
+from prism.frontend.onnx.graph import MAIN_DOMAINS
 
 MAX_DENSE = 2**31 - 1
 """The most bytes that a sparse tensor may have when it is written out: what a tensor in a model may have at all."""
@@ -27,7 +28,7 @@ def dense(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
         ModelError: the places of elements are not ones of the tensor.
         UnsupportedError: it would be too large.
     """
-    constants = [n for n in model.graph.node if n.op_type == "Constant" and n.domain in ("", "ai.onnx")]
+    constants = [n for n in model.graph.node if n.op_type == "Constant" and n.domain in MAIN_DOMAINS]
     if not model.graph.sparse_initializer and not any(_is_sparse(a) for n in constants for a in n.attribute):
         return model
     made = onnx.ModelProto()
@@ -36,7 +37,7 @@ def dense(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     del made.graph.sparse_initializer[:]
     for node in made.graph.node:
         for a in node.attribute:
-            if _is_sparse(a) and node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            if _is_sparse(a) and node.op_type == "Constant" and node.domain in MAIN_DOMAINS:
                 tensor = _written_out(a.sparse_tensor, a.sparse_tensor.values.name, name)
                 a.CopyFrom(helper.make_attribute("value", tensor))
     return made
