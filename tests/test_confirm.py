@@ -149,6 +149,7 @@ def test_of_a_cpp_compiler_that_failed_the_reason_is_told_and_not_the_command(mo
         + 80 * "-O3 "
         + "\n\nOutput:\nIn file x.cpp\nld: cannot find -ltorch\n\nSet A=1\n"
     )
+    monkeypatch.setattr(torch, "__file__", "/models/torch/__init__.py")  # this checkout's own may have a space
     assert why_not_compiled(RuntimeError(text)) == "C++ compile error: ld: cannot find -ltorch"
     assert why_not_compiled(ValueError("no graph")) == "ValueError: no graph"
     monkeypatch.setattr(torch, "__file__", "/my models/torch/__init__.py")
