@@ -294,6 +294,9 @@ def user_environment(cache: Path | None = None) -> dict[str, str]:
     """The environment of a child that times what a user would run: the user's own, and a cache for torch's compiler."""
     env = child_environment(TRITON_INTERPRET=None, **_compiled(cache))
     env.setdefault("TORCHINDUCTOR_CACHE_DIR", str((cache or cache_root()) / "inductor"))
+    # Otherwise it compiles a program for each vector instruction set that the processor has, 9 s in all, to find
+    # compilers that know none of them (gcc 7): these compile no kernel of prism's either.
+    env.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
     return env
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from prism.program.arrays import Array, NumpyArrays
+from prism.program.arrays import NUMPY, Array, NumpyArrays
 
 
 class AnnihilatingArrays(NumpyArrays):
@@ -26,17 +26,27 @@ class AnnihilatingArrays(NumpyArrays):
 
     def matmul(self, a: Array, b: Array) -> Array:
         """See Arrays."""
-        if self.all_finite(a) and self.all_finite(b):
+        odd = _odd(a, -1) | _odd(b, -2)
+        if not odd.any():
             return np.matmul(a, b)
         found = np.matmul(_finite(a), _finite(b))
-        up, down = _infinite(a, b), _infinite(a, -b)
-        lost = _count(np.isnan(a), np.not_equal(b, 0)) + _count(np.not_equal(a, 0), np.isnan(b))
+        # What is not finite stands at few places of what is summed over: the terms of these are counted by kind.
+        left, right = a[..., :, odd], b[..., odd, :]
+        up, down = _infinite(left, right), _infinite(left, -right)
+        lost = _count(np.isnan(left), np.not_equal(right, 0)) + _count(np.not_equal(left, 0), np.isnan(right))
         found = np.where(up > 0, np.inf, np.where(down > 0, -np.inf, found))
         return np.where((lost > 0) | ((up > 0) & (down > 0)), np.nan, found)
 
 
+def _odd(a: Array, dim: int) -> Array:
+    """The places along a dimension at which an element is not finite."""
+    if NUMPY.all_finite(a):
+        return np.zeros(a.shape[dim], dtype=bool)
+    return ~np.isfinite(a).all(axis=tuple(n for n in range(a.ndim) if n != dim % a.ndim))
+
+
 def _finite(a: Array) -> Array:
-    return np.where(np.isfinite(a), a, 0.0)
+    return a if NUMPY.all_finite(a) else np.where(np.isfinite(a), a, 0.0)
 
 
 def _infinite(a: Array, b: Array) -> Array:

@@ -202,7 +202,9 @@ class NumpyArrays:
 
     def all_finite(self, array: Array) -> bool:
         """See Arrays."""
-        return bool(np.isfinite(array).all())
+        # A sum that is finite is of finite numbers, and sooner there; one that is not may have overflowed.
+        with np.errstate(all="ignore"):
+            return bool(np.isfinite(np.sum(array)) or np.isfinite(array).all())
 
     def stack(self, arrays: Sequence[Array]) -> Array:
         """See Arrays."""

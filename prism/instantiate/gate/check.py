@@ -462,13 +462,15 @@ def _without_non_finite(program: Program, inputs: Mapping[str, np.ndarray]) -> d
     of it where 0 times anything is 0, as masks and paddings are not read.
     """
     from prism.program.annihilating import ANNIHILATING
+    from prism.program.arrays import NUMPY
     from prism.program.evaluate import evaluate as oracle_of
 
-    if all(np.isfinite(x).all() for x in inputs.values()):
+    odd = [name for name, x in inputs.items() if not NUMPY.all_finite(x)]
+    if not odd:
         return {}
     one, other = (
-        oracle_of(program, {name: np.where(np.isfinite(x), x, number) for name, x in inputs.items()})
-        for number in (1.0, -2.0)
+        oracle_of(program, {**inputs, **{name: np.where(np.isfinite(inputs[name]), inputs[name], n) for name in odd}})
+        for n in (1.0, -2.0)
     )
     skipped = oracle_of(program, inputs, ANNIHILATING)
     return {name: np.where(one[name] == other[name], one[name], skipped[name]) for name in program.outputs}

@@ -20,12 +20,21 @@ from prism.program.nodes import DType, Expr, Program, Read, Tensor, walk
 Draw = Callable[[np.random.Generator, tuple[int, ...], DType], np.ndarray]
 
 
+def _drawn_as(dtype: DType) -> type[np.floating[Any]]:
+    """What numbers are drawn as: in single precision in half of the time, which is most of a case of large weights."""
+    return np.float64 if dtype is DType.FLOAT64 else np.float32
+
+
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    return rng.standard_normal(shape)
+    return np.asarray(rng.standard_normal(shape, _drawn_as(dtype)))
+
+
+def _positive(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    return np.asarray(0.5 + rng.random(shape, _drawn_as(dtype)))
 
 
 def _outlier_channel(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    x = rng.standard_normal(shape)
+    x = _normal(rng, shape, dtype)
     if x.ndim:
         x[..., int(rng.integers(shape[-1]))] *= 100.0
     return x
@@ -33,21 +42,21 @@ def _outlier_channel(rng: np.random.Generator, shape: tuple[int, ...], dtype: DT
 
 def _subnormals(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     # Half of float16's numbers below 6.1e-5 are, and of the other types' those below 1.2e-38.
-    return (1e-6 if dtype is DType.FLOAT16 else 1e-40) * rng.standard_normal(shape)
+    return (1e-6 if dtype is DType.FLOAT16 else 1e-40) * _normal(rng, shape, dtype)
 
 
 def _equal_rows(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    row = rng.standard_normal(shape[-1:])
+    row = _normal(rng, shape[-1:], dtype)
     return np.broadcast_to(row, shape).copy()
 
 
 def _zeros(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    return np.copysign(0.0, rng.standard_normal(shape))
+    return np.asarray(np.copysign(0.0, _normal(rng, shape, dtype)))
 
 
-def _some(rng: np.random.Generator, shape: tuple[int, ...], odd: tuple[float, ...]) -> np.ndarray:
+def _some(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, odd: tuple[float, ...]) -> np.ndarray:
     """Ordinary numbers but for one element of each kind, in rows of their own where there are so many."""
-    x = rng.standard_normal(shape)
+    x = _normal(rng, shape, dtype)
     rows = x.reshape(-1, shape[-1]) if x.ndim else x.reshape(1, 1)
     for n, row in enumerate(rng.permutation(len(rows))[: len(odd)]):
         rows[row, int(rng.integers(rows.shape[1]))] = odd[n]
@@ -55,7 +64,7 @@ def _some(rng: np.random.Generator, shape: tuple[int, ...], odd: tuple[float, ..
 
 
 def _masked_row(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    x = rng.standard_normal(shape)
+    x = _normal(rng, shape, dtype)
     rows = x.reshape(-1, shape[-1]) if x.ndim else x.reshape(1, 1)
     rows[int(rng.integers(len(rows)))] = -np.inf
     return x
@@ -64,18 +73,18 @@ def _masked_row(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) 
 DRAWS: Mapping[str, Draw] = MappingProxyType(
     {
         "normal": _normal,
-        "log-normal": lambda rng, shape, dtype: rng.lognormal(0.0, 1.0, shape),
-        "positive": lambda rng, shape, dtype: rng.uniform(0.5, 1.5, shape),
-        "large": lambda rng, shape, dtype: 1e3 * rng.standard_normal(shape),
-        "small": lambda rng, shape, dtype: 1e-3 * rng.standard_normal(shape),
-        "large mean": lambda rng, shape, dtype: 1e3 + rng.standard_normal(shape),
+        "log-normal": lambda rng, shape, dtype: np.exp(_normal(rng, shape, dtype)),
+        "positive": _positive,
+        "large": lambda rng, shape, dtype: 1e3 * _normal(rng, shape, dtype),
+        "small": lambda rng, shape, dtype: 1e-3 * _normal(rng, shape, dtype),
+        "large mean": lambda rng, shape, dtype: 1e3 + _normal(rng, shape, dtype),
         "outlier channel": _outlier_channel,
         "subnormals": _subnormals,
         "equal rows": _equal_rows,
         "masked row": _masked_row,
         "zeros": _zeros,
-        "infinities": lambda rng, shape, dtype: _some(rng, shape, (np.inf, -np.inf)),
-        "not a number": lambda rng, shape, dtype: _some(rng, shape, (np.nan,)),
+        "infinities": lambda rng, shape, dtype: _some(rng, shape, dtype, (np.inf, -np.inf)),
+        "not a number": lambda rng, shape, dtype: _some(rng, shape, dtype, (np.nan,)),
     }
 )
 """By name, how an input is drawn: `normal` is the ordinary one, and after `positive` come the adversarial ones."""
