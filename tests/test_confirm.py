@@ -418,8 +418,10 @@ def test_the_child_of_a_contest_is_begun_while_something_else_is_done() -> None:
         assert asked["contenders"] == met["contenders"][:2]
         bench.contest([*EAGER, kernel("k")], 5, 1.0)
         assert len(children) == 2, "a contest has a child of its own"
-        bench.begin(EAGER)
-    assert [c._child.closed for c in children] == [True] * 3, "also that of a contest that is not to be"
+        bench.begin(EAGER, contests=2)
+        bench.contest([*EAGER, kernel("k")], 5, 1.0)
+        assert len(children) == 4, "the next two have theirs"
+    assert [c._child.closed for c in children] == [True] * 4, "also that of a contest that is not to be"
 
 
 def test_without_any_baseline_that_can_be_timed_there_is_an_error() -> None:

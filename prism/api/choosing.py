@@ -32,8 +32,8 @@ from prism.errors import (
 )
 from prism.events import CheckSummary, Recorder
 from prism.instantiate.cache import Cache, Store, version_of
+from prism.instantiate.confirm import LEAST_MATCHES, confirm, installed
 from prism.instantiate.confirm import NAMES as BASELINES
-from prism.instantiate.confirm import confirm, installed
 from prism.instantiate.gate.check import Drawn, KernelRunner, check_given, check_module
 from prism.instantiate.gate.plan import plan_cases
 from prism.instantiate.lock import program_hash, versions
@@ -153,7 +153,8 @@ def bench_of(request: Request, tools: Tools, own: ExitStack, *, trials: bool = T
 def begin_contest(request: Request, bench: Bench | None, tools: Tools) -> None:
     """Begin to make ready what kernels will be compared with; they are checked meanwhile."""
     if bench is not None and isinstance(tools.platform, Timed):
-        bench.begin(_baselines(request, tools.platform, tools)[0])
+        contests = 1 if tools.time.finite else min(LEAST_MATCHES, request.matches)
+        bench.begin(_baselines(request, tools.platform, tools)[0], contests)
 
 
 def choice_of_search(request: Request, found: SearchResult, tools: Tools, folder: Path, bench: Bench | None) -> Choice:

@@ -53,7 +53,9 @@ AGREE = 1.2
 FAR = 1.5
 """Matches that are won by more than this, and nothing else ran, need not agree by how much."""
 MATCHES = 4
-"""Matches at most, of what is told; two at least."""
+"""Matches at most, of what is told;"""
+LEAST_MATCHES = 2
+"""and at least, of a win or a loss alike."""
 WITHIN = "within"
 """Of what is stored: the seconds that the run was given which cut it short."""
 WORTH = 1.02
@@ -228,7 +230,7 @@ def _matches(
         c for c in contenders if (c.side, c.name, c.threads) in near and (c.side == BASELINE or c.name == kernel.name)
     ]
     found = [first]
-    while len(found) < most and (len(found) == 1 or not settled(found)):
+    while len(found) < most and (len(found) < LEAST_MATCHES or not settled(found)):
         times = LONGER if _doubtful(first) and max(m.ratio for m in found) > INCREDIBLE else 1
         try:
             with until.limited():

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
@@ -189,9 +190,8 @@ class Arena(ABC):
         self._worker = worker
         self._arena = arena
         self._eager_s = 0.0
-        self._next: Worker | None = None
+        self._children: deque[tuple[Worker, Future[Reply]]] = deque()
         self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prism-arena")
-        self._prepared: Future[Reply] | None = None
         self._begun: Future[None] | None = None
         self._closing = False
 
@@ -262,17 +262,19 @@ class Arena(ABC):
             timed[n] = again.timed[place] if isinstance(again, Match) else Timed(name, None, *again)
         return Match(tuple(timed), again.load if isinstance(again, Match) else None)
 
-    def begin(self, contenders: Sequence[Contender]) -> None:
-        """Start the next contest's child, and let it make these contenders ready while something else is done.
+    def begin(self, contenders: Sequence[Contender], contests: int = 1) -> None:
+        """Start the next contests' children, and let them make these contenders ready while something else is done.
 
-        That takes longer than what is timed: torch's compiler alone takes many seconds.
+        That takes longer than what is timed: torch's compiler alone takes many seconds. They do so one after the other,
+        and the second finds what the first compiled.
         """
-        if self._arena is None or self._next is not None or not contenders:
+        if self._arena is None or self._children or not contenders:
             return
         self._ready()
-        self._next = self._arena()
         request = self._request(contenders, 0) | {"prepare": True}
-        self._prepared = self._preparing.submit(self._next.ask, request, self._limit_s(contenders))
+        for _ in range(contests):
+            child = self._arena()
+            self._children.append((child, self._preparing.submit(child.ask, request, self._limit_s(contenders))))
 
     def ahead(self) -> None:
         """Begin to draw the inputs, and to work out what is right for them, and let the trials' child read them.
@@ -296,11 +298,11 @@ class Arena(ABC):
     def close(self) -> None:
         """Kill a child that was begun for a contest which is not to be."""
         self._closing = True
-        if self._next is not None:
-            self._next.interrupt()
+        for child, _ in self._children:
+            child.interrupt()
         self._preparing.shutdown(wait=True, cancel_futures=True)
-        if self._next is not None:
-            self._next.close()
+        for child, _ in self._children:
+            child.close()
 
     def _limit_s(self, contenders: Sequence[Contender]) -> float:
         """How long a child may take to make these ready, and to time them shortly."""
@@ -321,10 +323,9 @@ class Arena(ABC):
             self._worker.kill()
             reply = self._worker.ask(request, limit)
         else:
-            if self._prepared is not None:
-                wait([self._prepared])  # whatever came of it: what is not ready is made so again
-            begun, self._next, self._prepared = self._next, None, None
-            with closing(begun or self._arena()) as worker:
+            # Of all of them, as nothing else may run; whatever came of it: what is not ready is made so again.
+            wait([prepared for _, prepared in self._children])
+            with closing(self._children.popleft()[0] if self._children else self._arena()) as worker:
                 reply = worker.ask(request, limit)
         if reply.ending is not Ending.ANSWERED or reply.answer.get("error"):
             lost = Failure.HANG if reply.ending is Ending.HANG else Failure.CRASH
