@@ -204,6 +204,30 @@ def test_what_nothing_is_better_for_runs_as_it_did(
     ]
 
 
+def test_islands_are_one_where_their_programs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A constant's last digits and a type in between tell them apart."""
+    made: list[str] = []
+
+    def none(program: Any, **options: Any) -> Any:
+        made.append(str(program))
+        raise NoImprovementError("nothing is better")
+
+    monkeypatch.setattr(compiling, "optimize", none)
+    kernels = compiling.Kernels({"target": "cpu"})
+    x, ids = torch.randn(8), torch.arange(8, dtype=torch.int32)
+    for function, given, many in (
+        (lambda x: torch.exp(x) * 1.0000001, x, 1),
+        (lambda x: x.exp() * 1.0000001, x, 1),
+        (lambda x: torch.exp(x) * 1.0000002, x, 2),
+        (lambda x: x + 1000001, ids, 3),
+        (lambda x: x + 1000002, ids, 4),
+        (lambda x: x.to(torch.float32) * 2, ids, 5),
+        (lambda x: x.to(torch.float16) * 2, ids, 6),
+    ):
+        kernels.of(function, [given])
+        assert len(made) == many, made
+
+
 def test_a_bug_of_prisms_leaves_what_was(faster: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any, **options: Any) -> Any:
         raise ZeroDivisionError("one of ours")

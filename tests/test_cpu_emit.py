@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,7 @@ import torch
 from cpu_batch import load
 from quick import slow_but
 from sgraph_samples import BF16, F32, Sample
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from prism.backends.cpu import build, machine
 from prism.backends.cpu.backend import CppBackend
@@ -227,6 +229,19 @@ def test_what_requires_a_gradient_is_not_silently_detached(module: ModuleType) -
     with torch.no_grad():
         got = module.rmsnorm_linear(x, g, w)
     torch.testing.assert_close(got, module.rmsnorm_linear(x, g.detach(), w))
+
+
+@compiled
+def test_tensors_without_memory_are_refused_and_not_read(module: ModuleType) -> None:
+    """Kernels would read address 0."""
+    given = [torch.from_numpy(a) for a in inputs()]
+    with FakeTensorMode() as mode, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of who asks where they are
+        fake = [mode.from_tensor(t) for t in given]
+        with pytest.raises(ValueError, match=r"no memory .* call torch_op\(\)"):
+            module.rmsnorm_linear(*fake)
+    with pytest.raises(ValueError, match=r"no memory .* call torch_op\(\)"):
+        torch.vmap(lambda x: module.rmsnorm_linear(x, *given[1:]))(given[0][None])
 
 
 @compiled

@@ -18,6 +18,7 @@ from prism.instantiate.lock import make_lock, program_hash
 from prism.program import build
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
+from prism.program.region import canonical
 from prism.report.records import from_json, to_json
 from prism.sgraph.config import CORE, Config
 
@@ -58,6 +59,18 @@ def test_a_record_survives_the_disk_and_gives_the_choice_back() -> None:
 def test_programs_are_told_apart() -> None:
     other = replace(PROGRAM, ranges={"seq": SymbolRange(1, 2, 1)})
     assert program_hash(other) != program_hash(PROGRAM)
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.1, 0.1 + 2.0**-56), (1000001.0, 1000002.0), (1e300, 1.0000001e300)])
+def test_a_constants_last_digits_are_part_of_what_a_program_is(one: float, other: float) -> None:
+    """Searches are stored by the hash, and regions of one key share theirs."""
+    (y,) = PROGRAM.definitions
+    first, second = (
+        replace(PROGRAM, definitions=(replace(y, expr=build.mul(build.const(c), build.read("x", AXIS))),))
+        for c in (one, other)
+    )
+    assert program_hash(first) != program_hash(second)
+    assert canonical(first).key != canonical(second).key
     half = replace(PROGRAM, definitions=(replace(PROGRAM.definitions[0], dtype=DType.FLOAT16),))
     assert program_hash(half) != program_hash(PROGRAM)
 

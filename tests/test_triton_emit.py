@@ -270,13 +270,23 @@ def test_wrong_arguments_are_refused(
         interpreter.run(InterpretJob(right.module, right.entry, arrays, dtypes, right.config))
 
 
-def test_what_requires_a_gradient_is_not_silently_detached(interpreter: InterpreterPool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("x, w.requires_grad_()", "w requires a gradient, which these kernels do not compute"),
+        ("x.to('meta'), w.to('meta')", "x has no memory that kernels can read"),
+    ],
+)
+def test_what_kernels_cannot_take_is_refused(
+    interpreter: InterpreterPool, tmp_path: Path, given: str, message: str
+) -> None:
+    """A gradient is not dropped in silence, and address 0 is not read."""
     sample = samples.matmul()
     path = tmp_path / "learning.py"
-    learning = "\n\ndef learning(x, w, *, config=None):\n    return matmul(x, w.requires_grad_(), config=config)\n"
+    learning = f"\n\ndef learning(x, w, *, config=None):\n    return matmul({given}, config=config)\n"
     source = emit_module(sample.sgraph, formula="f", configs={})
     path.write_text(source.text + learning)
-    with pytest.raises(BackendError, match="w requires a gradient, which these kernels do not compute"):
+    with pytest.raises(BackendError, match=message):
         interpreter.run(
             InterpretJob(
                 path,

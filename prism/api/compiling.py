@@ -26,6 +26,7 @@ from prism.api.loading import trace
 from prism.api.optimizing import optimize
 from prism.backends.protocol import load_function
 from prism.errors import PrismError, UsageError
+from prism.instantiate.lock import program_hash
 from prism.program.nodes import Program
 
 LOG = logging.getLogger("prism.compile")
@@ -128,7 +129,7 @@ class Kernels:
 
     Attributes:
         options: of `prism.optimize`.
-        outcomes: by target and the program's text: the layers of a model are one program.
+        outcomes: by target and the program's hash: the layers of a model are one program.
     """
 
     options: Mapping[str, Any]
@@ -142,7 +143,7 @@ class Kernels:
             program = trace(function, tensors, name="island")
         except PrismError as error:
             return Outcome(None, why=error.one_line())
-        key = f"{target}\n{program}"
+        key = f"{target} {program_hash(program)}"
         if key not in self.outcomes:
             self.outcomes[key] = self._made(program, {**self.options, "target": target})
         return self.outcomes[key]

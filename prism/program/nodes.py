@@ -29,7 +29,7 @@ from pathlib import Path
 
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.stated import Assumption
+from prism.program.stated import Assumption, shortest
 
 _NO_AXES: frozenset[Axis] = frozenset()
 
@@ -140,12 +140,15 @@ class Read(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Const(Expr):
-    """A number; booleans are 0 and 1, and infinities are allowed."""
+    """A number; booleans are 0 and 1, and infinities are allowed.
+
+    Its text has all of its digits: programs of one text are taken for one.
+    """
 
     value: float
 
     def __str__(self) -> str:
-        return f"{self.value:g}"
+        return shortest(self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Formula, Map, Position, Read, Reduce, free_axes, walk
+from prism.program.stated import shortest
 
 # How tightly an operation binds: the higher, the fewer parentheses.
 _CHOICE, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _SIGN, _ATOM = range(9)
@@ -29,6 +30,11 @@ def formula_lines(formula: Formula) -> list[str]:
     place = f"{formula.tensor.name}[{index}]" if formula.index else formula.tensor.name
     lines = [f"{place} = {printer.text(formula.expr)}"]
     return [*lines, *printer.definitions()]
+
+
+def _rounded(value: float) -> str:
+    """A number, of whose fraction six digits are enough for a reader."""
+    return shortest(value) if value.is_integer() else f"{value:.6g}"
 
 
 def formula_text(formula: Formula) -> str:
@@ -87,7 +93,7 @@ class _Printer:
     def _written(self, e: Expr) -> tuple[str, int]:
         match e:
             case Const(value):
-                return (f"{value:.6g}", _ATOM if value >= 0 else _SIGN)
+                return (_rounded(value), _ATOM if value >= 0 else _SIGN)
             case Position(index):
                 return str(index), _ATOM if len(index.terms) == 1 and index.offset == 0 else _SUM
             case Reduce(kind, axis, body):
@@ -139,7 +145,7 @@ class _Printer:
                 case Map("recip", (a,)) if factor not in self.names:
                     below.append(self.text(a, _SIGN))
                 case Const(value) if 0 < abs(value) < 1 and (1 / value).is_integer():
-                    below.append(f"{1 / value:.6g}")
+                    below.append(_rounded(1 / value))
                 case _:
                     above.append(self.text(factor, _SIGN))
         top = "*".join(above) or "1"

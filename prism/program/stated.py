@@ -141,20 +141,23 @@ class Assumption:
             return "in {0, 1}"
         if math.isfinite(self.low) and math.isfinite(self.high):
             ends = "(" if self.above else "[", ")" if self.below else "]"
-            said = [f"in {ends[0]}{_number(self.low)}, {_number(self.high)}{ends[1]}"]
+            said = [f"in {ends[0]}{shortest(self.low)}, {shortest(self.high)}{ends[1]}"]
         else:
-            said = [f"{'>' if self.above else '>='} {_number(self.low)}"] * math.isfinite(self.low)
-            said += [f"{'<' if self.below else '<='} {_number(self.high)}"] * math.isfinite(self.high)
+            said = [f"{'>' if self.above else '>='} {shortest(self.low)}"] * math.isfinite(self.low)
+            said += [f"{'<' if self.below else '<='} {shortest(self.high)}"] * math.isfinite(self.high)
         return " and ".join([*said, *(["!= 0"] * self.nonzero)]) or "finite"
 
 
-def _number(x: float) -> str:
+def shortest(x: float) -> str:
     """The number in as few digits as tell it from all others."""
-    return f"{x:g}" if float(f"{x:g}") == x else repr(x)
+    text = f"{x:g}"
+    if float(text) == x or x != x:
+        return text
+    return str(int(x)) if x.is_integer() and abs(x) < 1e16 else repr(x)
 
 
 POSITIVE = Assumption(low=0.0, above=True)
 """What every set of positive numbers is part of."""
 
 
-__all__ = ["POSITIVE", "Assumption", "Fact"]
+__all__ = ["POSITIVE", "Assumption", "Fact", "shortest"]

@@ -72,6 +72,13 @@ def _unreadable(name, tensor):
         )
 
 
+def _without_memory(cause=None):
+    raise ValueError(
+        "a tensor has no memory that kernels can read: torch traces or transforms the call (torch.func, torch.export, "
+        "FakeTensorMode), or it is of no dense kind; call torch_op() of this module there"
+    ) from cause
+
+
 def _expect(name, tensor, shape, dtype):
     """Refuse an argument of another rank, data type or shape; None stands for any length."""
     if not isinstance(tensor, np.ndarray):
@@ -261,7 +268,12 @@ def _call(config, tensors, buffers, lengths, threads, fixed=(), kept_bytes=()):
             known = _PLACES.get(id(t))
             addresses[n] = known[1] if known is not None and known[0]() is t else _address(t)
         else:
-            addresses[n] = t.data_ptr()
+            try:
+                addresses[n] = at = t.data_ptr()
+            except RuntimeError as error:
+                _without_memory(error)
+            if not at and t.numel():
+                _without_memory()
     sizes = (ctypes.c_int64 * len(lengths))(*lengths) if lengths else None
     prepared = None
     if fixed:

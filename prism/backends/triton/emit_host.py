@@ -25,7 +25,9 @@ RESERVED = frozenset(
 EXPECT = '''
 def _expect(name, tensor, shape, dtype):
     """Refuse an argument of another rank, data type or shape; None stands for any length."""
-    if type(tensor) is torch.Tensor and tensor.dtype == dtype and tensor.shape == shape and not tensor.requires_grad:
+    if type(tensor) is torch.Tensor and tensor.dtype == dtype and tensor.shape == shape and not (
+        tensor.requires_grad or tensor.is_meta
+    ):
         return
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{name} must be a torch.Tensor, not {type(tensor).__name__}")
@@ -40,6 +42,11 @@ def _expect(name, tensor, shape, dtype):
     if not fits:
         wanted = ", ".join("*" if n is None else str(n) for n in shape)
         raise ValueError(f"{name} must have the shape ({wanted}), not {tuple(tensor.shape)}")
+    if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
+        raise ValueError(
+            f"{name} has no memory that kernels can read: it is on meta, or torch traces the call; call torch_op() of "
+            "this module there"
+        )
 '''
 
 CHOOSE = '''
