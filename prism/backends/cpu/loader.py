@@ -82,9 +82,12 @@ def _without_memory(cause=None):
 def _expect(name, tensor, shape, dtype):
     """Refuse an argument of another rank, data type or shape; None stands for any length."""
     if not isinstance(tensor, np.ndarray):
-        if not hasattr(tensor, "data_ptr"):
-            raise ValueError(f"{name} must be a numpy array or a torch tensor, not {type(tensor).__name__}")
-        if not tensor.is_cpu or tensor.requires_grad:
+        try:
+            readable = tensor.is_cpu and not tensor.requires_grad
+        except AttributeError:
+            kind = type(tensor).__name__
+            raise ValueError(f"{name} must be a numpy array or a torch tensor, not {kind}") from None
+        if not readable:
             _unreadable(name, tensor)
     given = _SPELLED.get(tensor.dtype) or _dtype(tensor.dtype)
     # numpy has no bfloat16: ml_dtypes' is taken, and its bits as uint16.
@@ -186,10 +189,13 @@ def choose(sizes):
     return entries[-1]
 
 
+_VALUES = itemgetter(*SYMBOLS) if SYMBOLS else len
+
+
 def load(config):
     """The compiled function of a configuration: run(tensors, lengths, threads)."""
     symbols = config["symbols"]
-    key = tuple([symbols[name] for name in SYMBOLS])
+    key = _VALUES(symbols)
     found = _LOADED.get(key)
     if found is None:
         constants = {constant: symbols[name] for name, constant in SYMBOLS.items()}
@@ -214,9 +220,9 @@ def hold(tensors):
     """Say that these, a model's weights, stay as they are: what is made of them alone is kept, while they live."""
     _HELD.extend(weakref.ref(tensor) for tensor in tensors)
     for tensor in tensors:
-        if isinstance(tensor, np.ndarray):
-            _remember(tensor)
         if _dense(tensor) is tensor:
+            if isinstance(tensor, np.ndarray):
+                _remember(tensor)
             at = _address(tensor)
             _HELD_AT.add(at)
             weakref.finalize(tensor, _let_go, at).atexit = False
@@ -248,7 +254,7 @@ def default_threads():
 
 
 def _call(config, tensors, buffers, lengths, threads, fixed=(), kept_bytes=()):
-    """One call of the compiled function; all tensors are contiguous, and buffers are at these addresses.
+    """One call of the compiled function; buffers are at these addresses, and tensors are made contiguous.
 
     What hangs on the weights at the places `fixed` alone takes `kept_bytes`, buffer by buffer, and outlives the call.
     Where this thread's calls are collected, to be one with those of other modules, it is noted and not made.
@@ -257,24 +263,32 @@ def _call(config, tensors, buffers, lengths, threads, fixed=(), kept_bytes=()):
     later, own = kept.get("later"), kept.get(many)
     if own is None or later is not None:
         made = (ctypes.c_void_p * many)()
-        own = made, ctypes.addressof(made)
+        own = made, ctypes.addressof(made), (ctypes.c_int64 * len(lengths))() if lengths else None
         if later is None:
             kept[many] = own
-    addresses, begin = own
+    addresses, begin, sizes = own
+    if lengths:
+        sizes[:] = lengths
     if buffers:
         addresses[len(tensors) : len(tensors) + len(buffers)] = buffers
     for n, t in enumerate(tensors):
         if isinstance(t, np.ndarray):
             known = _PLACES.get(id(t))
-            addresses[n] = known[1] if known is not None and known[0]() is t else _address(t)
+            if known is not None and known[0]() is t:
+                addresses[n] = known[1]
+                continue
+            if not t.flags.c_contiguous:
+                t = tensors[n] = np.ascontiguousarray(t)
+            addresses[n] = _address(t)
         else:
             try:
+                if not t.is_contiguous():
+                    t = tensors[n] = t.contiguous()
                 addresses[n] = at = t.data_ptr()
             except RuntimeError as error:
                 _without_memory(error)
             if not at and t.numel():
                 _without_memory()
-    sizes = (ctypes.c_int64 * len(lengths))(*lengths) if lengths else None
     prepared = None
     if fixed:
         prepared = _prepared(run, addresses, begin, sizes, threads or _THREADS, fixed, kept_bytes)
@@ -352,7 +366,7 @@ def _read_weights(path):
 
     def tensor(numbers, first, shape, strides, *_):
         steps = [n * numbers.itemsize for n in strides]
-        return np.array(np.lib.stride_tricks.as_strided(numbers[first:], shape, steps))
+        return np.array(np.lib.stride_tricks.as_strided(numbers[first:], shape, steps), order="C")
 
     class Reader(pickle.Unpickler):
         def find_class(self, module, name):
@@ -422,10 +436,8 @@ def loader_text(
     w.describe(f"{many} C++ kernel{'s' * (many != 1)}, compiled on first use", formula, sgraph)
     pasted = (files("prism.backends.cpu") / "support.py").read_text(encoding="utf-8")
     _, imports, rest = pasted.split("\n\n", 2)
-    for line in [
-        *sorted(["import ctypes", "import threading", "import weakref", *imports.splitlines()], key=_import_order),
-        "",
-    ]:
+    own = ["import ctypes", "import threading", "import weakref", "from operator import itemgetter"]
+    for line in [*sorted([*own, *imports.splitlines()], key=_import_order), ""]:
         w.line(line)
     w.line("import numpy as np")
     w.blank()
@@ -512,8 +524,6 @@ def _launcher(
         symbols = {identifier(s): s for s in module.symbols}
         for n in sorted({n for b in module.buffers for e in b.shape for n in scalars(e)} & set(symbols)):
             w.line(f'{n} = config["symbols"]["{symbols[n]}"]')
-        for n in inputs:
-            w.line(f"{n} = _dense({n})")
         w.line("if out is None:")
         with w.indented():
             for n, t in zip(outputs, module.outputs, strict=True):
@@ -534,8 +544,8 @@ def _launcher(
 
 
 _NAMES = """
-np os ctypes hashlib shutil subprocess tempfile threading weakref Path FLAGS TUNING CONFIGS SYMBOLS SOURCE config out
-threads given choose load hold _constant default_threads find_compiler sources_of machine cache_folders _of_another
-scratch_folder compile_source CompilerError
+np os ctypes itemgetter hashlib shutil subprocess tempfile threading weakref Path FLAGS TUNING CONFIGS SYMBOLS SOURCE
+config out threads given choose load hold _constant default_threads find_compiler sources_of machine cache_folders
+_of_another scratch_folder compile_source CompilerError
 """
 _TAKEN = frozenset(_NAMES.split())
