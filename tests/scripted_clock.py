@@ -36,10 +36,11 @@ class Arena(Worker):
         self.noise = noise
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+        times = self.matches[min(len(self.requests), len(self.matches) - 1)]
         if request.get("prepare"):
             self.prepared.append(request)
-            return Reply(Ending.ANSWERED)
-        times = self.matches[min(len(self.requests), len(self.matches) - 1)]
+            taken = {str(n): times.get(f"{c['kind']}{c['threads']}", 1.0) for n, c in enumerate(request["contenders"])}
+            return Reply(Ending.ANSWERED, {"seconds": taken})
         self.requests.append(request)
         results = self.results(request)
         answers: list[dict[str, Any]] = []

@@ -36,7 +36,7 @@ from prism.instantiate.machine_load import Load, Watch, busy_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, Timed, summarise
 from prism.instantiate.rounds import BLOCK, HEATS, LONGER, Prepared, contest
 from prism.instantiate.study import Failure
-from prism.platforms.contenders import why_not_compiled
+from prism.platforms.contenders import Contenders, why_not_compiled
 from prism.platforms.cpu_worker import hopeless, made_in
 from prism.process.child import run_tool
 from prism.process.deadline import NEVER, Deadline
@@ -141,6 +141,23 @@ def test_what_is_compiled_for_all_threads_and_has_no_chance_is_not_compiled_for_
     assert not hopeless(3, specs, {0: 1.0, 1: 1.5}), "the other did not run"
     assert not hopeless(1, specs, {0: 1.9, 2: 0.1}), "what costs nothing to make is timed"
     assert hopeless(1, specs, {0: 2.1, 2: 0.1}), "but for calls that never end"
+
+
+def test_what_takes_seconds_is_not_called_again_to_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prism.platforms.contenders.ENDLESS_S", 0.0)
+    called: list[int] = []
+
+    def call() -> list[torch.Tensor]:
+        called.append(1)
+        return [torch.ones(2)]
+
+    makes = Contenders([])
+    monkeypatch.setattr(makes, "call", lambda spec, threads: call)
+    spec = {"kind": "eager", "program": ""}
+    first, before = makes.prepared(spec, 1), len(called)
+    assert makes.prepared(spec, 1) is first
+    assert len(called) == before
+    assert makes.prepared(spec, 2) is not first
 
 
 def test_of_a_cpp_compiler_that_failed_the_reason_is_told_and_not_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,6 +439,20 @@ def test_the_child_of_a_contest_is_begun_while_something_else_is_done() -> None:
         bench.contest([*EAGER, kernel("k")], 5, 1.0)
         assert len(children) == 4, "the next two have theirs"
     assert [c._child.closed for c in children] == [True] * 4, "also that of a contest that is not to be"
+
+
+def test_what_has_no_chance_in_the_first_child_is_not_made_ready_in_the_second() -> None:
+    children: list[Arena] = []
+
+    def child() -> Arena:
+        children.append(Arena({"eager4": 2.0, "eager1": 100.0}))
+        return children[-1]
+
+    with closing(Bench(PROGRAM, GPU, {}, worker=Arena({}), arena=child)) as bench:
+        bench.begin(EAGER, contests=2)
+        bench.contest([*EAGER, kernel("k")], 5, 1.0)
+        asked = [[(c["kind"], c["threads"]) for c in child.prepared[0]["contenders"]] for child in children]
+    assert asked == [[("eager", 4), ("eager", 1)], [("eager", 4)]]
 
 
 def test_without_any_baseline_that_can_be_timed_there_is_an_error() -> None:

@@ -8,6 +8,7 @@ failed trial.
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 import statistics
 import sys
@@ -33,6 +34,7 @@ from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.instantiate.lock import program_hash
 from prism.instantiate.machine_load import Load, from_plain
+from prism.instantiate.rounds import HOPELESS
 from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, over_limit, plain_outcome, sources_of
 from prism.process.child import Closing
 from prism.process.worker import Ending, Reply, Worker
@@ -265,16 +267,18 @@ class Arena(ABC):
     def begin(self, contenders: Sequence[Contender], contests: int = 1) -> None:
         """Start the next contests' children, and let them make these contenders ready while something else is done.
 
-        That takes longer than what is timed: torch's compiler alone takes many seconds. They do so one after the other,
-        and the second finds what the first compiled.
+        That takes longer than what is timed: torch's compiler alone takes many seconds. They do so one after the other:
+        the second finds what the first compiled, and leaves out what the first found to have no chance.
         """
         if self._arena is None or self._children or not contenders:
             return
         self._ready()
         request = self._request(contenders, 0) | {"prepare": True}
+        limit_s = self._limit_s(contenders)
         for _ in range(contests):
+            before = self._children[-1][1] if self._children else None
             child = self._arena()
-            self._children.append((child, self._preparing.submit(child.ask, request, self._limit_s(contenders))))
+            self._children.append((child, self._preparing.submit(_prepared, child, request, limit_s, before)))
 
     def ahead(self) -> None:
         """Begin to draw the inputs, and to work out what is right for them, and let the trials' child read them.
@@ -333,6 +337,16 @@ class Arena(ABC):
         load = reply.answer.get("load")
         timed = self._checked(contenders, reply.answer["contenders"])
         return Match(tuple(timed), from_plain(load) if load else None)
+
+
+def _prepared(child: Worker, request: Mapping[str, Any], limit_s: float, before: Future[Reply] | None) -> Reply:
+    """What a child says that is asked to prepare contenders, but for those that took far too long in the one before."""
+    specs = request["contenders"]
+    if before is not None:
+        known = {int(n): s for n, s in before.result().answer.get("seconds", {}).items()}
+        longest = HOPELESS * min(known.values(), default=math.inf)
+        specs = [spec for n, spec in enumerate(specs) if known.get(n, 0.0) <= longest]
+    return child.ask({**request, "contenders": specs}, limit_s)
 
 
 class Bench(Arena):

@@ -23,6 +23,7 @@ import torch
 
 from prism.backends.cpu.backend import CppBackend, launcher
 from prism.backends.native import baseline
+from prism.instantiate.rounds import ENDLESS_S, Prepared
 from prism.sgraph.config import Config
 
 Call: TypeAlias = Callable[[], Sequence[Any]]
@@ -134,6 +135,10 @@ def _limited(seconds: float | None, what: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def _key(spec: Mapping[str, Any], threads: int) -> str:
+    return json.dumps([spec, threads], sort_keys=True)
+
+
 @lru_cache(maxsize=1)
 def contenders_on(inputs: Path) -> Contenders:
     """The contenders on inputs of a file, which is never written twice."""
@@ -150,6 +155,7 @@ class Contenders:
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         self._inputs = inputs
         self._made: dict[str, Call] = {}
+        self._endless: dict[str, Prepared] = {}
         self._failed: dict[tuple[str, str], str] = {}
         self._functions: dict[tuple[str, str], tuple[Callable[..., Any], list[torch.Tensor]]] = {}
 
@@ -166,12 +172,28 @@ class Contenders:
         if outputs is not None:
             call = self._call(spec, threads, outputs)
         else:
-            key = json.dumps([spec, threads], sort_keys=True)
+            key = _key(spec, threads)
             if key not in self._made:
                 self._made[key] = self._call(spec, threads, None)
             call = self._made[key]
         places = spec.get("places")
         return call if places is None else partial(_picked, call, places)
+
+    def prepared(self, spec: Mapping[str, Any], threads: int, **how: Any) -> Prepared:
+        """A contender that has been called, as its user calls it; what takes long is not called again to be so.
+
+        Args:
+            spec: as of `call`.
+            threads: that it runs on.
+            how: of `Prepared`, of one that is not there yet.
+        """
+        key = _key(spec, threads)
+        found = self._endless.get(key)
+        if found is None:
+            found = Prepared(self.call(spec, threads), **how)
+            if found.call_s > ENDLESS_S:
+                self._endless[key] = found
+        return found
 
     def _call(self, spec: Mapping[str, Any], threads: int, outputs: Sequence[torch.Tensor] | None) -> Call:
         match spec["kind"]:

@@ -27,7 +27,7 @@ from prism.backends.interleave import interleave
 from prism.backends.poison import Framed
 from prism.backends.tensors import save
 from prism.instantiate.machine_load import Watch, load_now, plain
-from prism.instantiate.rounds import ENDLESS_S, HOPELESS, LASTING, SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
+from prism.instantiate.rounds import ENDLESS_S, HOPELESS, LASTING, WARM_S, Prepared, Queue, contest, rounds
 from prism.process.serve import Answer, Request, one_line, serve
 from prism.sgraph.config import Config
 
@@ -47,7 +47,10 @@ def threads() -> int:
 
 
 def prepare_contenders(request: Request) -> Answer:
-    """Make a contest's contenders ready, so that the contest, which is the next request, finds them so."""
+    """Make a contest's contenders ready, so that the contest, which is the next request, finds them so.
+
+    The answer says how many seconds a call of each takes, by place; not of those that fail.
+    """
     import torch
 
     from prism.platforms.contenders import contenders_on
@@ -62,10 +65,8 @@ def prepare_contenders(request: Request) -> Answer:
         many = _threads_of(specs[n])
         torch.set_num_threads(many)
         with suppress(Exception), torch.inference_mode():  # the contest says what is wrong with it
-            call = makes.call(specs[n], many)
-            if specs[n]["kind"] in ("compiled", "onnxruntime"):
-                seconds[n] = Prepared(call).call_s
-    return {}
+            seconds[n] = makes.prepared(specs[n], many).call_s
+    return {"seconds": {str(n): s for n, s in seconds.items()}}
 
 
 def _threads_of(spec: Mapping[str, Any]) -> int:
@@ -136,14 +137,18 @@ def time_contenders(request: Request) -> Answer:
         ready = partial(torch.set_num_threads, many)
         try:
             ready()
-            call = makes.call(spec, many, outputs if limit_s is None else None)
-            rest_s = SPIN_S if spec["kind"] in ("onnxruntime", "assembled") else 0.0
+            how: dict[str, Any] = {
+                "warm_s": warm_s,
+                "rest_s": SPIN_S if spec["kind"] in ("onnxruntime", "assembled") else 0.0,
+                "ready": ready,
+                "waited": queue if many == 1 else None,
+                "lasting": LASTING if crowded and many > 1 else 1,
+            }
             with torch.inference_mode():
-                waited = queue if many == 1 else None
-                lasting = LASTING if crowded and many > 1 else 1
-                prepared[n] = Prepared(
-                    call, SETTLE_S, warm_s, rest_s=rest_s, ready=ready, waited=waited, lasting=lasting
-                )
+                if limit_s is None:
+                    prepared[n] = Prepared(makes.call(spec, many, outputs), **how)
+                else:
+                    prepared[n] = makes.prepared(spec, many, **how)
         except Exception as error:
             answers[n] = {"error": one_line(error)}
     able = [p for p in prepared if p is not None]
