@@ -144,7 +144,7 @@ def _io(program: Program) -> int:
 
 def _pointwise(program: Program) -> float:
     """Multiply-adds of what is no product of matrices, each operator of the program once."""
-    from prism.cost.work import work
+    from prism.program.products import work
 
     total = sum(int(loop.trips) * _pointwise(loop.body) for loop in program.loops)
     for d in program.definitions:
@@ -161,8 +161,7 @@ def chosen(formulas: Sequence[Formula], proved: Sequence[ProvedSGraph], target: 
     """
     from prism.cost.model import Model
     from prism.instantiate.space import Space
-    from prism.sgraph.attention import PlainAttention
-    from prism.sgraph.library import library_calls
+    from prism.sgraph.library import PlainAttention, library_calls
 
     found = []
     for p in proved:

@@ -120,8 +120,8 @@ def region(found: SearchResult, repeat: int, derive: bool) -> dict[str, Any]:
     """One region's figures, by the names of Row."""
     from dataclasses import replace
 
-    from prism.egraph.budget import Budget
     from prism.egraph.engine import Engine
+    from prism.egraph.language import Budget
     from prism.egraph.prove.normal_form import Unfit, normal_form
     from prism.egraph.prove.refutation import refute
     from prism.egraph.rules import load_rules, rule_files

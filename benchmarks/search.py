@@ -92,7 +92,7 @@ def _run(workload: Workload, budget: SearchBudget) -> Row:
     from prism.api.partitioned import search_regions
     from prism.api.region_search import run_search
     from prism.cost.device import device
-    from prism.egraph.budget import Budget
+    from prism.egraph.language import Budget
     from prism.egraph.worker import Worker
     from prism.events import Recorder
     from prism.generate.partition import partition

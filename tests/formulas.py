@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.prove.equality import examine
 from prism.egraph.prove.matching import Matched
 from prism.egraph.worker import Worker

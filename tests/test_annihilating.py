@@ -11,7 +11,7 @@ from prism.backends.eager import eager
 from prism.frontend.torch.reader import trace
 from prism.instantiate.gate.check import _without_non_finite
 from prism.instantiate.gate.judge import judge
-from prism.program.annihilating import ANNIHILATING
+from prism.program.arrays import ANNIHILATING
 from prism.program.evaluate import evaluate
 from prism.program.nodes import DType
 

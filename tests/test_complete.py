@@ -12,8 +12,8 @@ from quick import slow_but
 from sgraph_programs import PLAIN, program
 
 from prism.cost.constraints import RoleBounds
-from prism.egraph.budget import Budget
 from prism.egraph.engine import Engine
+from prism.egraph.language import Budget
 from prism.egraph.rules import load_rules, rule_files
 from prism.generate.enumerate import Bounds, Generated, Task, generate
 from prism.generate.pruning import PRUNERS

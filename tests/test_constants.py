@@ -27,7 +27,7 @@ from identities_common import (
     total,
 )
 
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.prove.exact import exact, number
 from prism.egraph.prove.normal_form import normal_form
 from prism.egraph.worker import Worker

@@ -17,11 +17,11 @@ from test_models import runtime_basic
 
 from prism.egraph.prove.cutpoints import Cuts
 from prism.egraph.prove.matching import named
+from prism.egraph.prove.programs import finer
 from prism.egraph.prove.whole_runs import Runs
 from prism.egraph.worker import Worker
 from prism.frontend.onnx.reader import from_model
 from prism.program.evaluate import evaluate
-from prism.program.finer import finer
 from prism.program.verdict import Status, Verdict
 
 LAYERS, ROWS, D, H = 2, 4, 6, 8

@@ -25,7 +25,7 @@ from prism.backends.tile import Reduce as TileSum
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit import emit_module
 from prism.cost.device import device
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError
 from prism.events import Recorder

@@ -45,7 +45,7 @@ from prism.api import trace
 from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import device
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.worker import Worker
 from prism.events import Recorder
 from prism.generate.enumerate import Bounds, generate

@@ -22,9 +22,9 @@ from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, ReduceKind, Tensor
 from prism.sgraph.denote import denote, kernel_values
-from prism.sgraph.divisors import Divisors
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, Pointwise, SGraph, Stmt, Store, TileReduce, Whole
 from prism.sgraph.numerics import divisors_stored
+from prism.sgraph.value_bounds import Divisors
 
 F32 = DType.FLOAT32
 i, j = Axis("i", 8), Axis("j", 32)

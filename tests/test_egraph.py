@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from egraph_workloads import WORKLOADS, attention, axis, lora, prenorm_mlp, qknorm_attention, rmsnorm_linear
 
-from prism.egraph.budget import Budget
 from prism.egraph.engine import KEPT, Engine
+from prism.egraph.language import Budget
 from prism.egraph.rules import install, load_rules, rule_files
 from prism.egraph.saturate import Contradiction, Saturation
 from prism.egraph.terms import decode, freeze

@@ -10,8 +10,8 @@ from brute_force import EVERY_PRUNER, every_form
 from sgraph_programs import PLAIN, gated, low_rank, norm_linear, program, task
 
 import prism
-from prism.egraph.budget import Budget
 from prism.egraph.engine import Engine
+from prism.egraph.language import Budget
 from prism.egraph.rules import load_rules, rule_files
 from prism.generate.as_written import written
 from prism.generate.enumerate import Task

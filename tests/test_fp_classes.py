@@ -6,7 +6,7 @@ import pytest
 
 from prism.api.region_search import SearchBudget
 from prism.api.searching import search
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.rules import FpClass, load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.errors import UsageError

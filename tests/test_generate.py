@@ -25,9 +25,8 @@ from prism.frontend.onnx.reader import from_model
 from prism.generate.enumerate import Bounds, Candidate, generate
 from prism.generate.forms import forms
 from prism.generate.materialise import Planner
-from prism.generate.options import Weights, below, options
+from prism.generate.options import Weights, Within, below, options
 from prism.generate.values import Values
-from prism.generate.within import Within
 from prism.program.build import add, const, mul, op, position, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index

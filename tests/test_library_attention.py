@@ -35,9 +35,8 @@ from prism.program.extents import Extent, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.sgraph import spec
-from prism.sgraph.attention import PlainAttention
 from prism.sgraph.config import Config
-from prism.sgraph.library import library_calls
+from prism.sgraph.library import PlainAttention, library_calls
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,

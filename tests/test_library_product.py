@@ -36,10 +36,9 @@ from prism.events import Evidence
 from prism.generate.enumerate import Bounds, Task, generate
 from prism.generate.forms import forms
 from prism.generate.materialise import Planner
-from prism.generate.options import Weights, options
+from prism.generate.options import Weights, Within, options
 from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import reach
-from prism.generate.within import Within
 from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space

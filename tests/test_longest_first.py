@@ -30,12 +30,12 @@ from prism.backends.triton.emit import emit_module
 from prism.cost.cpu import CpuKernelModel, cpu_times
 from prism.cost.device import device, multicore
 from prism.cost.gpu import KernelModel
-from prism.cost.list_scheduling import dealt
+from prism.cost.roofline import dealt
 from prism.errors import IllegalIRError
 from prism.sgraph.config import Config
 from prism.sgraph.folding import folds
-from prism.sgraph.load_balance import growing, ordered
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.ranges import growing, ordered
 
 
 def tiles(g: SGraph, sections: int | None = None) -> TileModule:

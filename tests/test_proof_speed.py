@@ -9,8 +9,8 @@ import pytest
 import sgraph_samples as samples
 from egraph_workloads import WORKLOADS, attention, gated_mlp, lora, rmsnorm_linear
 
-from prism.egraph.budget import Budget
 from prism.egraph.engine import KEPT, Engine
+from prism.egraph.language import Budget
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.saturate import Saturation
 from prism.program.build import const, mul

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from quick import run_slow
 from short_calls import prove_programs
 
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.prove.refutation import refute
 from prism.egraph.worker import Worker
 from prism.errors import ShapeError

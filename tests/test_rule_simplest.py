@@ -8,7 +8,7 @@ import pytest
 
 from prism.cli import main
 from prism.egraph.rules import Rule, load_rules
-from prism.egraph.soundness import simplest as rule_simplest
+from prism.egraph.soundness import shrink
 from prism.egraph.soundness.check import check_rule
 from prism.errors import ExitCode
 
@@ -36,7 +36,7 @@ def test_a_counterexample_is_as_simple_as_can_be(text: str, tmp_path: Path) -> N
 def test_without_hypothesis_it_is_shrunk_greedily_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rule_simplest, "available", lambda: False)
+    monkeypatch.setattr(shrink, "available", lambda: False)
     rule(tmp_path, next(iter(WRONG)))
     assert main(["rules", "check", str(tmp_path / "wrong.egg")]) == ExitCode.VERIFICATION_FAILED
     assert "shrunk greedily: hypothesis is not installed" in capsys.readouterr().out

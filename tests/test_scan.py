@@ -39,7 +39,7 @@ from prism.backends.tile_spec import check_module
 from prism.backends.triton.crosscompile import CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module
 from prism.cost.device import Device, device, multicore
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, UnsupportedError
 from prism.events import Recorder

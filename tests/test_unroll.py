@@ -11,7 +11,7 @@ from prism.program.build import mul, position, read, reduce
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
-from prism.program.inline import inline
+from prism.program.inline import LONGEST, inline, unrolled
 from prism.program.nodes import (
     Const,
     Definition,
@@ -26,7 +26,6 @@ from prism.program.nodes import (
     Tensor,
     walk,
 )
-from prism.program.unroll import LONGEST, unrolled
 
 I2, I3, J, S = Axis("i", 2), Axis("i", 3), Axis("j", 6), Axis("s", symbol("s"))
 

@@ -27,7 +27,7 @@ from folder_damage import HOSTILE, Place, certificates, places, replaced, writte
 from quick import run_slow, slow_but
 from report_samples import artifacts
 
-from prism.api import sgraph_file, verifying
+from prism.api import verifying
 from prism.api.verifying import _tuned_at, explain, verify
 from prism.backends.weights import weights_bytes
 from prism.checker import digest
@@ -45,6 +45,7 @@ from prism.program.index import Index
 from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
 from prism.program.transform import instance
 from prism.report.folder import LOCK_NAME, render_folder, write_folder
+from prism.sgraph import record as sgraph_file
 from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store
 from prism.sgraph.show import key, text
 
@@ -404,7 +405,7 @@ def test_a_limit_leaves_nothing_behind() -> None:
     """In a process of its own: what was left behind made CPython 3.11 loop for ever where a profiler was set."""
     code = """
 import sys
-from prism.process.limit import processor_limit
+from prism.process.deadline import processor_limit
 with processor_limit(60): pass
 late = 0
 try:

@@ -16,8 +16,7 @@ from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.errors import UnsupportedError
 from prism.events import Recorder
-from prism.generate.partition import partition
-from prism.generate.view_cuts import affine
+from prism.generate.partition import affine, partition
 from prism.program.evaluate import evaluate
 from prism.program.inline import inline
 from prism.program.nodes import Program

@@ -17,7 +17,7 @@ from identities_common import EQUAL, LARGE, SMALL, Sizes, formulas
 from identities_true import TRUE
 from identity_mutants import mutant
 
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.refutation import Attempt, refute
 from prism.egraph.refinement import common_refinement

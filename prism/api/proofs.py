@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from prism.api.second_opinion import SecondOpinions
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError
 from prism.events import Recorder

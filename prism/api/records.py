@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from prism.api import sgraph_file
 from prism.api.proofs import ProvedSGraph
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.backends.protocol import ModuleSource
@@ -48,6 +47,7 @@ from prism.program.nodes import Expr, Formula, Program, Reduce, walk
 from prism.program.pretty import formula_text
 from prism.program.verdict import Verdict
 from prism.report.units import OURS, on_threads
+from prism.sgraph import record as sgraph_file
 from prism.sgraph.denote import Denotation, expand, split_axes
 from prism.sgraph.folding import bound, chosen_folds, launches_under
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split

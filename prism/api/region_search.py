@@ -22,7 +22,7 @@ from prism.api.trivial import nothing_to_gain
 from prism.cost.device import Device
 from prism.cost.model import operators
 from prism.cost.shapes import points
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError, refusing_depth

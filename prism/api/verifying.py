@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from prism.api import sgraph_file
 from prism.api.ranged import over
 from prism.api.region_search import SearchBudget
 from prism.api.rules import rule_paths
@@ -41,7 +40,7 @@ from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, PrismError, UsageError, VerificationError
 from prism.events import LockRecord, ProofRecord, RangedReport
 from prism.instantiate.lock import program_hash, versions
-from prism.process.limit import processor_limit
+from prism.process.deadline import processor_limit
 from prism.program.assumptions import read_assumptions, under
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
@@ -62,6 +61,7 @@ from prism.report.folder import (
     unlisted,
 )
 from prism.report.records import MODEL_LOCK_SCHEMA, RANGES_LOCK_SCHEMA, from_json, lock_schema, recorded_files
+from prism.sgraph import record as sgraph_file
 from prism.sgraph.compose import steps_differ
 from prism.sgraph.denote import expand
 from prism.sgraph.show import key, text

@@ -15,9 +15,8 @@ from prism.cost.constraints import INT32_MAX
 from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
-from prism.sgraph.load_balance import growing
 from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
-from prism.sgraph.ranges import sign
+from prism.sgraph.ranges import growing, sign
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 Programs say `a * (1/b)`, so that a rule is written once. What is computed is `a / b`
 
     wherever the product has the reciprocal's axes and is all that becomes of it: one operation in place of two;
-    wherever float32 does not hold the reciprocal of all that b may be (prism.sgraph.divisors): then it is right where
+    wherever float32 does not hold the reciprocal of all that b may be (`value_bounds`): then it is right where
     the product is not, at a division for each element. A number over b counts as the reciprocal of b over the number.
 
 What is left is a reciprocal that many elements share and that float32 holds: of the sum of a softmax, of a norm.
@@ -20,8 +20,8 @@ from prism.ir.kit import sources
 from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map
 from prism.sgraph.denote import kernel_values
-from prism.sgraph.divisors import Divisors
 from prism.sgraph.nodes import Accumulate, Contract, Kernel, Operand, Pointwise, SGraph, Stmt, value_axes
+from prism.sgraph.value_bounds import Divisors
 
 
 @dataclass(frozen=True, slots=True)

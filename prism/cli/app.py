@@ -24,7 +24,7 @@ from cyclopts.validators import Number
 
 from prism.cli.interrupts import interrupted_once
 from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError, debugging
-from prism.process.refusal import refused_by_machine
+from prism.process.serve import refused_by_machine
 
 if TYPE_CHECKING:
     from prism.api import SearchBudget

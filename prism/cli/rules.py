@@ -166,7 +166,7 @@ def _tested(rules: Iterable[Rule], draws: int, seed: int) -> int:
     """Test the rules, print what is wrong, and count it."""
     from prism.cli.output import write_line
     from prism.egraph.soundness.check import check_rule
-    from prism.egraph.soundness.simplest import available
+    from prism.egraph.soundness.shrink import available
 
     wrong = 0
     for rule in rules:

@@ -30,9 +30,9 @@ from prism.cost.model import (
     stored_above,
     sum_estimates,
 )
-from prism.cost.work import work
 from prism.program.index import Axis
 from prism.program.nodes import Definition, Position, Program, Read, Reduce, Steps, free_axes, walk
+from prism.program.products import work
 
 
 def compiled_estimate(program: Program, device: Device, hints: Mapping[str, int]) -> Estimate:

@@ -18,12 +18,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from prism.cost.work import work
 from prism.program.arrays import NumpyArrays, numpy_type
 from prism.program.evaluate import bind, run
 from prism.program.extents import is_static
 from prism.program.lookup import lookup
 from prism.program.nodes import Definition, DType, Program, Steps, free_axes, walk
+from prism.program.products import work
 from prism.program.region import reads, subprogram
 
 OPERATIONS_PER_BYTE = 8

@@ -25,14 +25,13 @@ from prism.cost.constraints import elements, footprint, live_elements, tile_size
 from prism.cost.counts import kernel_cost
 from prism.cost.device import Device
 from prism.cost.gpu import Times
-from prism.cost.list_scheduling import dealt
 from prism.cost.model import Estimate, KernelEstimate, by_call, kernel_estimate, sum_estimates
-from prism.cost.roofline import memory
+from prism.cost.roofline import dealt, memory
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.load_balance import ordered
 from prism.sgraph.nodes import Gather, Grid, Kernel, Load, SGraph, Store, Whole
+from prism.sgraph.ranges import ordered
 
 PACKED_SHARE, UNPACKED_SHARE = 0.9, 0.6
 """What products reach of the vector units' peak whose factors are packed into panels, and of few rows, whose second

@@ -24,20 +24,19 @@ from prism.cost.constraints import (
 )
 from prism.cost.counts import Access, Dot, KernelCost, Monomial, kernel_cost
 from prism.cost.device import Device
-from prism.cost.list_scheduling import dealt
 from prism.cost.persistent import PERSISTENT
 from prism.cost.pipelining import pipelined_loads
-from prism.cost.roofline import memory
+from prism.cost.roofline import dealt, memory
 from prism.cost.shared_memory import DESCRIPTORS, described, shared_memory
 from prism.errors import BackendError
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED, Fold, folds
-from prism.sgraph.load_balance import SECTION, growing, ordered
 from prism.sgraph.nodes import Contract, Grid, Kernel, Loop, SGraph, Split, Whole, value_axes
 from prism.sgraph.nominal import Nominal, join, nominal_types
 from prism.sgraph.products import LIBRARY, is_dot
+from prism.sgraph.ranges import SECTION, growing, ordered
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
 _Region: TypeAlias = "tuple[str, tuple[str, ...]]"

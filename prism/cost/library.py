@@ -18,8 +18,7 @@ from prism.cost.gpu import FULL_DOT_REUSE, RANGED_EFFICIENCY, Times, transfer
 from prism.cost.roofline import seconds
 from prism.program.index import Axis
 from prism.program.nodes import DType
-from prism.sgraph.attention import PlainAttention
-from prism.sgraph.library import LibraryCall
+from prism.sgraph.library import LibraryCall, PlainAttention
 from prism.sgraph.products import PlainProduct
 
 LIBRARY_EFFICIENCY = 0.8

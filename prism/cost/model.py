@@ -37,11 +37,11 @@ from prism.cost.gpu import (
 from prism.cost.library import Extents, call_times, library_times
 from prism.cost.roofline import a_call
 from prism.cost.streams import STREAMS, Demand, finished, placed
-from prism.cost.work import work
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Map, Program, Read, Reduce, ReduceKind, Steps, free_axes, walk
 from prism.program.prefix import stepwise
+from prism.program.products import work
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED
 from prism.sgraph.launch_order import apart, waits

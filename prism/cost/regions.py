@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 
 from prism.cost.device import Device
 from prism.cost.roofline import TILE, arithmetic, traffic
-from prism.cost.work import work
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Atom, Axis, Index
 from prism.program.nodes import Definition, DType, Program, Read, Reduce, walk
 from prism.program.prefix import recurrence
+from prism.program.products import work
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,3 +84,29 @@ def memory(device: Device, missed: Any, moved: Any, reached: Any, most: Callable
         most: `max`, or `np.maximum` for arrays.
     """
     return most(missed / device.bandwidth_bytes_s, moved / device.cache_bandwidth_bytes_s) / reached
+
+
+ALONE = 2.0 / 3.0
+"""The part of what the longest program does beyond the shortest that is done alone at the end (guess)."""
+
+
+def dealt(programs: Any, processors: Any, longest: Any, ordered: bool) -> Any:
+    """The time until programs of unequal length are done, each processor taking the next when it is done.
+
+    In lengths of an average program, which lie evenly between the shortest and the longest; numbers or arrays. Programs
+    of one length come in whole rounds. With the longest first (`prism.sgraph.ranges.ordered`), what is left at the end
+    is as short as they get; else a long one may begin last, when the others are on average in the middle of theirs, and
+    two thirds of what it does beyond the shortest are done alone. tests/test_longest_first.py works schedules out.
+
+    Args:
+        programs: how many there are.
+        processors: how many work at a time.
+        longest: the longest program's length, in lengths of an average one.
+        ordered: whether the longest come first.
+    """
+    shortest = np.maximum(2.0 - longest, 0.0)
+    rounds = programs / processors
+    end = (np.ceil(rounds) - rounds) * shortest
+    if not ordered:
+        end = end + np.where(rounds > 1, (longest - shortest) * ALONE, 0.0)
+    return np.maximum(rounds + end, longest)

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prism.egraph.bindings import bindings
-from prism.egraph.budget import Budget
-from prism.egraph.language import DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, TensorFacts
+from prism.egraph.language import DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, Budget, TensorFacts
 from prism.egraph.rules import RuleSet, install
 from prism.egraph.saturate import Contradiction, Saturation, in_common
 from prism.egraph.sign_analysis import kept, masked

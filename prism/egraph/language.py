@@ -17,11 +17,28 @@ The free-axes analysis is generated from the op table, so that no op can be forg
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
 from prism.program.ops import OPS
 from prism.program.stated import Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits on a saturation; a result depends on the first two only.
+
+    Attributes:
+        enodes: stop before the next step once there are more. The last step may overshoot.
+        iterations: rounds of the schedule.
+        seconds: hard limit on wall time, after which the worker is killed.
+    """
+
+    enodes: int = 6000
+    iterations: int = 24
+    seconds: float = 60.0
+
 
 # Names differ from egglog's primitives (`max`, `min`, `and`, `not`, `abs`, `exp`, `log`, `sqrt`).
 _SPECIAL = {

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prism.egraph.bindings import bindings
-from prism.egraph.budget import Budget
-from prism.egraph.language import ANALYSIS, EXPLORE, SIMPLIFY
+from prism.egraph.language import ANALYSIS, EXPLORE, SIMPLIFY, Budget
 from prism.egraph.rules import Rule, RuleSet, install
 from prism.egraph.saturate import Saturation
 from prism.program.nodes import Expr

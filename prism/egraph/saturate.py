@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prism.egraph.bindings import bindings
-from prism.egraph.budget import Budget
-from prism.egraph.language import ANALYSIS, CONSTRUCTORS, EXPLORE, LEAVES, REDUCTIONS, SIMPLIFY
+from prism.egraph.language import ANALYSIS, CONSTRUCTORS, EXPLORE, LEAVES, REDUCTIONS, SIMPLIFY, Budget
 from prism.egraph.terms import SPAN, Encoder, Frozen, Leaves, Table, decode, freeze, table
 from prism.errors import WorkerError
 from prism.program.classes import EClasses

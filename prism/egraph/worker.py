@@ -14,16 +14,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from prism.egraph.budget import Budget
 from prism.egraph.derivation.certificate import Derivation
-from prism.egraph.language import NO_FACTS, TensorFacts
+from prism.egraph.language import NO_FACTS, Budget, TensorFacts
 from prism.errors import PrismError, TooDeepError, WorkerError
 from prism.process.child import START_LIMIT_S, Child, Closing
 from prism.program.classes import EClasses
 from prism.program.nodes import Expr
 from prism.program.verdict import Verdict
-
-__all__ = ["Budget", "Worker"]
 
 _CHILD = "import sys; sys.path[:] = {path!r}; from prism.egraph.serve import main; main({files!r}, {fp!r})"
 

@@ -32,12 +32,11 @@ from prism.generate.families import Family, Space, Target, families
 from prism.generate.forms import Form, forms, one_pass, shared_once
 from prism.generate.isomorphism import isomorphism_key
 from prism.generate.materialise import PREPARED, Choices, Plan, Planner
-from prism.generate.options import ONE_PASS, Weights, below, fixed_classes, options
+from prism.generate.options import ONE_PASS, Weights, Within, below, fixed_classes, options
 from prism.generate.places import Places, Window
 from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import SLACK, Array, Reach, keep, reach
 from prism.generate.values import Builder
-from prism.generate.within import Within
 from prism.program.classes import EClasses
 from prism.program.index import Index
 from prism.program.nodes import Formula, Tensor

@@ -19,10 +19,21 @@ from typing import TypeAlias
 from prism.cost.device import Device
 from prism.cost.roofline import CUT_TILE, full
 from prism.generate.families import Target
-from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Over, Weights, below, fixed_classes
+from prism.generate.options import (
+    COMMUTATIVE,
+    REDUCING,
+    Along,
+    Choice,
+    Chosen,
+    Inside,
+    Over,
+    Weights,
+    Within,
+    below,
+    fixed_classes,
+)
 from prism.generate.places import Window
 from prism.generate.slices import Slices
-from prism.generate.within import Inside, Within
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Formula, Position, Read, Tensor

@@ -42,16 +42,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from prism.cost.device import DEVICES, Device
 from prism.cost.regions import Costs, RootCost, Size
 from prism.errors import UnsupportedError
-from prism.generate.view_cuts import affine
 from prism.program.extents import Extent, mul
+from prism.program.index import FloorDiv, Index, Mod
 from prism.program.inline import inline
-from prism.program.nodes import Definition, Loop, Program, Reduce, Steps, walk
+from prism.program.nodes import Definition, Expr, Loop, Position, Program, Read, Reduce, Steps, walk
 from prism.program.region import Region, reads, subprogram
 
 _Entry: TypeAlias = "tuple[tuple[bool, float], int, str]"
@@ -105,7 +106,7 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
 
     Returns:
         One region, the program itself, when it is within the bounds. A region with an index that is not affine is cut
-        where one is in memory that is (prism/generate/view_cuts.py).
+        where one is in memory that is (prism/generate/partition.py).
     """
     if program.loops:
         return _around_loops(program, bounds, device)
@@ -523,3 +524,57 @@ def _computing_readers(graph: _Graph, tensor: str) -> list[str]:
         for c in _computing_readers(graph, r) if graph.definitions[r].view else (r,):
             found[c] = None
     return list(found)
+
+
+def affine(region: Region) -> Sequence[Region]:
+    """Several regions that do the same, and whose reads are affine.
+
+    A class token beside 4 by 4 patches makes 17 rows, and the patch of the i-th is in row (i - 1) div 4: no split of i
+    says that. But the 16 patches split, and a tensor of them that is in memory is read as any other. So where a value
+    cannot be inlined, what it reads is materialised, be it a view that is only copied then: a region of its own.
+
+    The region itself where its own are, or where no cut helps.
+    """
+    program = region.program
+    if not any(_divides(d.expr) for d in program.definitions) or _inlines(program):
+        return (region,)
+    given: dict[str, None] = {}
+    defined = {d.name for d in program.definitions}
+    for d in program.definitions:
+        if _inlines(subprogram(program, program.name, [d.name], _but(given, d.name))):
+            continue
+        given.update(dict.fromkeys(t for t in reads(d.expr) if t in defined))
+        if not _inlines(subprogram(program, program.name, [d.name], _but(given, d.name))):
+            return (region,)
+    order = {d.name: n for n, d in enumerate(program.definitions)}
+    cuts = sorted(given, key=order.__getitem__)
+    parts = [Region(subprogram(program, f"{program.name}_{n}", [t], _but(given, t)), (t,)) for n, t in enumerate(cuts)]
+    left = [o for o in program.outputs if o not in given]
+    if left:
+        parts.append(Region(subprogram(program, program.name, left, given), tuple(left)))
+    return tuple(parts)
+
+
+def _but(given: dict[str, None], name: str) -> set[str]:
+    return given.keys() - {name}
+
+
+def _inlines(program: Program) -> bool:
+    with suppress(UnsupportedError):
+        inline(program)
+        return True
+    return False
+
+
+def _divides(expr: Expr) -> bool:
+    """Whether an index in it is a quotient or a remainder."""
+    indices: list[Index] = []
+    for e in walk(expr):
+        match e:
+            case Read(_, index):
+                indices += index
+            case Position(index):
+                indices.append(index)
+            case _:
+                pass
+    return any(isinstance(atom, (FloorDiv, Mod)) for i in indices for atom, _ in i.terms)

@@ -28,8 +28,7 @@ from prism.cost.device import Device, Tiles
 from prism.cost.roofline import TILE, full
 from prism.generate.families import Target
 from prism.generate.materialise import PREPARED, Choices, Plan
-from prism.generate.options import REDUCING, Chosen, Weights, below
-from prism.generate.within import Inside, Within
+from prism.generate.options import REDUCING, Chosen, Inside, Weights, Within, below
 from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Const, Formula, Read, Tensor

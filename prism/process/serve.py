@@ -1,11 +1,13 @@
 """The child's side: one JSON request a line on standard input, one JSON answer a line on what standard output was.
 
 Compilers and kernels print to standard output as they like, so the answers go to a private copy of it and file
-descriptor 1 is pointed at standard error before anything heavy is imported.
+descriptor 1 is pointed at standard error before anything heavy is imported. What a machine refuses (a full disk, too
+many open files, rights that a user does not have) is said apart from what a kernel does wrong.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -13,7 +15,17 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from prism.process.refusal import refused_by_machine
+_MACHINE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+    | {errno.EAGAIN, errno.EIO, errno.EFBIG}
+)
+"""What a system call says where the machine, or the user's rights on it, do not suffice."""
+
+
+def refused_by_machine(error: OSError) -> bool:
+    """Whether the machine, or the user's rights on it, do not suffice: the fault of neither prism nor a kernel."""
+    return error.errno in _MACHINE
+
 
 Request: TypeAlias = Mapping[str, Any]
 Answer: TypeAlias = Mapping[str, Any]

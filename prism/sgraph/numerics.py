@@ -31,9 +31,8 @@ from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKin
 from prism.program.ops import BOOLEAN
 from prism.program.transform import rename_free
 from prism.sgraph.denote import Denotation, kernel_values, stored_values
-from prism.sgraph.divisors import Divisors
 from prism.sgraph.nodes import Gather, Kernel, Load, Loop, Pointwise, Scan, SGraph, Stmt, Store
-from prism.sgraph.value_bounds import Bounds, flat, shape
+from prism.sgraph.value_bounds import Bounds, Divisors, flat, shape
 
 EXP_LIMIT = 80.0
 """Exponents up to here are safe: exp(88.7) is float32's largest number, and sums of some thousands fit."""

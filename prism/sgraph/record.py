@@ -2,7 +2,8 @@
 
 A node is {"is": its class, field: ...}; a symbolic extent is {"is": "symbol" | "sum" | "product" | "power" | "floor" |
 "ceiling" | "ratio", "of": ...}; everything else stands for itself. Reading builds nodes of the classes below and
-nothing else, so a file from anywhere can be read; whether the graph is legal is for `prism.sgraph.spec.check` to say.
+nothing else, so a file from anywhere can be read. Whoever checks a folder reads its file, works out the denotation
+anew, and compares that with the end of the certificate's proof: nothing of what the run said about itself is used.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
 import sympy
 
-from prism.errors import IllegalIRError
+from prism.errors import IllegalIRError, UsageError
 from prism.program.extents import KINDS, LARGEST, made, symbol
 from prism.program.index import Axis, Index
-from prism.program.nodes import DType, ReduceKind, Tensor
+from prism.program.nodes import DType, Expr, ReduceKind, Tensor
 from prism.program.stated import Assumption
+from prism.sgraph import spec
+from prism.sgraph.denote import denote
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -159,3 +163,70 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 __all__ = ["plain", "sgraph_of"]
+
+NAME = "sgraph.json"
+SCHEMA = "prism.sgraph/1"
+
+
+def written(sgraph: SGraph) -> str:
+    """The file's text."""
+    body = msgspec.json.encode({"schema": SCHEMA, "sgraph": plain(sgraph)})
+    return msgspec.json.format(body, indent=1).decode() + "\n"
+
+
+def read(data: bytes) -> SGraph:
+    """The sGraph of a file's bytes, checked to be a legal one.
+
+    Raises:
+        UsageError: it is no such file.
+        IllegalIRError: the sGraph is not legal.
+    """
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"not a {SCHEMA} record", where=NAME, why=str(error)) from error
+    if not isinstance(body, dict) or body.get("schema") != SCHEMA:
+        raise UsageError(f"not a {SCHEMA} record", where=NAME, fix="run prism optimize again")
+    found = sgraph_of(body.get("sgraph"))
+    spec.check(found)
+    return found
+
+
+def denoted(sgraph: SGraph, outputs: Sequence[str]) -> list[Expr]:
+    """What the sGraph stores in these tensors, over its inputs and over the others of these.
+
+    Raises:
+        IllegalIRError: it has no denotation, or stores nothing there.
+    """
+    if [t.name for t in sgraph.outputs] == list(outputs) and not sgraph.repeats:
+        return list(denote(sgraph).outputs)
+    return [_one(sgraph, name, frozenset(outputs)) for name in outputs]
+
+
+def _one(sgraph: SGraph, output: str, handed: frozenset[str]) -> Expr:
+    """What is stored in one tensor: the kernels between it and the tensors that are handed over."""
+    writer = {name: k for k in sgraph.kernels for name in k.writes}
+    if output not in writer:
+        raise IllegalIRError(f"no kernel stores {output}", where=sgraph.name)
+    needed: set[str] = set()
+    stack = [writer[output]]
+    while stack:
+        kernel = stack.pop()
+        if kernel.name not in needed:
+            needed.add(kernel.name)
+            stack += [writer[t] for t in kernel.reads if t in writer and t not in handed]
+    kernels: list[Kernel] = [k for k in sgraph.kernels if k.name in needed]
+    stored = {name for k in kernels for name in k.writes}
+    read_here = {name for k in kernels for name in k.reads}
+    known = sgraph.tensors.values()
+    inputs = tuple(t for t in known if t.name in read_here and t.name not in stored)
+    part = replace(
+        sgraph,
+        inputs=inputs,
+        buffers=tuple(t for t in known if t.name in stored and t.name != output),
+        outputs=(sgraph.tensor(output),),
+        kernels=tuple(kernels),
+        together=(),
+        repeats=(),
+    )
+    return denote(part).outputs[0]

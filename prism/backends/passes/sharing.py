@@ -7,7 +7,7 @@ Order. Along two neighbouring axes of the grid where each has tiles that do not 
 columns of a matrix product) programs are numbered in groups, so that those at work at a time have tiles in common.
 Where there are no groups, an axis that is counted down orders its grid in sections: where a loop has a range (causal
 attention) a program's work grows along an axis, and along it programs count down, so that the longest come first
-(`prism.sgraph.load_balance`). With many heads that is not enough, as each has its long programs and its short ones.
+(`prism.sgraph.ranges`). With many heads that is not enough, as each has its long programs and its short ones.
 
 Hints. A load is `readers=()` when no two programs, no two iterations, and no other load read an element of it, so that
 caches need not keep it; else it names the grid indices that it does not mention. Where one iteration takes a part of
@@ -46,7 +46,7 @@ from prism.cost.pipelining import SECTOR_BYTES
 from prism.ir.kit import statements
 from prism.program.extents import Extent, at_most
 from prism.program.nodes import DType
-from prism.sgraph.load_balance import SECTION
+from prism.sgraph.ranges import SECTION
 
 GROUP = 8
 """Tiles of the slow axis in a group: with as many programs at work, about as many tiles of either axis are."""

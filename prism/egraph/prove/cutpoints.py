@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.prove.equality import Examined, align, examine
 from prism.egraph.prove.matching import Matched, Names
 from prism.egraph.prove.whole_runs import Alike, Order, Runs

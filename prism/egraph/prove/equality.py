@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from prism.egraph.budget import Budget
+from prism.egraph.language import Budget
 from prism.egraph.prove.cases import cases
 from prism.egraph.prove.coefficients import read_alike, stored_alike
 from prism.egraph.prove.masked_rows import defined_alike

@@ -28,8 +28,7 @@ from prism.egraph.sexpr import Parts, parse, parts_of, show
 from prism.egraph.soundness.finite_field import NotRational
 from prism.egraph.soundness.interpretation import SIZES, Arithmetic, Field, Floats, Interpretation, Undefined
 from prism.egraph.soundness.plan import Plan
-from prism.egraph.soundness.shrink import LIMIT, shrunk
-from prism.egraph.soundness.simplest import simplest
+from prism.egraph.soundness.shrink import LIMIT, shrunk, simplest
 
 __all__ = ["DRAWS", "Finding", "check_rule", "parse"]
 

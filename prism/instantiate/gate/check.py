@@ -461,8 +461,7 @@ def _without_non_finite(program: Program, inputs: Mapping[str, np.ndarray]) -> d
     Two other numbers are put in their place: what those leave as it is does not depend on them. Elsewhere, what comes
     of it where 0 times anything is 0, as masks and paddings are not read.
     """
-    from prism.program.annihilating import ANNIHILATING
-    from prism.program.arrays import NUMPY
+    from prism.program.arrays import ANNIHILATING, NUMPY
     from prism.program.evaluate import evaluate as oracle_of
 
     odd = [name for name, x in inputs.items() if not NUMPY.all_finite(x)]

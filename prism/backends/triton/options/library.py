@@ -9,8 +9,7 @@ from prism.backends.source import HOST
 from prism.backends.tile import TileModule
 from prism.backends.triton.options.printed import Printed
 from prism.program.extents import Extent
-from prism.sgraph.attention import PlainAttention, Strided, contiguous
-from prism.sgraph.library import library_calls
+from prism.sgraph.library import PlainAttention, Strided, contiguous, library_calls
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.products import LIBRARY, View
 
