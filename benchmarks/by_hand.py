@@ -83,7 +83,7 @@ def by_hand(name: str, model: Path, made: Path, args: argparse.Namespace, folder
 
 def compared(report: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     """Printed and by hand: gains, microseconds of both sides, and the ratios of the two."""
-    from prism.instantiate.spread import between
+    from prism.instantiate.rounds import between
     from prism.report.units import NARROW
 
     mine = {name: s for name, s in found["samples"].items() if name.startswith("prism")}

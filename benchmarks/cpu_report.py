@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prism.instantiate.confirm import WORTH
-from prism.instantiate.spread import Taken, between
+from prism.instantiate.rounds import Taken, between
 
 # Larger than this times the error that torch makes in the same type, a result is wrong.
 ERROR_FACTOR = 8.0

@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from prism.backends.poison import Framed
 from prism.backends.protocol import Backend
+from prism.backends.tensors import Framed
 from prism.process.serve import Answer, Request, serve
 from prism.sgraph.config import Config
 

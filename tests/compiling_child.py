@@ -22,7 +22,7 @@ def compile_module(request: Request) -> Answer:
     """One request."""
     import torch
 
-    from prism.backends.triton.resources import read_resources
+    from prism.backends.triton.compile_worker import read_resources
 
     compile_for(request["target"])
     module = load_module(Path(request["module"]), apart=True)

@@ -16,7 +16,7 @@ from test_small_integers import both_codes
 from test_stages import even_and_odd
 
 from prism.backends.lower import lower
-from prism.backends.passes.pipeline import tile_module
+from prism.backends.passes import tile_module
 from prism.backends.tile import Load as TileLoad
 from prism.backends.tile import TileProgram
 from prism.backends.triton.ahead import loads_ahead

@@ -32,8 +32,8 @@ from window_programs import reads_windows, windowed
 from prism.api.region_search import SearchBudget
 from prism.api.searching import search
 from prism.backends.cpu.support import find_compiler
-from prism.backends.poison import Framed
 from prism.backends.protocol import Argument, Backend, write_module
+from prism.backends.tensors import Framed
 from prism.backends.triton.crosscompile import worker_environment
 from prism.errors import UnsupportedError
 from prism.generate.enumerate import Bounds, generate

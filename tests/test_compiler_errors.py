@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from prism.backends.cpu.build import check_compiler
-from prism.backends.triton.preflight import check_assembler, check_c_compiler
+from prism.backends.triton.device import check_assembler, check_c_compiler
 from prism.cli.app import main
 from prism.errors import CompilerError, ExitCode
 from prism.platforms.contenders import Contenders

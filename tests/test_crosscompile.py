@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import triton_modules
 
+from prism.backends.triton.compile_worker import parse_spills, parse_usage
 from prism.backends.triton.crosscompile import (
     Argument,
     CompileJob,
@@ -17,7 +18,6 @@ from prism.backends.triton.crosscompile import (
     request,
     worker_environment,
 )
-from prism.backends.triton.resources import parse_spills, parse_usage
 from prism.errors import UsageError
 from prism.instantiate.study import Candidate, Failure, over_limit, tune
 from prism.platforms.cpu import user_environment

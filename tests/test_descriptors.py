@@ -27,7 +27,7 @@ from test_small_integers import both_codes
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from prism.backends import tile
-from prism.backends.passes.pipeline import tile_module
+from prism.backends.passes import tile_module
 from prism.backends.protocol import load_module
 from prism.backends.tensor_descriptors import (
     DescriptorLoad,

@@ -18,7 +18,7 @@ from tile_simulator import run_module
 from prism.backends.lower import lower
 from prism.backends.passes.exponents import LOG2_E, binary_module
 from prism.backends.tile import For, Full, Pointwise, Stmt, Store, TileModule, TileProgram
-from prism.backends.tile_rename import value_dims
+from prism.backends.tile_rewrite import value_dims
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit import emit_module
 from prism.ir.kit import statements

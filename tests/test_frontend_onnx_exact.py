@@ -15,9 +15,8 @@ from onnx.helper import make_node as node
 from onnx.reference import ReferenceEvaluator
 
 from prism.errors import ModelError, PrismError, ShapeError, UnsupportedError
-from prism.frontend.arguments import Given
 from prism.frontend.onnx import schemas as onnx_schemas
-from prism.frontend.onnx.graph import Node, OnnxValue
+from prism.frontend.onnx.graph import Given, Node, OnnxValue
 from prism.frontend.onnx.reader import from_model
 from prism.program.nodes import DType, Map, walk
 

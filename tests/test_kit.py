@@ -12,7 +12,7 @@ from sgraph_samples import SAMPLES, TILED_SCANS
 
 from prism.backends import tile
 from prism.backends.lower import lower
-from prism.backends.tile_rename import renamed
+from prism.backends.tile_rewrite import renamed
 from prism.ir import kit
 from prism.ir.kit import Changed, Defined, Holds, Used
 from prism.program.index import Axis, Index

@@ -29,9 +29,9 @@ from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.persistent import flattenable, persistable
 from prism.errors import BackendError
+from prism.instantiate.confirm import challenged
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.options import Offered, options_of, variants
-from prism.instantiate.rematch import challenged
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Candidate, Failure, Outcome
 from prism.platforms.gpu import AbsentGpu, PresentGpu

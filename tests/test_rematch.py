@@ -12,9 +12,9 @@ import torch
 from test_measure import GPU, GRAPH, PROGRAM
 
 from prism.events import Evidence
+from prism.instantiate.confirm import LEADERS, rematch
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.proposals import Point
-from prism.instantiate.rematch import LEADERS, rematch
 from prism.instantiate.study import Best, Candidate, Failure, Outcome, Trial, TuneResult
 from prism.process.worker import Ending, Reply, Worker
 from prism.sgraph.config import Config

@@ -20,7 +20,7 @@ from prism.api import choosing
 from prism.api.finalists import emitting, finalists
 from prism.api.optimizing import optimize
 from prism.api.region_search import SearchBudget, SearchResult, run_search
-from prism.backends.reordered import Order, reordered
+from prism.backends.eager import Order, reordered
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, IllegalIRError, NoImprovementError, VerificationError
 from prism.events import Recorder

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from prism.instantiate.rounds import EQUAL_S, QUIET_S, Prepared, Queue, contest
-from prism.instantiate.spread import between, has_two_modes, lower_quartile
+from prism.instantiate.rounds import EQUAL_S, QUIET_S, Prepared, Queue, between, contest, has_two_modes, lower_quartile
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 24, 29])

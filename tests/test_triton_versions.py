@@ -19,7 +19,7 @@ from test_horizontal import qkv, tiles
 from test_ranges import narrowed
 from test_streams import branches, two_splits
 
-from prism.backends.passes.pipeline import tile_module
+from prism.backends.passes import tile_module
 from prism.backends.protocol import arguments
 from prism.backends.triton.crosscompile import WORKER, CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module

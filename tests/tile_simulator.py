@@ -18,7 +18,7 @@ from sgraph_simulator import COMBINE, POINTWISE, REDUCE
 
 from prism.backends import tile
 from prism.backends.tile import Affine, Dims, Operand, Stmt, TileModule, TileProgram, identifier
-from prism.backends.tile_rename import value_dims
+from prism.backends.tile_rewrite import value_dims
 from prism.program.extents import Extent
 from prism.program.nodes import DType
 

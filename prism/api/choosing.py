@@ -32,7 +32,7 @@ from prism.errors import (
 )
 from prism.events import CheckSummary, Recorder
 from prism.instantiate.cache import Cache, Store, version_of
-from prism.instantiate.confirm import LEAST_MATCHES, confirm, installed
+from prism.instantiate.confirm import LEAST_MATCHES, challenged, confirm, installed, rematch
 from prism.instantiate.confirm import NAMES as BASELINES
 from prism.instantiate.gate.check import Drawn, KernelRunner, check_given, check_module
 from prism.instantiate.gate.plan import plan_cases
@@ -40,7 +40,6 @@ from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.machine_load import others_now
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
 from prism.instantiate.options import foreign
-from prism.instantiate.rematch import challenged, rematch
 from prism.instantiate.study import LEADERS, Best, Failure, TuneResult, leading, tune
 from prism.platforms.estimating import Estimating
 from prism.platforms.platform import Estimated, Platform, Timed

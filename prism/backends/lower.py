@@ -20,9 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from prism.backends.lower_clean import clean
 from prism.backends.lower_extremes import shared_extremes
-from prism.backends.lower_index import Names
+from prism.backends.lower_index import HELPERS, RESERVED, Names
 from prism.backends.lower_kernel import KernelLowering
 from prism.backends.lower_layout import layout
 from prism.backends.lower_types import analyse
@@ -30,18 +29,12 @@ from prism.backends.quotients import Quotients, quotients
 from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, integers, scalars
 from prism.backends.tile import Load as TileLoad
 from prism.backends.tile import Store as TileStore
+from prism.backends.tile_rewrite import clean
 from prism.errors import UnsupportedError
 from prism.ir.kit import statements
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.nodes import Kernel, SGraph, Split
 from prism.sgraph.nominal import Nominal, nominal_types
-
-# What emitted modules call by name: modules, variables of the launcher, and helpers (triton/emit_helpers.py).
-RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
-HELPERS = frozenset({
-    "arctangent", "larger", "multiply", "one_after_another", "power", "recurrence", "round_half_even", "sign",
-    "smaller", "tanh",
-})  # fmt: skip
 
 
 def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:

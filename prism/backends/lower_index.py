@@ -18,6 +18,13 @@ from prism.program.nodes import Tensor
 from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
 from prism.sgraph.ranges import growing, sign
 
+# What emitted modules call by name: modules, variables of the launcher, and helpers (triton/emit_helpers.py).
+RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
+HELPERS = frozenset({
+    "arctangent", "larger", "multiply", "one_after_another", "power", "recurrence", "round_half_even", "sign",
+    "smaller", "tanh",
+})  # fmt: skip
+
 
 @dataclass(slots=True)
 class Names:

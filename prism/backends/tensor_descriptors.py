@@ -52,7 +52,7 @@ from prism.backends.tile import (
     scalars,
     symbol,
 )
-from prism.backends.tile_rename import names_beside
+from prism.backends.tile_rewrite import names_beside
 from prism.cost.counts import next_power_of_two
 from prism.cost.shared_memory import Step, in_two_layouts, made_of
 from prism.ir.kit import defined, operands, statements

@@ -9,7 +9,6 @@ from typing import NoReturn
 
 import sympy
 
-from prism.backends.lower_clean import accumulators
 from prism.backends.lower_types import INTS
 from prism.backends.passes.sharing import Mentions
 from prism.backends.tile import (
@@ -44,6 +43,7 @@ from prism.backends.tile import (
     scalars,
     symbol,
 )
+from prism.backends.tile_rewrite import accumulators
 from prism.errors import IllegalIRError
 from prism.ir.kit import statements
 from prism.program.nodes import DType, ReduceKind

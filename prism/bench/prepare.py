@@ -32,9 +32,9 @@ from prism.cost.device import DEVICES, Device, device
 from prism.cost.model import Model
 from prism.folders import cache_or_spare
 from prism.instantiate.cache import version_of
+from prism.instantiate.confirm import challenged
 from prism.instantiate.lock import program_hash
 from prism.instantiate.options import Option
-from prism.instantiate.rematch import challenged
 from prism.instantiate.space import Space
 from prism.instantiate.study import DEFAULT_BUDGET, Candidate, Outcome, over_limit, tune
 from prism.platforms.estimating import Estimating, compile_pool

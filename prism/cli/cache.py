@@ -33,7 +33,7 @@ def status(*, json: Annotated[bool, Parameter(negative=())] = False) -> int:
 
     from prism.cli.output import write_line
     from prism.folders import cache_root
-    from prism.instantiate.cache_folder import KINDS, holdings
+    from prism.instantiate.cache import KINDS, holdings
     from prism.report.units import size
 
     root = cache_root()
@@ -64,7 +64,7 @@ def export_cache(file: Path, /) -> int:
     """
     from prism.cli.output import write_line
     from prism.folders import cache_root
-    from prism.instantiate.cache_folder import export
+    from prism.instantiate.cache import export
 
     write_line(f"{export(cache_root(), file)} entries written to {file}")
     return ExitCode.DONE
@@ -81,7 +81,7 @@ def import_cache(file: Path, /) -> int:
     """
     from prism.cli.output import write_line
     from prism.folders import cache_root
-    from prism.instantiate.cache_folder import take
+    from prism.instantiate.cache import take
 
     taken, known = take(cache_root(), file)
     write_line(f"{taken} entries taken from {file}" + (f", {known} were here already" if known else ""))
@@ -92,7 +92,7 @@ def clear_cache() -> int:
     """Delete what the cache holds. Always safe: it costs the time to find it again."""
     from prism.cli.output import write_line
     from prism.folders import cache_root
-    from prism.instantiate.cache_folder import clear
+    from prism.instantiate.cache import clear
     from prism.report.units import size
 
     root = cache_root()

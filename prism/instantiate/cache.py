@@ -1,7 +1,7 @@
 """A small persistent store of what is expensive to find out again: one JSON file an entry, in the user's cache folder.
 
 A key is made of everything that the entry depends on, versions of packages included, so that an entry is never stale;
-deleting the folder is always safe.
+deleting the folder is always safe. What the folder holds is counted, cleared, and taken to another place as a whole.
 """
 
 from __future__ import annotations
@@ -9,13 +9,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
+import io
 import json
 import os
+import re
+import shutil
+import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from prism.errors import UsageError
 from prism.folders import cache_root
 
 LAYOUT = 1
@@ -123,3 +131,148 @@ class Store:
         """Store an entry."""
         if self._cache is not None:
             self._cache.put(key, entry)
+
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "searches": "searches, with what they proved",
+        "choices": "what was tuned, checked and confirmed",
+        "certificates": "derivations of proofs",
+        "comparisons": "of programs, and of models in parts, with what they were made of",
+        "timings": "measurements",
+        "studies": "trials of studies",
+        "compiled": "what compilers said of kernels for GPUs",
+        "cpp": "C++ kernels, compiled",
+        "triton": "Triton's own: compiled kernels",
+        "inductor": "torch.compile's own: compiled baselines",
+    }
+)
+"""What the folders of the cache hold; any may be deleted at any time."""
+_TAKEN = re.compile(
+    r"(searches|choices|certificates|comparisons|timings|compiled)-\d{1,4}/[0-9a-f]{2}/[0-9a-f]{64}\.(json|bin)"
+    r"|studies/[0-9a-f]{32}\.log"
+)
+"""Files that an archive holds: those that are named by all that they depend on, and no compiler's own."""
+_LARGEST = 1 << 28
+"""Bytes of a file that is taken from an archive, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a folder of the cache holds.
+
+    Attributes:
+        kind: one of `KINDS`.
+        entries: files.
+        size: their bytes.
+    """
+
+    kind: str
+    entries: int
+    size: int
+
+
+def holdings(root: Path) -> list[Holding]:
+    """What the cache holds, kind by kind."""
+    return [Holding(kind, len(sizes), sum(sizes)) for kind in KINDS for sizes in [_sizes(root, kind)]]
+
+
+def clear(root: Path) -> list[Holding]:
+    """Delete what the cache holds; what is no part of it stays. What was held is returned."""
+    before = holdings(root)
+    for kind in KINDS:
+        for folder in _folders(root, kind):
+            shutil.rmtree(folder, ignore_errors=True)
+    return before
+
+
+def export(root: Path, file: Path) -> int:
+    """Write what earlier runs found to an archive; how many entries it holds.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    names = sorted(n for n in _names(root) if _TAKEN.fullmatch(n))
+    count = 0
+    try:
+        handle, made = tempfile.mkstemp(dir=file.absolute().parent, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz", compresslevel=1) as archive:
+                for name in names:
+                    try:
+                        data = (root / name).read_bytes()
+                    except OSError:  # another run has just replaced it, or cleared the cache
+                        continue
+                    entry = tarfile.TarInfo(name)
+                    entry.size = len(data)
+                    archive.addfile(entry, io.BytesIO(data))
+                    count += 1
+            os.replace(made, file)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(made)
+            raise
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UsageError("the archive cannot be written", where=str(file), why=why, fix="name another file") from None
+    return count
+
+
+def take(root: Path, file: Path) -> tuple[int, int]:
+    """Take in what an archive of `export` holds and the cache does not; how many were taken, and how many it has.
+
+    Raises:
+        UsageError: the file cannot be read, or is no such archive: then what came before the damage is taken.
+    """
+    taken = known = 0
+    try:
+        with tarfile.open(file, "r:gz") as archive:
+            for entry in archive:
+                if not entry.isfile() or not _TAKEN.fullmatch(entry.name) or entry.size > _LARGEST:
+                    raise UsageError(
+                        "the archive holds what prism does not write",
+                        where=f"{file}, {entry.name!r}",
+                        fix="take an archive that prism cache export made",
+                    )
+                data = archive.extractfile(entry)
+                assert data is not None
+                path = root / entry.name
+                if path.exists():
+                    known += 1
+                elif write_whole(path, data.read()):
+                    taken += 1
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise UsageError(
+            "the archive cannot be read",
+            where=str(file),
+            why=str(error),
+            fix="check the path, and that it was copied whole",
+        ) from None
+    return taken, known
+
+
+def _names(root: Path) -> Iterator[str]:
+    for kind in KINDS:
+        for folder in _folders(root, kind):
+            for path in folder.rglob("*"):
+                if path.is_file():
+                    yield path.relative_to(root).as_posix()
+
+
+def _sizes(root: Path, kind: str) -> list[int]:
+    found: list[int] = []
+    for folder in _folders(root, kind):
+        for path in folder.rglob("*"):
+            with suppress(OSError):
+                if path.is_file():
+                    found.append(path.stat().st_size)
+    return found
+
+
+def _folders(root: Path, kind: str) -> list[Path]:
+    """The folders of a kind: its own name, or with a number for the layout of its entries."""
+    pattern = re.compile(rf"{kind}(-\d{{1,4}})?")
+    try:
+        return sorted(p for p in root.iterdir() if pattern.fullmatch(p.name) and p.is_dir() and not p.is_symlink())
+    except OSError:
+        return []

@@ -29,9 +29,9 @@ from prism.backends.tensors import save
 from prism.cost.device import Device
 from prism.events import Evidence
 from prism.instantiate.cache import Store, digest, version_of
+from prism.instantiate.gate.check import program_samples, sgraph_samples
 from prism.instantiate.gate.draws import as_stated, draw_inputs
 from prism.instantiate.gate.judge import judge
-from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.instantiate.lock import program_hash
 from prism.instantiate.machine_load import Load, from_plain
 from prism.instantiate.rounds import HOPELESS
@@ -507,14 +507,14 @@ class Bench(Arena):
         if not self._judged(tensors, ()):
             return ""
         if self._others is None:
-            self._others = of_program(self.program, self._drawn(), self.hints)
+            self._others = program_samples(self.program, self._drawn(), self.hints)
         return self._judged(tensors, self._others)
 
     def _why(self, tensors: Sequence[Any], c: Contender) -> Failure:
         """What kind of failure it is: whether the contender's sGraph rounds so, or it computes something else."""
         if c.sgraph is None or self._others is None:
             return Failure.WRONG
-        own = of_sgraph(c.sgraph, self.program, self._drawn(), self.hints)
+        own = sgraph_samples(c.sgraph, self.program, self._drawn(), self.hints)
         return Failure.WRONG if self._judged(tensors, [*self._others, *own]) else Failure.ROUNDING
 
     def _drawn(self) -> dict[str, Any]:

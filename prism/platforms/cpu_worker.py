@@ -24,8 +24,7 @@ from prism.backends.cpu import build
 from prism.backends.cpu.backend import CppBackend
 from prism.backends.cpu.support import PRODUCTS_FOLDER
 from prism.backends.interleave import interleave
-from prism.backends.poison import Framed
-from prism.backends.tensors import save
+from prism.backends.tensors import Framed, save
 from prism.instantiate.machine_load import Watch, load_now, plain
 from prism.instantiate.rounds import ENDLESS_S, HOPELESS, LASTING, WARM_S, Prepared, Queue, contest, rounds
 from prism.process.serve import Answer, Request, one_line, serve

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prism.backends.triton.backend import TritonBackend
 from prism.backends.triton.crosscompile import worker_environment
-from prism.backends.triton.preflight import check_assembler, check_c_compiler
+from prism.backends.triton.device import check_assembler, check_c_compiler
 from prism.backends.triton.timing import WORKER
 from prism.cost.compiled import compiled_estimate
 from prism.cost.device import Device

@@ -9,9 +9,8 @@ from itertools import pairwise
 import sympy
 
 from prism.backends import tile
-from prism.backends.cpu.cxx import Names, Writer, factor, integer
+from prism.backends.cpu.cxx import KIND_TYPES, Names, Writer, factor, integer
 from prism.backends.cpu.nest import NestEmitter, Storage, loads_of
-from prism.backends.cpu.operations import KIND_TYPES
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
 from prism.backends.tile import Size, Stmt, TileProgram, scalars

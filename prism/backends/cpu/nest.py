@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from prism.backends import tile
-from prism.backends.cpu.cxx import Names, Writer, factor, integer
-from prism.backends.cpu.operations import KIND_TYPES, converted, literal, operation
+from prism.backends.cpu.cxx import KIND_TYPES, Names, Writer, converted, factor, integer, literal, operation
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import KINDS, Values, View
 from prism.backends.tile import Operand

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.backends import tile
-from prism.backends.lower_clean import accumulators
 from prism.backends.tile import Affine, Size, Stmt, TileProgram
+from prism.backends.tile_rewrite import accumulators
 from prism.errors import IllegalIRError, UnsupportedError
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, add, mul

@@ -15,9 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from prism.backends.lower_clean import clean
 from prism.backends.tile import Cast, Load, Pointwise, Stmt, TileModule, TileProgram
-from prism.backends.tile_rename import names_beside
+from prism.backends.tile_rewrite import clean, names_beside
 from prism.ir.kit import rewrite, statements
 from prism.program.nodes import DType
 

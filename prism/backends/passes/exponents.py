@@ -37,7 +37,7 @@ from prism.backends.tile import (
     TileProgram,
     Update,
 )
-from prism.backends.tile_rename import names_beside, renamed, value_dims
+from prism.backends.tile_rewrite import names_beside, renamed, value_dims
 from prism.ir.kit import defined, operands, statements
 from prism.program.nodes import DType
 

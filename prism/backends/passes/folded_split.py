@@ -37,7 +37,7 @@ from prism.backends.tile import (
     scalars,
     symbol,
 )
-from prism.backends.tile_rename import names_beside
+from prism.backends.tile_rewrite import names_beside
 from prism.ir.kit import operands, rewrite, statements
 from prism.program.extents import Extent, mul
 from prism.program.nodes import Tensor

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from prism.backends.lower_index import Names
 from prism.backends.tile import Dims, Dot, For, Full, Pointwise, Reduce, Stmt, TileModule, TileProgram, Update, Within
-from prism.backends.tile_rename import names_beside, renamed, value_dims
+from prism.backends.tile_rewrite import names_beside, renamed, value_dims
 from prism.ir.kit import defined, operands, statements
 from prism.program.nodes import DType, ReduceKind
 

@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from prism.backends.lower_clean import accumulators
 from prism.backends.passes.predicates import Predicate, Predicates, base, least, rewritten
 from prism.backends.tile import (
     Cast,
@@ -38,6 +37,7 @@ from prism.backends.tile import (
     TileProgram,
     Within,
 )
+from prism.backends.tile_rewrite import accumulators
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import normal
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import sympy
 
-from prism.backends.lower_clean import accumulators
 from prism.backends.lower_index import Names
 from prism.backends.tile import (
     Affine,
@@ -35,7 +34,7 @@ from prism.backends.tile import (
     identifier,
     symbol,
 )
-from prism.backends.tile_rename import names_beside, renamed, value_dims
+from prism.backends.tile_rewrite import accumulators, names_beside, renamed, value_dims
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, is_static, normal
 from prism.program.nodes import DType

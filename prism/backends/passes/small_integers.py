@@ -20,9 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from prism.backends.lower_clean import clean
 from prism.backends.tile import Cast, Load, Pointwise, Stmt, TileModule, TileProgram
-from prism.backends.tile_rename import names_beside
+from prism.backends.tile_rewrite import clean, names_beside
 from prism.ir.kit import rewrite, statements
 from prism.program.nodes import DType
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from prism.backends.lower_clean import accumulators
 from prism.backends.lower_index import Names
 from prism.backends.passes.predicates import base
 from prism.backends.tile import (
@@ -35,7 +34,7 @@ from prism.backends.tile import (
     TileProgram,
     integers,
 )
-from prism.backends.tile_rename import renamed
+from prism.backends.tile_rewrite import accumulators, renamed
 from prism.cost.pipelining import goes_ahead
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import is_static

@@ -1,6 +1,6 @@
 """The worker that runs an emitted module's kernels on given tensors: in Triton's interpreter, or on the GPU.
 
-Outputs start as poison (`prism.backends.poison`). In the interpreter a launch can be cut down to a sample of its
+Outputs start as poison (`prism.backends.tensors`). In the interpreter a launch can be cut down to a sample of its
 programs. Run by `python -m` with TRITON_INTERPRET set or unset; a wild access kills this process alone.
 """
 
@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from prism.backends.poison import Framed
+from prism.backends.tensors import Framed
 from prism.backends.triton.crosscompile import load_module
 from prism.process.serve import Answer, Request, serve
 

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from prism.backends.host import STATED, STATED_NAMES, TORCH_OP_NAMES, Signature, name_tensors
-from prism.backends.passes.pipeline import tile_module
+from prism.backends.passes import tile_module
 from prism.backends.protocol import ModuleSource
 from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
 from prism.backends.tile import TileLaunch, TileModule, identifier

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 import sympy
 
 from prism.backends import tile
-from prism.backends.lower_clean import accumulators
 from prism.backends.lower_index import Names
 from prism.backends.passes.predicates import base
 from prism.backends.passes.small_integers import Bits, written
@@ -39,7 +38,7 @@ from prism.backends.tile import (
     TileProgram,
     symbol,
 )
-from prism.backends.tile_rename import names_beside
+from prism.backends.tile_rewrite import accumulators, names_beside
 from prism.backends.triton.ahead import Ahead, loads_ahead, trip
 from prism.backends.triton.paired import Both, Turns, Word, pairs, products
 from prism.errors import UnsupportedError

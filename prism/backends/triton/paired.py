@@ -39,7 +39,7 @@ from prism.backends.tile import (
     Update,
     Within,
 )
-from prism.backends.tile_rename import names_beside, value_dims
+from prism.backends.tile_rewrite import names_beside, value_dims
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import is_static
 from prism.program.nodes import DType, ReduceKind

@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from prism.egraph.language import Budget
-from prism.egraph.prove.cases import cases
+from prism.egraph.prove.cases import cases, defined_alike
 from prism.egraph.prove.coefficients import read_alike, stored_alike
-from prism.egraph.prove.masked_rows import defined_alike
 from prism.egraph.prove.matching import Matched
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.refutation import Attempt, refute

@@ -12,7 +12,7 @@ import functools
 import keyword
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from prism.errors import FaultyModelError, ShapeError, UnsupportedError
-from prism.frontend.arguments import Given
 from prism.frontend.onnx.algebra import apply, as_extent, index_value, number
 from prism.frontend.sizes import not_negative
 from prism.program import integers
@@ -585,3 +584,40 @@ Translator: TypeAlias = Callable[[Graph, Node], Sequence[OnnxValue]]
 def single(f: Callable[[Graph, Node], OnnxValue]) -> Translator:
     """Of what makes an operator's only result."""
     return lambda graph, node: [f(graph, node)]
+
+
+class Given(Mapping[str, Any]):
+    """Arguments by name; looking one up, or asking whether it is there, counts as knowing it.
+
+    A handler that does not know an argument must not drop it. So when it is done, a call is refused in which an
+    argument that it never looked at says something.
+    """
+
+    __slots__ = ("_read", "_values")
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+        self._read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        self._read.add(str(name))
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def afresh(self) -> Given:
+        """The same arguments, none of them looked at."""
+        return Given(self._values)
+
+    @property
+    def unread(self) -> Mapping[str, Any]:
+        """The arguments that nobody looked at."""
+        return {name: value for name, value in self._values.items() if name not in self._read}

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend import order
-from prism.frontend.extremes import place_of_extreme
 from prism.frontend.onnx.algebra import apply, index_value
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.frontend.onnx.reduce import rows
+from prism.frontend.order import place_of_extreme
 from prism.program import build
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index

@@ -27,7 +27,6 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import checker, external_data_helper, helper
 
 from prism.errors import ModelError, ShapeError, UnsupportedError
-from prism.frontend.arguments import Given
 from prism.frontend.onnx import (
     attention,
     choose,
@@ -54,6 +53,7 @@ from prism.frontend.onnx.conformance import Reading
 from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type, held_as, is_own
 from prism.frontend.onnx.graph import (
     MAIN_DOMAINS,
+    Given,
     Graph,
     Node,
     OnnxValue,

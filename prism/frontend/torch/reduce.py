@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from prism.frontend import order
-from prism.frontend.extremes import place_of_extreme
+from prism.frontend.order import place_of_extreme
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, is_truth
 from prism.program import build
 from prism.program.extents import Extent

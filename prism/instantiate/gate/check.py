@@ -12,24 +12,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from prism.backends.tensors import save
-from prism.errors import VerificationError
+from prism.errors import IllegalIRError, VerificationError
 from prism.events import CheckSummary
 from prism.instantiate.gate.draws import PATTERN_ONLY, draw_inputs
 from prism.instantiate.gate.judge import Judgement, judge
 from prism.instantiate.gate.plan import GIVEN, Case, Sample, interpretable, plan_cases, plan_samples, spread_out
-from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.process.child import Closing
 from prism.process.worker import Ending, Reply, Worker
 from prism.program.evaluate import bind
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
+from prism.sgraph.denote import as_program
 from prism.sgraph.nodes import SGraph
+
+if TYPE_CHECKING:
+    from prism.backends.eager import Order
+
 
 CASE_LIMIT_S = 120.0
 """A case that takes longer is hung,"""
@@ -395,7 +399,7 @@ class Drawn:
         """What eager might as well have made of the case's inputs: the program in other orders."""
         key = _case_key(case)
         if key not in self.shuffled:
-            self.shuffled[key] = of_program(self.program, tensors, case.binding)
+            self.shuffled[key] = program_samples(self.program, tensors, case.binding)
         return self.shuffled[key]
 
     def drop(self) -> None:
@@ -449,7 +453,7 @@ def _run_case(
         others = drawn.others(case, tensors)
         made = verdicts(others)
         if not all(made.values()):
-            own = of_sgraph(sgraph, drawn.program, tensors, case.binding)
+            own = sgraph_samples(sgraph, drawn.program, tensors, case.binding)
             rounding = all(verdicts([*others, *own]).values())
     reasons = [f"{name}: {verdict.reason}" for name, verdict in made.items() if not verdict]
     return max((v.ratio for v in made.values()), default=0.0), reasons, rounding
@@ -479,3 +483,56 @@ def _float64(tensor: Any) -> np.ndarray:
     import torch
 
     return np.asarray(tensor.detach().to(torch.float64).cpu().numpy())
+
+
+def program_samples(
+    program: Program, tensors: Mapping[str, Any], binding: Mapping[str, int]
+) -> list[dict[str, np.ndarray]]:
+    """The program's outputs as eager might as well have computed them, as float64.
+
+    Args:
+        program: the program.
+        tensors: every input, on the CPU.
+        binding: the value of every symbol.
+    """
+    from prism.backends.eager import ORDERS, Order
+
+    return _in_orders(program, tensors, binding, (Order.SHUFFLED,) * ORDERS)
+
+
+def sgraph_samples(
+    sgraph: SGraph, program: Program, tensors: Mapping[str, Any], binding: Mapping[str, int]
+) -> list[dict[str, np.ndarray]]:
+    """What the sGraph computes by itself, in several orders, as float64; nothing where only kernels can run it.
+
+    Args:
+        sgraph: of one that has no denotation nothing is known.
+        program: what it implements.
+        tensors: every input of the program, on the CPU.
+        binding: the value of every symbol of the extents.
+    """
+    from prism.backends.eager import ORDERS, Order
+
+    try:
+        made = as_program(sgraph, program.ranges)
+    except IllegalIRError:
+        made = None
+    if made is None:
+        return []
+    own, parts = made
+    given = {t.name: tensors[t.name] for t in sgraph.inputs}
+    values = {**binding, **{name: evaluate(e, binding) for name, e in parts.items()}}
+    orders = (Order.PLAIN, *(Order.SHUFFLED,) * ORDERS, Order.SEQUENTIAL, Order.HALVES)
+    return _in_orders(own, given, values, orders)
+
+
+def _in_orders(
+    program: Program, tensors: Mapping[str, Any], binding: Mapping[str, int], orders: Sequence[Order]
+) -> list[dict[str, np.ndarray]]:
+    import torch
+
+    from prism.backends.eager import reordered
+
+    with np.errstate(all="ignore"):
+        found = list(reordered(program, tensors, binding, orders))
+    return [{name: np.asarray(t.to(torch.float64).numpy()) for name, t in outputs.items()} for outputs in found]

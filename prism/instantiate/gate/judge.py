@@ -11,7 +11,7 @@ times anything is 0, where eager makes a NaN of 0 * inf. FlashAttention, too, le
 
 What eager makes is one sample of what rounding does. Where it is much smaller than others of the same program, because
 a few sums decide the result and happen to come out right, it is no measure: where a result fails by eager's, the
-largest error of several runs of the program in other orders takes its place (`prism.backends.reordered`).
+largest error of several runs of the program in other orders takes its place (`prism.backends.eager`).
 
 Errors are relative to the root mean square of the oracle's values, row by row (a row is the last dimension), because
 rows of one tensor can differ by orders of magnitude.

@@ -11,13 +11,12 @@ from prism.cost.device import Device
 from prism.cost.model import CostModel
 from prism.instantiate.options.dependent import Dependent
 from prism.instantiate.options.descriptors import Descriptors
-from prism.instantiate.options.flattened import Flattened
 from prism.instantiate.options.folded import Folded
 from prism.instantiate.options.library import Library
 from prism.instantiate.options.option import Family as Family
 from prism.instantiate.options.option import Offered as Offered
 from prism.instantiate.options.option import Option as Option
-from prism.instantiate.options.persistent import Persistent
+from prism.instantiate.options.persistent import Flattened, Persistent
 from prism.instantiate.options.streams import Streams
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph

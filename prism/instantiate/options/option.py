@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
-from prism.backends.passes.pipeline import tile_module
+from prism.backends.passes import tile_module
 from prism.backends.tensor_descriptors import LaunchDescriptors, fitting, launch_descriptors
 from prism.backends.tile import TileModule
 from prism.cost.constraints import Footprint, footprint

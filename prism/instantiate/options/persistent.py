@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prism.cost.model import CostModel, Model
-from prism.cost.persistent import PERSISTENT, persistable
+from prism.cost.persistent import FLATTENED, PERSISTENT, flattenable, persistable
 from prism.cost.shared_memory import DESCRIPTORS
 from prism.instantiate.options.option import Family, Offered, Option
 from prism.sgraph.config import Config, Resources
@@ -52,3 +52,27 @@ class Persistent(Option):
             return config
         blocks = {n: model.occupancy(n, config, known.get(n))[1] for n in config.launches(PERSISTENT)}
         return config.having(persistent=blocks)
+
+
+class Flattened(Option):
+    """Open to persistent launches by descriptors, of one loop."""
+
+    name = FLATTENED
+    offered = Offered.TIMING
+
+    def __init__(self, family: Family) -> None:
+        super().__init__(family)
+        self.launches = flattenable(family.sgraph) if family.device.descriptors else ()
+
+    def feasible(self, config: Config) -> bool:
+        """Whether they are persistent and load by descriptors."""
+        return super().feasible(config) and self._possible(config) >= config.launches(FLATTENED)
+
+    def variant(self, config: Config, model: CostModel, resources: Sequence[Resources] = ()) -> Config | None:
+        """The persistent variant with all that may be."""
+        made = Persistent(self.family).variant(config, model, resources) if self.launches else None
+        names = frozenset() if made is None else self._possible(made)
+        return None if made is None or not names else made.having(flattened=names)
+
+    def _possible(self, config: Config) -> frozenset[str]:
+        return config.launches(PERSISTENT) & config.launches(DESCRIPTORS) & frozenset(self.launches)

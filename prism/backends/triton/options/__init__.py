@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from prism.backends.triton.options.dependent import PrintedDependent
 from prism.backends.triton.options.descriptors import PrintedDescriptors
-from prism.backends.triton.options.flattened import PrintedFlattened
 from prism.backends.triton.options.folded import PrintedFolded
 from prism.backends.triton.options.library import PrintedLibrary
-from prism.backends.triton.options.persistent import PrintedPersistent
+from prism.backends.triton.options.persistent import PrintedFlattened, PrintedPersistent
 from prism.backends.triton.options.printed import Printed
 from prism.backends.triton.options.streams import PrintedStreams
 

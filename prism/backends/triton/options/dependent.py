@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 
 from prism.backends.source import Writer
 from prism.backends.tile import TileLaunch, TileModule
-from prism.backends.tile_rename import names_beside
+from prism.backends.tile_rewrite import names_beside
 from prism.backends.triton.emit_kernel import KernelEmitter
 from prism.backends.triton.options.printed import Call, Printed
 from prism.sgraph.config import Config

@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 from prism.backends.host import Signature
 from prism.backends.source import HOST, Writer, fresh, programs_of
 from prism.backends.tile import TileFold, TileLaunch, TileModule
-from prism.backends.tile_rename import names_beside
+from prism.backends.tile_rewrite import names_beside
 from prism.backends.triton.emit_kernel import KernelEmitter, Tail
 from prism.backends.triton.options.printed import Call, Printed
 from prism.sgraph.folding import FOLDED

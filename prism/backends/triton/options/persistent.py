@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from prism.backends.host import Signature
 from prism.backends.source import Writer, fresh
 from prism.backends.tile import TileLaunch, TileModule
-from prism.backends.tile_rename import names_beside
-from prism.backends.triton.options.flattened import PrintedFlattened
+from prism.backends.tile_rewrite import names_beside
 from prism.backends.triton.options.printed import Call, Printed
-from prism.cost.persistent import FLATTENED, PERSISTENT, persistable
+from prism.cost.persistent import FLATTENED, PERSISTENT, flattenable, persistable
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 if TYPE_CHECKING:
     from prism.backends.triton.emit_kernel import KernelEmitter
+
 
 RESIDENT = '''
 def _resident(tiles, blocks, device):
@@ -100,3 +100,18 @@ class PrintedPersistent(Printed):
         call.last.append(f'tiles if "{name}" in persistent else None')
         if name in self._flags:
             call.keywords.append(f'{self._flags[name]}="{name}" in {FLATTENED}')
+
+
+class PrintedFlattened(Printed):
+    """The launches that a configuration names, all that may be without any."""
+
+    option = FLATTENED
+    refusal = "the loop over tiles of the launch {} cannot be one with its own"
+
+    def __init__(self, module: TileModule, sgraph: SGraph, configs: Sequence[Config]) -> None:
+        super().__init__(module, sgraph, configs)
+        self.launches = [n for n in self.launches if not configs or n in self.chosen]
+
+    def possible(self, module: TileModule, sgraph: SGraph) -> Collection[str]:
+        """Persistent launches of one loop, as long in every tile."""
+        return flattenable(sgraph)
