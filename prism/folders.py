@@ -42,9 +42,6 @@ def cache_or_spare(warn: Callable[[str], None]) -> Iterator[Path]:
 
     A cache saves time and lets a run repeat what an earlier one measured: a run can do without, so it does.
 
-    Args:
-        warn: told why the cache folder is not used.
-
     Raises:
         OSError: the machine has no room for temporary files either.
     """

@@ -105,12 +105,6 @@ def given_feeds(
 ) -> Feeds:
     """The inputs that the user gave.
 
-    Args:
-        ports: the model's inputs.
-        arrays: arrays or tensors by name.
-        run: runs the model.
-        where: the model, for errors.
-
     Raises:
         UsageError: one is missing, or of another type, or the model does not take them.
     """

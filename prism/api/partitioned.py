@@ -85,11 +85,7 @@ class PartitionedSearch:
         return found
 
     def compose(self, picks: Sequence[SGraph]) -> Composed:
-        """One sGraph for the whole program.
-
-        Args:
-            picks: for each region, an sGraph of its canonical program.
-        """
+        """One sGraph for the whole program, of an sGraph of each region's canonical program."""
         parts = [Part(g, r.canonical.names, r.region.loop) for r, g in zip(self.regions, picks, strict=True)]
         outputs = [self.program.definition(n).tensor for n in self.program.outputs]
         return compose(self.program.name, self.program.inputs, outputs, parts, stacks(self.program))

@@ -421,13 +421,6 @@ def run_search(
 ) -> SearchResult:
     """The whole search, stage by stage; see the module.
 
-    Args:
-        program: what is searched.
-        target: the device that it is for.
-        budget: bounds.
-        worker: the e-graph worker.
-        recorder: gets the stages.
-
     Raises:
         UnsupportedError: an index of the program cannot be made affine.
         WorkerError: the e-graph worker died or ran past its time limit.

@@ -85,11 +85,7 @@ class Kept:
         return None if r is None else NoImprovementError(r.what, where=r.where, why=r.why, fix=r.fix)
 
     def found(self, model: Callable[[SGraph], CostModel]) -> tuple[SearchResult, Choice]:
-        """The search and the choice.
-
-        Args:
-            model: the cost model of an sGraph.
-        """
+        """The search and the choice, by the cost model of an sGraph."""
         assert self.search is not None
         assert self.choice is not None
         c = self.choice.choice
@@ -271,14 +267,7 @@ def load_compared(
 
 
 def results_of(request: Request, platform: Platform, cache: Path, *, anew: bool) -> Results:
-    """The results of earlier runs that hold for a request.
-
-    Args:
-        request: what is asked for.
-        platform: what is tuned for.
-        cache: the cache folder.
-        anew: whether everything is timed again.
-    """
+    """The results of earlier runs that hold for a request; with `anew`, everything is timed again."""
     rules = [(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in request.rules or rule_files()]
     basis = digest(code_digest(), versions(), rules, request.target, repr(request.device))
     threads = platform.thread_counts() if platform.timed else ()  # type: ignore[union-attr]

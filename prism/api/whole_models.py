@@ -236,12 +236,7 @@ def kept_of(parts: Cut) -> tuple[KeptReport, ...]:
 
 
 def made_of(out: Path | str, model: Path | str) -> str:
-    """Whether an output folder of a model in parts is of this model: how it is not, or nothing.
-
-    Args:
-        out: the folder, which has been verified.
-        model: the ONNX file.
-    """
+    """Whether an output folder (verified) of a model in parts is of this ONNX model: how it is not, or nothing."""
     report = from_json(read_file(Path(out), REPORT_NAME), ModelReport, where=str(Path(out) / REPORT_NAME))
     parts = cut(Path(model))
     parts.halve_for({i.name for i in report.islands})
@@ -251,12 +246,7 @@ def made_of(out: Path | str, model: Path | str) -> str:
 
 
 def shown_in_parts(path: Path | str, error: UnsupportedError) -> list[str]:
-    """Lines that say how a model would go in parts.
-
-    Args:
-        path: the file.
-        error: why it is not read whole.
-    """
+    """Lines that say how a model would go in parts; the error says why it is not read whole."""
     parts = cut(Path(path))
     reports = []
     for island in parts.islands:

@@ -317,14 +317,7 @@ def consecutive(steps: Sequence[Step]) -> bool:
 
 
 def assembled_text(name: str, inputs: Sequence[str], outputs: Sequence[str], steps: Sequence[Step]) -> str:
-    """The module of a whole model.
-
-    Args:
-        name: the model's.
-        inputs: the names of what it takes.
-        outputs: the names of what it returns.
-        steps: in order.
-    """
+    """The module of a whole model, with its steps in order."""
     said = name.replace("\\", "\\\\").replace('"""', "'''")
     taken, returned = (
         ", ".join(f"{c}{n}" for n in range(many)) for c, many in (("x", len(inputs)), ("y", len(outputs)))

@@ -191,12 +191,7 @@ class Signature:
         return isinstance(extent, sympy.Symbol) and self.lengths.get(identifier(extent.name)) == place
 
     def torch_op(self, w: Writer, imported: bool) -> None:
-        """The function that makes an operator of torch of the launcher, and what that knows of the results.
-
-        Args:
-            w: where it is written.
-            imported: whether the module imports torch.
-        """
+        """The function that makes an operator of torch of the launcher, and what that knows of the results."""
         entry = identifier(self.module.name)
         w.blank(2)
         w.call("def _results", self._parameters, ":")
@@ -299,13 +294,7 @@ class Signature:
 
 
 def lengths_of(inputs: Iterable[Tensor], host: Mapping[str, str], integers: PythonIntegers) -> dict[str, str]:
-    """For each symbol of the inputs' shapes that follows from them, the expression that binds it.
-
-    Args:
-        inputs: the inputs.
-        host: the variables that hold them, by their names.
-        integers: how lengths are printed.
-    """
+    """For each symbol of the inputs' shapes that follows from them, the expression that binds it."""
     found: dict[str, str] = {}
     composite: list[tuple[str, Extent]] = []
     for t in inputs:

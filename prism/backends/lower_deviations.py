@@ -205,13 +205,7 @@ class Deviations:
         return Moments(mean, squares, kept, count, second)
 
     def parts(self, given: Moments, count: str, axis: Axis) -> Moments:
-        """The statistic of all parts along the axis, whose moments are 0 outside of it.
-
-        Args:
-            given: the other moments.
-            count: of each part.
-            axis: the parts.
-        """
+        """The statistic of all parts along the axis, whose moments are 0 outside of it."""
         if not self.layout.is_tiled(axis):
             return replace(given, count=count)
         assert given.rest is not None

@@ -43,12 +43,7 @@ class _Taken:
 
 
 def shared_extremes(body: Sequence[Stmt], names: Names) -> tuple[Stmt, ...]:
-    """The body with one running extreme for those that are its positive multiples; what they took is left, unused.
-
-    Args:
-        body: of a tile program.
-        names: hands out names that it does not have.
-    """
+    """The body with one running extreme for those that are its positive multiples; what they took is left, unused."""
     everything = list(statements(body))
     counts = Counter(name for s in everything if (name := defined(s)) is not None)
     made = {name: s for s in everything if (name := defined(s)) is not None and counts[name] == 1}

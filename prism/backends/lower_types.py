@@ -73,12 +73,7 @@ class Types:
 
 
 def analyse(kernel: Kernel, nominal: Nominal) -> Types:
-    """The facts about every value of the kernel.
-
-    Args:
-        kernel: the kernel.
-        nominal: the nominal type of each of its values.
-    """
+    """The facts about every value of the kernel, given their nominal types."""
     types = Types(nominal, {}, {})
     definitions: dict[str, Stmt] = {}
 

@@ -114,14 +114,7 @@ class Backend(Protocol):
         ...
 
     def run(self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Run every launch of an emitted module, in order, and wait for the last.
-
-        Args:
-            module: the module's file.
-            config: the configuration.
-            inputs: tensors where the backend's device reads them.
-            outputs: tensors that are written.
-        """
+        """Run every launch of an emitted module, in order, and wait for the last."""
         ...
 
     def time(
@@ -141,10 +134,6 @@ def write_module(source: ModuleSource, path: Path) -> Path:
 
 def load_function(source: ModuleSource, beside: Mapping[str, bytes] | None = None) -> Callable[..., Any]:
     """The function of an emitted module, whose files stay until the process ends.
-
-    Args:
-        source: the module.
-        beside: further files that it reads, by name.
 
     Raises:
         BackendError: it cannot be imported.

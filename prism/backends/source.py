@@ -144,11 +144,7 @@ class IntegerPrinter(ABC):
     least, greatest = "min", "max"
 
     def text(self, expression: Extent) -> str:
-        """The expression as source.
-
-        Raises:
-            UnsupportedError: it holds something else than those.
-        """
+        """The expression as source. Raises UnsupportedError: it holds something else than those."""
         return self._print(sympy.sympify(expression))[0]
 
     def operand(self, expression: Extent) -> str:

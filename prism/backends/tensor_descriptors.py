@@ -89,11 +89,7 @@ class TensorMap:
     block: tuple[Size, ...]
 
     def fits(self, values: Mapping[str, int]) -> bool:
-        """Whether the hardware takes it, the tensor's address being aligned.
-
-        Args:
-            values: of lengths and constants, by name.
-        """
+        """Whether the hardware takes it at these lengths and constants, the tensor's address being aligned."""
         size = self.tensor.dtype.bytes
         block = [_value(b, values) for b in self.block]
         offset, *shape = (_value(e, values) for e in (self.offset, *self.shape))
@@ -153,9 +149,6 @@ def launch_descriptors(module: TileModule) -> dict[str, LaunchDescriptors]:
     """The launches that descriptors may serve, by name.
 
     Second stages that may be folded are not among them: a split's kernel calls them.
-
-    Args:
-        module: as it is printed.
     """
     combines = {fold.combine for fold in module.folds}
     found = {x.name: _of_launch(x, module) for x in module.launches if x.name not in combines}
@@ -210,11 +203,7 @@ def _of_launch(launch: TileLaunch, module: TileModule) -> LaunchDescriptors | No
 
 
 def descriptor_loads(program: TileProgram) -> dict[str, DescriptorLoad]:
-    """The loads of a program that a descriptor may do, by their values.
-
-    Args:
-        program: a legal tile program.
-    """
+    """The loads of a legal tile program that a descriptor may do, by their values."""
     known = _Known(program)
     fed = _feeding(program)
     twice = read_twice(program)
@@ -466,11 +455,7 @@ def _whole(e: sympy.Expr) -> bool:
 
 
 def _value(e: Extent | Size, values: Mapping[str, int]) -> int:
-    """An expression's value.
-
-    Raises:
-        KeyError: a name has no value.
-    """
+    """An expression's value. Raises KeyError: a name has no value."""
     if isinstance(e, str):
         return values[e]
     if isinstance(e, int):

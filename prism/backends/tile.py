@@ -397,11 +397,7 @@ class TileProgram:
     sections: Sections | None = None
 
     def dim(self, name: str) -> Dim:
-        """The dimension of that name.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """The dimension of that name. Raises KeyError: there is none."""
         for d in self.dims:
             if d.name == name:
                 return d

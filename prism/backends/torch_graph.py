@@ -51,12 +51,7 @@ def one_thread() -> Iterator[None]:
 
 
 def exported(path: Path, tensors: Sequence[torch.Tensor]) -> GraphModule:
-    """An exported function of tensors, on their device.
-
-    Args:
-        path: of `torch.export.save`.
-        tensors: what it is called with.
-    """
+    """What `torch.export.save` wrote as a function of tensors, on the device of those it is called with."""
     program = torch.export.load(path)
     device = tensors[0].device if tensors else torch.device("cpu")
     if device.type != "cpu":

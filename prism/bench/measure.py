@@ -180,11 +180,7 @@ def _same_device(body: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """A results file.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """A results file. Raises UsageError: it cannot be read."""
     try:
         body: dict[str, Any] = json.loads(path.read_text("utf-8"))
         if body["schema"] != SCHEMA:

@@ -18,11 +18,7 @@ MEASURED = "measured"
 
 
 def quartiles(samples: Sequence[float]) -> dict[str, float]:
-    """Median, lower and upper quartile, and how many samples.
-
-    Raises:
-        ValueError: there is no sample.
-    """
+    """Median, lower and upper quartile, and how many samples. Raises ValueError: there is no sample."""
     if not samples:
         raise ValueError("no samples")
     if len(samples) == 1:

@@ -67,10 +67,6 @@ def digest(body: Mapping[str, Any]) -> str:
 def check(data: bytes, rule_texts: Mapping[str, bytes]) -> Checked:
     """Accept a certificate, or name the first thing that is wrong with it.
 
-    Args:
-        data: the certificate.
-        rule_texts: the rule files by name.
-
     Raises:
         CertificateError: what is wrong, and where.
     """

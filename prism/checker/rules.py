@@ -43,11 +43,7 @@ _TOKEN = re.compile(r'\s+|;[^\n]*|([()])|("[^"]*")|([^\s()";]+)')
 
 
 def sexps(text: str) -> Iterator[Sexp]:
-    """The forms of a rule file.
-
-    Raises:
-        CertificateError: the parentheses do not match.
-    """
+    """The forms of a rule file. Raises CertificateError: the parentheses do not match."""
     stack: list[list[Sexp]] = [[]]
     for match in _TOKEN.finditer(text):
         paren, quoted, atom = match.groups()

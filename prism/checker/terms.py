@@ -89,11 +89,7 @@ class Terms:
         return self.const(float(extent)) if extent.isdecimal() else self.make("Size", extent, ())
 
     def at(self, term: Term, path: Sequence[int]) -> Term:
-        """What stands at a path.
-
-        Raises:
-            CertificateError: there is no such path.
-        """
+        """What stands at a path. Raises CertificateError: there is no such path."""
         for n in path:
             if not 0 <= n < len(term.kids):
                 raise CertificateError(f"there is no position {list(path)}")

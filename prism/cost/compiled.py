@@ -36,13 +36,7 @@ from prism.program.products import work
 
 
 def compiled_estimate(program: Program, device: Device, hints: Mapping[str, int]) -> Estimate:
-    """Seconds of the program as torch.compile launches it; no more than operator by operator.
-
-    Args:
-        program: the program.
-        device: what it runs on.
-        hints: a value for every symbol of the extents.
-    """
+    """Seconds of the program as torch.compile launches it; no more than operator by operator."""
     plain = baseline_estimate(program, device, hints)
     if program.loops:
         return plain

@@ -444,14 +444,7 @@ def _register_elements(device: Device, warps: Any) -> Any:
 
 
 def first_unsatisfiable(f: Footprint, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> str | None:
-    """The name of the first constraint that no assignment satisfies along with those before it, or None.
-
-    Args:
-        f: the kernel's footprint.
-        sgraph: declares the tensors.
-        device: what it runs on.
-        hints: a value for every symbol of the extents.
-    """
+    """The name of the first constraint that no assignment satisfies along with those before it, or None."""
     if too_long(f, sgraph, hints):
         return "int32_offsets"
     ranges = domains(f, hints, device.tiles)

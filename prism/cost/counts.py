@@ -210,12 +210,7 @@ class Access:
         )
 
     def apart(self, other: Access, binding: Binding) -> float:
-        """The share of its elements that the other access does not touch, where that is a constant away; else 0.
-
-        Args:
-            other: of the same tensor.
-            binding: values of the extents' symbols.
-        """
+        """The share of elements that the other access of the tensor does not touch, where it is a constant away; else 0."""
         common = 1.0
         for a, b in zip(self.index, other.index, strict=True):
             steps = [(str(atom), int(value(c, binding))) for atom, c in a.terms]
@@ -525,13 +520,7 @@ class _Counter:
 
 
 def kernel_cost(kernel: Kernel, sgraph: SGraph, axes: Mapping[str, tuple[Axis, ...]] | None = None) -> KernelCost:
-    """The symbolic cost of one kernel; the sGraph says how the tensors are stored.
-
-    Args:
-        kernel: the kernel.
-        sgraph: declares the tensors.
-        axes: of its values (`value_axes`), if they are known.
-    """
+    """The symbolic cost of one kernel of the sGraph; `axes` are those of its values (`value_axes`)."""
     c = _Counter(kernel, sgraph, axes if axes is not None else value_axes(kernel))
     c.visit(kernel.body, (), {})
     return KernelCost(

@@ -261,11 +261,7 @@ DEVICES: Mapping[str, Device] = MappingProxyType({d.target: d for d in (_A100, _
 
 
 def device(target: str) -> Device:
-    """The GPU of a compilation target such as `sm_90`.
-
-    Raises:
-        UsageError: the target is not known.
-    """
+    """The GPU of a compilation target such as `sm_90`. Raises UsageError: the target is not known."""
     known = DEVICES.get(target)
     if known is None:
         raise UsageError(

@@ -174,12 +174,7 @@ class Model:
         return self.estimate(config, resources).seconds
 
     def on_streams(self, config: Config, resources: Sequence[Resources] | None = None) -> Config | None:
-        """The configuration with launches on several streams, where independent ones gain by it; else None.
-
-        Args:
-            config: as for `estimate`, without streams.
-            resources: as for `estimate`.
-        """
+        """The configuration with launches on several streams, where independent ones gain by it; else None."""
         after = waits(self._sgraph, config.launches(FOLDED))
         one_by_one = self.estimate(config, resources)
         if not apart(after) or not math.isfinite(one_by_one.seconds):
@@ -188,13 +183,7 @@ class Model:
         return config.having(streams=streams) if streams else None
 
     def occupancy(self, name: str, config: Config, resources: Resources | None = None) -> tuple[int, int]:
-        """How many programs a launch of one kernel has, and how many of them a multiprocessor runs at a time.
-
-        Args:
-            name: of the launch.
-            config: as for `estimate`.
-            resources: what the compiler said of the launch, if known.
-        """
+        """How many programs a launch of one kernel has, and how many of them a multiprocessor runs at a time."""
         (kernel,) = next(m.kernels for m in self.launches if m.name == name)
         env = {**kernel.hints, **config.symbols}
         part = kernel.part(env, config.warps[name], config.stages[name], resources)
@@ -260,11 +249,6 @@ def baseline_estimate(program: Program, device: Device, hints: Mapping[str, int]
     Each kernel reads every distinct element of its operands once, from L2 where an earlier one wrote it and it stays
     there, and writes its result, in each step of a loop anew; matrix products take what a vendor's library is estimated
     to take. A vector that is added along a product's columns goes into the library's call, as torch.compile has it.
-
-    Args:
-        program: the program.
-        device: what it runs on.
-        hints: a value for every symbol of the extents.
     """
     found = [launched([d], program, device, hints) for d in operators(program) if not isinstance(d.expr, Steps)]
     for loop in program.loops:

@@ -125,11 +125,7 @@ class PipelinedLoads:
 
 
 def pipelined_loads(f: Footprint) -> PipelinedLoads:
-    """What a kernel's innermost loops load.
-
-    Args:
-        f: the kernel's footprint.
-    """
+    """What a kernel's innermost loops load."""
     axes = value_axes(f.kernel)
     grid = [a for a, r in f.kernel.roles if isinstance(r, Grid)]
     found: list[Loaded] = []

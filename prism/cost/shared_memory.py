@@ -137,11 +137,7 @@ class SharedMemory:
 
 
 def shared_memory(f: Footprint) -> SharedMemory:
-    """What a kernel's loops do in shared memory.
-
-    Args:
-        f: the kernel's footprint.
-    """
+    """What a kernel's loops do in shared memory."""
     found: list[Shared] = []
     for loop in (s for s in f.kernel.statements() if isinstance(s, Loop)):
         body = list(statements(loop.body))

@@ -56,10 +56,6 @@ class Issue:
 def lint(paths: Sequence[Path], known: RuleSet | None = None) -> tuple[tuple[Rule, ...], tuple[Issue, ...]]:
     """The rules of the files that have no errors, and what is wrong; what declarations define is not among them.
 
-    Args:
-        paths: rule files.
-        known: rules that are loaded besides, whose names are taken.
-
     Raises:
         RuleError: a file cannot be read.
     """

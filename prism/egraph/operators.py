@@ -38,17 +38,7 @@ def constructor(name: str) -> str:
 
 
 def read_operator(text: str, line: int, file: str, known: Mapping[str, Operator]) -> Operator:
-    """An operator from its form.
-
-    Args:
-        text: the form.
-        line: of the file at which it starts.
-        file: the file, for errors.
-        known: constructor to operator, for those that are declared already.
-
-    Raises:
-        RuleError: it is no legal declaration; `where` is file:line:column.
-    """
+    """An operator from its form. Raises RuleError: it is no legal declaration; `where` is file:line:column."""
     form, at = parse(text), places(text, line)
 
     def refused(what: str, path: tuple[int, ...] = (), why: str = "", fix: str = "") -> RuleError:

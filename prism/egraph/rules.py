@@ -113,11 +113,7 @@ class RuleSet:
         return tuple(c.value for c in FpClass if c in found)
 
     def by_name(self, name: str) -> Rule:
-        """The rule of that name.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """The rule of that name. Raises KeyError: there is none."""
         for rule in self.rules:
             if rule.name == name:
                 return rule
@@ -216,11 +212,7 @@ def _text(path: Path) -> tuple[bytes, str]:
 
 
 def install(rules: RuleSet) -> EGraph:
-    """A new egglog `EGraph` with the language and the rules in it.
-
-    Raises:
-        RuleError: egglog does not accept a rule.
-    """
+    """A new egglog `EGraph` with the language and the rules in it. Raises RuleError: egglog does not accept a rule."""
     from prism.egraph.bindings import EGraph
 
     graph = EGraph()
@@ -272,11 +264,6 @@ def _message(error: BaseException) -> str:
 
 def read_form(form: Form, path: Path, operators: dict[str, Operator]) -> tuple[Rule, ...]:
     """The rule of a form, or the definitions of the operator that it declares, which joins `operators`.
-
-    Args:
-        form: from `forms`.
-        path: its file.
-        operators: constructor to operator, for those that are known.
 
     Raises:
         RuleError: it does not say what it must.
@@ -352,11 +339,7 @@ def read_rule(form: Form, path: Path, operators: Mapping[str, Operator] | None =
 
 
 def forms(text: str, file: str) -> Iterator[Form]:
-    """The top-level forms of a rule file.
-
-    Raises:
-        RuleError: parentheses or quotes do not match.
-    """
+    """The top-level forms of a rule file. Raises RuleError: parentheses or quotes do not match."""
     depth, start, start_line, line = 0, 0, 1, 1
     quoted = False
     comment: list[str] = []

@@ -54,11 +54,7 @@ class Leaves:
         return Leaves(dict(self.reads), dict(self.axes), self.facts)
 
     def axis(self, axis: Axis) -> str:
-        """The axis' name, remembered.
-
-        Raises:
-            IllegalIRError: another axis has that name.
-        """
+        """The axis' name, remembered. Raises IllegalIRError: another axis has that name."""
         known = self.axes.setdefault(axis.name, axis)
         if known != axis:
             raise IllegalIRError(
@@ -67,11 +63,7 @@ class Leaves:
         return axis.name
 
     def leaf(self, text: str, expr: Read | Position | Size) -> str:
-        """The leaf's text, remembered.
-
-        Raises:
-            IllegalIRError: another leaf prints the same.
-        """
+        """The leaf's text, remembered. Raises IllegalIRError: another leaf prints the same."""
         if self.reads.setdefault(text, expr) != expr:
             raise IllegalIRError(f"two leaves print as {text}")
         return text

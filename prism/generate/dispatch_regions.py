@@ -184,12 +184,7 @@ class Splits:
 
     @staticmethod
     def of(samples: Mapping[str, Array], given: Sequence[Condition]) -> Splits:
-        """The given inequalities, and thresholds of symbols and of products of up to three.
-
-        Args:
-            samples: for each symbol its value at every sample.
-            given: inequalities.
-        """
+        """The given inequalities, and thresholds of symbols and of products of up to three."""
         found = [(c, 0 if _terms(c) <= SHORT else 4, c.holds(samples)) for c in given]
         names = sorted(samples)
         for size in range(1, min(len(names), 3) + 1):

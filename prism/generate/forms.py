@@ -252,13 +252,7 @@ def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: W
 
 
 def _skeletons(table: _Table, limit: int, told: frozenset[int]) -> list[_Entry]:
-    """Forms of the outputs, the best of each skeleton, of some skeletons.
-
-    Args:
-        table: the options.
-        limit: how many are wanted.
-        told: the reductions that skeletons are told apart by.
-    """
+    """Forms of the outputs, the best of each skeleton, of some skeletons."""
     width = max(limit, SKELETONS)
     inner = width if len(table.order) <= MANY else SKELETONS
     found = _solve(table, width, inner, told)
@@ -323,11 +317,6 @@ def one_pass(
     Where something else needs the exponentials, too, they are computed again in that pass, so by work alone such a form
     looks dearer: but who needs them is another kernel where the sum is stored. Sums of what waits for another reduction
     over their axis stay as they are.
-
-    Args:
-        options: of each e-class.
-        choices: the form.
-        roots: the outputs.
 
     Returns:
         the choices, operands before results.

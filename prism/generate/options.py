@@ -149,13 +149,7 @@ def below(choices: Choices, roots: Sequence[int], stored: Mapping[int, object] |
 def options(
     classes: EClasses, off: frozenset[str] = frozenset(), pruned: Counter[str] | None = None
 ) -> dict[int, tuple[Choice, ...]]:
-    """Every option of every e-class, each once, in the e-graph's order.
-
-    Args:
-        classes: the saturated e-graph.
-        off: names of pruners that are switched off.
-        pruned: where removals are counted.
-    """
+    """Every option of every e-class, each once, in the e-graph's order."""
     counts = pruned if pruned is not None else Counter()
     apart = differences(classes)
     shifts, scans = _shifted_exponents(classes, apart), Scans(classes, apart)

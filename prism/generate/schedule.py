@@ -92,11 +92,7 @@ class Scheduler:
     _levels: dict[tuple[tuple[Axis, ...], int], int] = field(default_factory=dict)
 
     def run(self, outputs: Sequence[Output]) -> tuple[Stmt, ...]:
-        """The kernel's body.
-
-        Raises:
-            Unschedulable: the roles allow no nest of loops.
-        """
+        """The kernel's body. Raises Unschedulable: the roles allow no nest of loops."""
         root = _Block((), None)
         self._fill(root, (), outputs)
         return tuple(root.body)

@@ -65,10 +65,6 @@ class Slices:
         """The e-classes that are slices of one, and no other names of it, with where a tensor that holds it has them.
 
         Only those that reduce something: the others are as quickly computed as read.
-
-        Args:
-            whole: the e-class.
-            index: where the tensor holds it.
         """
         nothing = _State({}, frozenset())
         for cls in self._alike.get(self._outline[whole], ()):

@@ -347,14 +347,7 @@ _KINDS: Mapping[str, str] = MappingProxyType({"compile": "compiled"})
 def installed(
     program: Program, target: str, wanted: Sequence[str], threads: Sequence[int]
 ) -> tuple[list[Contender], dict[str, str]]:
-    """The baselines to time, each on every number of threads, and why others are not among them.
-
-    Args:
-        program: what is run.
-        target: what is timed on: `cpu`, `cuda`.
-        wanted: names of `NAMES`.
-        threads: the numbers of threads.
-    """
+    """The baselines to time, each on every number of threads, and why others are not among them."""
     found: list[Contender] = []
     missing: dict[str, str] = {}
     for option in wanted:

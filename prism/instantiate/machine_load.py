@@ -72,11 +72,7 @@ class Watch:
         return self._clock(), self._own(), busy_seconds(self._stat(), self._cores)
 
     def load(self, threads: int) -> Load:
-        """What was seen since the watch began.
-
-        Args:
-            threads: the most that a contender ran on.
-        """
+        """What was seen since the watch began, of contenders on so many threads at most."""
         (start, own, busy), (end, own_end, busy_end) = self._start, self._now()
         others = None
         if busy is not None and busy_end is not None and end > start:

@@ -119,11 +119,7 @@ class Measurement:
 
 
 def summarise(samples: Sequence[float]) -> Measurement:
-    """A measurement of these samples.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """A measurement of these samples. Raises ValueError: there is none."""
     if not samples:
         raise ValueError("no samples")
     return Measurement(tuple(samples))

@@ -19,11 +19,7 @@ class NotRunError(Exception):
 
 
 def check_installed(where: str) -> None:
-    """Make sure that onnxruntime is here.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Make sure that onnxruntime is here. Raises UsageError: it is not."""
     if importlib.util.find_spec("onnxruntime") is None:
         raise UsageError(
             "onnxruntime is not installed",
@@ -66,11 +62,7 @@ class Stock:
         self.outputs = [o.name for o in self._session.get_outputs()]
 
     def run(self, values: Mapping[str, Any], takes: Sequence[str]) -> dict[str, Any]:
-        """The outputs by name.
-
-        Raises:
-            NotRunError: it cannot be run on these.
-        """
+        """The outputs by name. Raises NotRunError: it cannot be run on these."""
         try:
             found = self._session.run(None, {n: values[n] for n in takes})
         except Exception as error:

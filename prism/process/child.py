@@ -118,22 +118,14 @@ class Child:
         )
 
     def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        """Where requests go and where answers come from.
-
-        Raises:
-            BrokenPipeError: no process was started.
-        """
+        """Where requests go and where answers come from. Raises BrokenPipeError: no process was started."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise BrokenPipeError("no child was started")
         return process.stdin, process.stdout
 
     def feed(self, line: str) -> None:
-        """Send one line.
-
-        Raises:
-            OSError: the child has ended, or none was started.
-        """
+        """Send one line. Raises OSError: the child has ended, or none was started."""
         requests, _ = self.pipes()
         try:
             requests.write(line.encode() + b"\n")

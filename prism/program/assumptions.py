@@ -215,11 +215,7 @@ def values_of(held: Assumption, dtype: DType, y: np.ndarray) -> np.ndarray:
 
 
 def check_examples(stated: Mapping[str, Assumption], examples: Mapping[str, np.ndarray]) -> None:
-    """Check examples of the inputs.
-
-    Raises:
-        UsageError: an element of one is not as stated.
-    """
+    """Check examples of the inputs. Raises UsageError: an element of one is not as stated."""
     for name, one in stated.items():
         if name in examples and not (inside := one.holds(examples[name])).all():
             at = tuple(int(n) for n in np.argwhere(~inside)[0])

@@ -207,11 +207,7 @@ class _Apart:
     masked: bool = False
 
     def whole(self, body: Expr) -> _Causal:
-        """The sum.
-
-        Raises:
-            _OtherwiseError: it is none of its form.
-        """
+        """The sum. Raises _OtherwiseError: it is none of its form."""
         written = self._written(body)
         bound: list[Axis] = []
         factors: list[Expr] = []

@@ -28,9 +28,6 @@ def is_empty(shape: tuple[Extent, ...]) -> bool:
 def without_empty(program: Program) -> Program:
     """The same function, in which nothing is read from tensors without elements, nor reduced over none.
 
-    Args:
-        program: a program whose extents may be 0.
-
     Raises:
         ShapeError: an element of a tensor without elements is needed.
         FaultyModelError: a value is NaN because it is computed of no elements, as their mean is.

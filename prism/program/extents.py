@@ -32,11 +32,7 @@ def is_static(extent: Extent) -> bool:
 
 
 def evaluate(extent: Extent, binding: Mapping[str, int]) -> int:
-    """The extent under `binding` (symbol name to value).
-
-    Raises:
-        KeyError: a symbol of the extent is not bound.
-    """
+    """The extent under `binding` (symbol name to value). Raises KeyError: a symbol of the extent is not bound."""
     if isinstance(extent, int):
         return extent
     missing = [s.name for s in extent.free_symbols if s.name not in binding]

@@ -152,12 +152,7 @@ def _may_miss(program: Program) -> bool:
 
 
 def _by_definition(program: Program, int64: Interval) -> tuple[bool, frozenset[DType]]:
-    """Whether a fraction without known bounds is cast, and the integer types that a value of theirs may leave.
-
-    Args:
-        program: the program.
-        int64: what inputs of that type may hold.
-    """
+    """Whether a fraction without known bounds is cast, and the integer types that a value of theirs may leave."""
     floats = {t.name for t in (*program.inputs, *(d.tensor for d in program.definitions)) if t.dtype.is_float}
     of = {t.name: int64 if t.dtype is DType.INT64 else range_of(t.dtype) for t in program.inputs}
     cast, leaves = False, set[DType]()

@@ -25,14 +25,7 @@ WRITTEN = 1 << 13
 
 
 def steps_of(loop: Loop, output: str, name: str, origin: str = "") -> Definition:
-    """A definition of what all steps make.
-
-    Args:
-        loop: the loop.
-        output: of its body.
-        name: what it is called.
-        origin: the node that it came from.
-    """
+    """A definition of what all steps make."""
     made = loop.body.tensor(output)
     axes = axes_of((loop.trips, *made.shape))
     return Definition(name, axes, Steps(loop, output, tuple(map(Index.axis, axes))), made.dtype, origin)

@@ -517,11 +517,7 @@ class Program:
         return tuple(t for t in self.inputs if t.name not in self.weights)
 
     def tensor(self, name: str) -> Tensor:
-        """The declaration of an input or a defined tensor.
-
-        Raises:
-            KeyError: there is none of that name.
-        """
+        """The declaration of an input or a defined tensor. Raises KeyError: there is none of that name."""
         known = self._inputs
         if known is None:
             known = {t.name: t for t in reversed(self.inputs)}
@@ -529,11 +525,7 @@ class Program:
         return known[name] if name in known else self.definition(name).tensor
 
     def definition(self, name: str) -> Definition:
-        """The definition of that name.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """The definition of that name. Raises KeyError: there is none."""
         return self.definitions[self.order[name]]
 
     @property

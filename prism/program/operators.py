@@ -56,11 +56,7 @@ class Operator:
     where: str = ""
 
     def of(self, arguments: Sequence[Expr]) -> Expr:
-        """The definition at these arguments, as it is written: numbers in it are not folded, so rules recognise it.
-
-        Args:
-            arguments: one expression per parameter.
-        """
+        """The definition at these arguments, as written: numbers in it are not folded, so rules recognise it."""
         given: dict[Expr, Expr] = {
             Read(p, ()): argument for p, argument in zip(self.parameters, arguments, strict=True)
         }
@@ -68,20 +64,12 @@ class Operator:
 
 
 def syntax(torch: str) -> ast.expr:
-    """The expression's syntax tree, as of one line; it may go over several.
-
-    Raises:
-        SyntaxError: it is no expression.
-    """
+    """The expression's syntax tree, as of one line; it may go over several. Raises SyntaxError: it is no expression."""
     return ast.parse(torch.strip().replace("\n", " "), mode="eval").body
 
 
 def operator(name: str, parameters: Sequence[str], torch: str, where: str = "") -> Operator:
-    """Translate a declaration.
-
-    Raises:
-        ExpressionError: the expression is no legal definition.
-    """
+    """Translate a declaration. Raises ExpressionError: the expression is no legal definition."""
     try:
         tree = syntax(torch)
     except (SyntaxError, ValueError) as error:

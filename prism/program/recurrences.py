@@ -513,11 +513,7 @@ class _Steps:
         return replace(self.program, definitions=live_definitions(ordered(made), self.program))
 
     def _check_before(self, read: Iterable[str]) -> None:
-        """Make sure that what the loop reads around it needs none of its steps.
-
-        Raises:
-            UnlikeError: it does.
-        """
+        """Make sure that what the loop reads around it needs none of its steps. Raises UnlikeError: it does."""
         stack, seen = list(read), set(read)
         while stack:
             name = stack.pop()

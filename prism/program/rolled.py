@@ -78,11 +78,7 @@ def shape_of(expr: Expr, leaf: Callable[[Expr], tuple[object, ...]]) -> int:
 
 
 def side_by_side(es: Sequence[Expr], one: Callable[[Sequence[Expr]], Expr]) -> Expr:
-    """Expressions of one operator as one, their operands by `one`.
-
-    Raises:
-        UnlikeError: they are not of one operator.
-    """
+    """Expressions of one operator as one, their operands by `one`. Raises UnlikeError: they are not of one operator."""
     match es[0]:
         case Map(name, args):
             maps = [e for e in es if isinstance(e, Map) and e.op == name and len(e.args) == len(args)]
@@ -279,11 +275,7 @@ class _Side:
     wanted: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def whole(self, exprs: Sequence[Expr]) -> Expr:
-        """The expressions as one of their place.
-
-        Raises:
-            UnlikeError: they are none.
-        """
+        """The expressions as one of their place. Raises UnlikeError: they are none."""
         expr = self._one(exprs)
         # Without recursion, as definitions follow one another in long chains.
         while waiting := next((m for m in self.wanted if m not in self.families), None):

@@ -177,10 +177,6 @@ def places_index(elements: Elements, at: Sequence[Index]) -> Index | None:
     """Elements as an index of their place: a sum over dimensions of multiples of the digits of the position there.
 
     So are progressions, transposed, interleaved and repeated ranges. None for others.
-
-    Args:
-        elements: the elements.
-        at: the position in each dimension.
     """
     if elements.size == 0:
         return None

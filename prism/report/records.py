@@ -90,11 +90,7 @@ def folders_lock(schema: str, files: Mapping[str, str], versions: Mapping[str, s
 
 
 def lock_schema(data: bytes, *, where: str = "") -> str:
-    """What a lock file says that it is.
-
-    Raises:
-        UsageError: it is not JSON.
-    """
+    """What a lock file says that it is. Raises UsageError: it is not JSON."""
     return str(_object(data, LOCK_SCHEMA, where).get("schema"))
 
 

@@ -20,22 +20,12 @@ NEEDS = {
 
 
 def module_of(report: RunReport, module: str) -> tuple[str, str]:
-    """The module's name, as it is imported, and the name of its function.
-
-    Args:
-        report: the run.
-        module: the module's file name.
-    """
+    """The module's name, as it is imported, and the name of its function."""
     return PurePosixPath(module).stem, report.name
 
 
 def example_call(report: RunReport, module: str) -> tuple[str, ...]:
-    """Lines of Python that import the module and call it on random arguments of the right shapes and types.
-
-    Args:
-        report: the run.
-        module: the module's file name.
-    """
+    """Lines of Python that import the module and call it on random arguments of the right shapes and types."""
     name, function = module_of(report, module)
     place = ', device="cuda"' if report.backend == "Triton" else ""
     # An argument, or the function, may be called as what these lines call: it has another name in them.
@@ -77,12 +67,7 @@ def example(a: Argument, place: str) -> str:
 
 
 def next_lines(report: RunReport, module: str) -> tuple[tuple[str, str], ...]:
-    """What to type after a run: by purpose, one line for a shell in the current folder.
-
-    Args:
-        report: the run, whose `output` is the folder.
-        module: the module's file name.
-    """
+    """What to type after a run: by purpose, one line for a shell in the current folder."""
     folder = shown(report.output)
     *before, call = example_call(report, module)
     code = "; ".join((*before, f"print({call.partition(' = ')[2]})"))
@@ -101,13 +86,7 @@ def shown(output: str) -> str:
 
 
 def readme(report: RunReport, module: str, files: Sequence[str]) -> str:
-    """The folder's README: what it is, how it is called, what is in it. Holds no path of the machine.
-
-    Args:
-        report: the run.
-        module: the module's file name.
-        files: the names of the folder's other files.
-    """
+    """The folder's README: what it is, how it is called, what is in it. Holds no path of the machine."""
     needs = NEEDS.get(report.backend, "torch")
     word = "measured" if report.evidence is Evidence.MEASURED else "estimated"
     lines = [

@@ -706,10 +706,6 @@ def as_program(
     A split axis has one part, so that the program can be run at every extent: the symbols of its parts, and of what is
     in one, are returned with what they are then. None where a store is no definition: by another index than axes.
 
-    Args:
-        sgraph: a family.
-        ranges: of the symbols of the extents.
-
     Raises:
         IllegalIRError: a kernel has no denotation.
     """

@@ -86,12 +86,7 @@ class PlainAttention:
 
 
 def plain_attention(kernel: Kernel, sgraph: SGraph) -> PlainAttention | None:
-    """The attention that the kernel is, or None when it is anything else.
-
-    Args:
-        kernel: one of the sGraph's.
-        sgraph: declares its tensors.
-    """
+    """The attention that a kernel of the sGraph is, or None when it is anything else."""
     touched = tuple(sgraph.tensor(name) for name in (*kernel.reads, *kernel.writes))
     dtypes = {t.dtype for t in touched}
     if len(dtypes) != 1 or not all(d.is_half for d in dtypes) or not _may_be(kernel):

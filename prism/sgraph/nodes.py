@@ -343,11 +343,7 @@ class Kernel:
     body: tuple[Stmt, ...]
 
     def role(self, axis: Axis) -> Role:
-        """The axis' role.
-
-        Raises:
-            KeyError: the kernel does not have the axis.
-        """
+        """The axis' role. Raises KeyError: the kernel does not have the axis."""
         for a, r in self.roles:
             if a == axis:
                 return r
@@ -591,11 +587,7 @@ class SGraph:
         return "\n".join(lines)
 
     def tensor(self, name: str) -> Tensor:
-        """The declaration of an input, buffer or output.
-
-        Raises:
-            KeyError: there is none of that name.
-        """
+        """The declaration of an input, buffer or output. Raises KeyError: there is none of that name."""
         return self.tensors[name]
 
 

@@ -99,12 +99,7 @@ class PlainProduct:
 
 
 def plain_product(kernel: Kernel, sgraph: SGraph) -> PlainProduct | None:
-    """The matrix product that the kernel is, or None when it is anything else.
-
-    Args:
-        kernel: one of the sGraph's.
-        sgraph: declares its tensors.
-    """
+    """The matrix product that a kernel of the sGraph is, or None when it is anything else."""
     if any(isinstance(r, Split) or a.name.endswith(".part") for a, r in kernel.roles):
         return None
     read = _Reading(kernel)
@@ -310,11 +305,6 @@ def tile_product(kernel: Kernel, contract: Contract, axes: Mapping[str, Iterable
     """The product of two matrices that a contraction is, or None: no axis but the contracted one is in both operands.
 
     Only axes count that are dimensions of the tile.
-
-    Args:
-        kernel: the kernel it stands in.
-        contract: the statement.
-        axes: what `value_axes` says of the kernel.
     """
     dims = _dimensions(kernel)
     found = matrix_product(dims & {*axes[contract.lhs]}, dims & {*axes[contract.rhs]}, {contract.axis})

@@ -73,11 +73,7 @@ _NAMES = {sympy.Add: "sum", sympy.Mul: "product", sympy.Pow: "power", sympy.floo
 
 
 def plain(value: Any) -> Any:
-    """The node as plain data.
-
-    Raises:
-        IllegalIRError: it holds something that no sGraph has.
-    """
+    """The node as plain data. Raises IllegalIRError: it holds something that no sGraph has."""
     match value:
         case Enum():
             return value.value
@@ -102,11 +98,7 @@ def plain(value: Any) -> Any:
 
 
 def sgraph_of(data: Any) -> SGraph:
-    """The sGraph from plain data.
-
-    Raises:
-        IllegalIRError: it is none.
-    """
+    """The sGraph from plain data. Raises IllegalIRError: it is none."""
     try:
         found = _node(data)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

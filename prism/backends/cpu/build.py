@@ -47,11 +47,7 @@ class Built:
 
 
 def require_compiler() -> Path:
-    """The C++ compiler.
-
-    Raises:
-        CompilerError: there is none; the message names what to install.
-    """
+    """The C++ compiler. Raises CompilerError: there is none; the message names what to install."""
     found = find_compiler()
     if found is None:
         raise CompilerError(

@@ -30,11 +30,7 @@ def code_module(module: TileModule) -> TileModule:
 
 
 def coded(program: TileProgram) -> TileProgram:
-    """The program with shifts and masks in the places of divisions that are rounded down.
-
-    Args:
-        program: a legal tile program, as it was lowered.
-    """
+    """The program, as it was lowered, with shifts and masks in the places of divisions that are rounded down."""
     short = {t.name for t in program.tensors if t.dtype in (DType.INT8, DType.UINT8)}
     found = _Codes(short)
     for s in statements(program.body):

@@ -53,11 +53,7 @@ def binary_module(module: TileModule) -> TileModule:
 
 
 def binary(program: TileProgram) -> TileProgram:
-    """The program with `exp2` in the places of `exp`.
-
-    Args:
-        program: a legal tile program.
-    """
+    """The program with `exp2` in the places of `exp`."""
     everything = list(statements(program.body))
     if not any(isinstance(s, Pointwise) and s.op == "exp" for s in everything):
         return program

@@ -29,11 +29,7 @@ def fused_module(module: TileModule) -> TileModule:
 
 
 def fused(program: TileProgram) -> TileProgram:
-    """The program with sums that only meet in a sum as one.
-
-    Args:
-        program: a legal tile program, as it was lowered.
-    """
+    """The program, as it was lowered, with sums that only meet in a sum as one."""
     while True:
         one = _Sums(program).step()
         if one is None:

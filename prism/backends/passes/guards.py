@@ -48,11 +48,7 @@ def guard_module(module: TileModule) -> TileModule:
 
 
 def guard(program: TileProgram) -> TileProgram:
-    """The program with selections left out of the iterations in which they select everything.
-
-    Args:
-        program: a legal tile program.
-    """
+    """The program with selections left out of the iterations in which they select everything."""
     known = Predicates(program)
     guard = _Guard(known, Counter(n for s in statements(program.body) for n in operands(s)))
     body = rewritten(program.body, known, guard.loop)

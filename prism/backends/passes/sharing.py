@@ -59,12 +59,7 @@ def share_module(module: TileModule) -> TileModule:
 
 
 def grouped(program: TileProgram, size: int = GROUP) -> TileProgram:
-    """The program, in groups where two neighbouring axes of the grid each have tiles that lack the other.
-
-    Args:
-        program: a legal tile program.
-        size: tiles of the slow axis in a group.
-    """
+    """The program, in groups of `size` tiles where neighbouring axes of the grid each have tiles that lack the other."""
     tiles = [of for s, of, looped in Mentions(program).loads() if looped or len(s.dims) > 1]
     for slow, fast in pairwise(g.index for g in program.grid):
         if any(slow in of and fast not in of for of in tiles) and any(fast in of and slow not in of for of in tiles):
@@ -79,9 +74,6 @@ def in_sections(program: TileProgram) -> TileProgram:
     runs at a time, and not all: what the programs of a head share (keys and values) is at most that of SECTION tiles,
     which an L2 cache holds. A CPU has few threads, that each take the next program when they are done, and caches that
     want a head's programs together: there counting down is all.
-
-    Args:
-        program: a legal tile program.
     """
     down = [g.index for g in program.grid if g.reversed]
     if not down or len(program.grid) < 2 or program.groups is not None:

@@ -68,11 +68,7 @@ def small_integer_module(module: TileModule) -> TileModule:
 
 
 def ranged(program: TileProgram) -> TileProgram:
-    """The program with the ranges of integers that are narrow enough for the floats that they become.
-
-    Args:
-        program: a legal tile program, its codes taken out.
-    """
+    """The program, its codes taken out, with the ranges of integers narrow enough for the floats that they become."""
     stored = {t.name: STORED[t.dtype] for t in program.tensors if t.dtype in STORED}
     if not stored:
         return program

@@ -54,14 +54,7 @@ class Ahead:
 
 
 def trip(ahead: Sequence[Ahead], loop: For, index: str, names: Names) -> list[Stmt]:
-    """The loads of the trip at `index`, in order, after what they need; they load nothing where the loop has ended.
-
-    Args:
-        ahead: what the loop loads so.
-        loop: the loop.
-        index: the name of a scalar.
-        names: hands out names.
-    """
+    """The loads of the trip at `index`, in order, after what they need; they load nothing where the loop has ended."""
     inside = InBounds(names.fresh(f"more_{base(loop)}"), Affine(((index, 1),)), loop.stop, None, ())
     given = {loop.index: index}
     made: list[Stmt] = [inside]
@@ -77,12 +70,7 @@ def trip(ahead: Sequence[Ahead], loop: For, index: str, names: Names) -> list[St
 
 
 def loads_ahead(program: TileProgram, apart: Collection[str]) -> dict[str, list[Ahead]]:
-    """By the index of a loop, what it loads one trip ahead.
-
-    Args:
-        program: the tile program.
-        apart: the loads that something else is done about.
-    """
+    """By the index of a loop, what it loads one trip ahead, but for loads that are dealt with apart."""
     found: dict[str, list[Ahead]] = {}
     changing = accumulators(program.body)
     stored = {t.name: t.dtype for t in program.tensors}

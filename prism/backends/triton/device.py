@@ -118,11 +118,7 @@ def check_assembler(target: str, timeout_s: float = PROBE_LIMIT_S) -> None:
 
 
 def check_c_compiler() -> None:
-    """Whether there is a C compiler for what launches kernels on a GPU.
-
-    Raises:
-        CompilerError: there is none.
-    """
+    """Whether there is a C compiler for what launches kernels on a GPU. Raises CompilerError: there is none."""
     named = os.environ.get("CC")
     if not any(shutil.which(c) for c in ([named] if named else ("gcc", "clang", "cc"))):
         raise CompilerError(

@@ -844,12 +844,7 @@ def has_plain_loops(program: TileProgram) -> bool:
 
 
 def stages_parameter(launch: TileLaunch, tail: Tail | None = None) -> str:
-    """The parameter of the launch's function for its stages; nothing where no loop asks for them.
-
-    Args:
-        launch: the launch.
-        tail: how it goes on, where it is a split's.
-    """
+    """The parameter of the launch's function for its stages; nothing where no loop asks for them."""
     if not any(map(has_plain_loops, launch.programs)):
         return ""
     taken = {n for p in launch.programs for n in names_beside(p).taken}

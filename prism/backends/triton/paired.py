@@ -157,12 +157,7 @@ def _order(a: Load, b: Load) -> tuple[Load, Load] | None:
 
 
 def products(program: TileProgram, found: Mapping[str, tuple[Load, Load]]) -> tuple[TileProgram, dict[str, Both]]:
-    """The products that are one, by the name of the second of them; in the program they are added to each other first.
-
-    Args:
-        program: the tile program.
-        found: its loads in pairs.
-    """
+    """The products that are one, by the name of the second; in the program they are added to each other first."""
     dims = value_dims(program)
     turns: dict[str, Turns] = {}
     for low, high in found.values():

@@ -47,12 +47,7 @@ def calls(call_s: float, rotation: int) -> int:
 
 
 def shared_calls(seconds: Sequence[float], rotation: int) -> int:
-    """How many calls the graph of each contender holds: the same for all, by the fastest one's time, and not too many.
-
-    Args:
-        seconds: what a call of each contender takes.
-        rotation: copies of the arguments.
-    """
+    """How many calls the graph of each contender holds: as many for all, by the fastest one, and not too many."""
     most = int(LONGEST_S / max(*seconds, 1e-9)) // rotation * rotation
     return max(rotation, min(calls(min(seconds), rotation), most))
 

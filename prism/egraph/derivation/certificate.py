@@ -91,11 +91,7 @@ class Decoder:
     _axes: dict[str, Axis] = field(default_factory=dict)
 
     def of(self, term: Term) -> Expr:
-        """The expression.
-
-        Raises:
-            IllegalIRError: the term is none of prism's own language.
-        """
+        """The expression. Raises IllegalIRError: the term is none of prism's own language."""
         if term.id not in self._done:
             self._done[term.id] = self._node(term, tuple([self.of(k) for k in term.kids]))
         return self._done[term.id]
@@ -134,11 +130,7 @@ class Decoder:
 
 
 def _extent(text: str) -> Extent:
-    """An extent from its text.
-
-    Raises:
-        IllegalIRError: it is none.
-    """
+    """An extent from its text. Raises IllegalIRError: it is none."""
     try:
         return from_text(text)
     except ExtentError as error:
@@ -249,11 +241,7 @@ def replay(
     reason: str,
     facts: TensorFacts = language.NO_FACTS,
 ) -> Derivation:
-    """What is to be proved again, where there is no derivation.
-
-    Raises:
-        IllegalIRError: an expression has no term.
-    """
+    """What is to be proved again, where there is no derivation. Raises IllegalIRError: an expression has no term."""
     terms = Terms(stated=facts)
     encoder = Encoder(terms)
     pairs = zip(names, reference, denotation, strict=True)

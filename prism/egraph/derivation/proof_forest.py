@@ -315,11 +315,7 @@ class Explainer:
     _chains: dict[tuple[int, int], list[Link]] = field(default_factory=dict)
 
     def chain(self, a: int, b: int) -> list[Link]:
-        """From one term to another one of its e-class.
-
-        Raises:
-            TooLongError: see there.
-        """
+        """From one term to another one of its e-class. Raises TooLongError: see there."""
         if a == b:
             return []
         known = self._chains.get((a, b))

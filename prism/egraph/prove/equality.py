@@ -59,11 +59,7 @@ class Examined:
 
 
 def examine(both: Matched, *, budget: Budget | None = None, worker: Worker | None = None) -> Examined:
-    """The verdict on two lists of formulas.
-
-    Raises:
-        WorkerError: the worker died or ran past its limit.
-    """
+    """The verdict on two lists of formulas. Raises WorkerError: the worker died or ran past its limit."""
     if len(both.reference) != len(both.candidate):
         return Examined(Verdict(Status.REFUTED, f"{len(both.reference)} outputs against {len(both.candidate)}"))
     left: list[Formula] = []

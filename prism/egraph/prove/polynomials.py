@@ -53,11 +53,7 @@ class Algebra:
     steps: int = 0
 
     def poly(self, e: Expr) -> Poly:
-        """The expression as a polynomial.
-
-        Raises:
-            Unfit: it is none.
-        """
+        """The expression as a polynomial. Raises Unfit: it is none."""
         raise Unfit
 
     def within(self, e: Expr) -> Expr:

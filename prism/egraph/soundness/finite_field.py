@@ -38,11 +38,7 @@ def residues(values: Array) -> Residue:
 
 
 def constant(value: float) -> Residue:
-    """A number as it is in binary, in five dimensions.
-
-    Raises:
-        NotRational: it is infinite or NaN.
-    """
+    """A number as it is in binary, in five dimensions. Raises NotRational: it is infinite or NaN."""
     if not np.isfinite(value):
         raise NotRational
     fraction = Fraction(value)
@@ -51,11 +47,7 @@ def constant(value: float) -> Residue:
 
 
 def pointwise(op: str, args: Sequence[Residue]) -> Residue:
-    """One operation of `prism.program.ops.OPS`.
-
-    Raises:
-        NotRational: it is not a field's.
-    """
+    """One operation of `prism.program.ops.OPS`. Raises NotRational: it is not a field's."""
     a = args[0]
     b = args[1] if len(args) > 1 else a
     match op:
@@ -91,11 +83,7 @@ def _power(a: Residue, b: Residue) -> Residue:
 
 
 def reduce(head: str, a: Residue, dimension: int, extent: int) -> Residue:
-    """`Sum` or `Prod` along a dimension, which then has extent 1.
-
-    Raises:
-        NotRational: the reduction is another one.
-    """
+    """`Sum` or `Prod` along a dimension, which then has extent 1. Raises NotRational: the reduction is another one."""
     op = {"Sum": "add", "Prod": "mul"}.get(head)
     if op is None:
         raise NotRational

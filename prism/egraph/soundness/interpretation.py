@@ -316,11 +316,7 @@ class Interpretation:
     # Interpreting
 
     def number(self, form: Form) -> Any:
-        """The value of a term.
-
-        Raises:
-            Undefined: the form is none.
-        """
+        """The value of a term. Raises Undefined: the form is none."""
         value = self.value(form)
         if isinstance(value, str | frozenset):
             raise Undefined

@@ -60,10 +60,6 @@ class Reading:
 def checked(reading: Reading, again: Callable[[], Reading]) -> Program:
     """The program, once it has been compared with the model.
 
-    Args:
-        reading: the model and its program.
-        again: reads the model anew, as it then is.
-
     Raises:
         ConformanceError: they do not agree: a bug in prism.
     """

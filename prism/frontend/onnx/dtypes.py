@@ -69,11 +69,7 @@ def element_type(dtype: DType) -> int:
 
 
 def dtype_of(element_type: int, where: str) -> DType:
-    """The program's type for an ONNX element type.
-
-    Raises:
-        UnsupportedError: there is none.
-    """
+    """The program's type for an ONNX element type. Raises UnsupportedError: there is none."""
     if element_type in _DTYPES:
         return _DTYPES[element_type]
     known = element_type in TensorProto.DataType.values()
@@ -99,12 +95,7 @@ def is_own(element_type: int) -> bool:
 
 
 def held_as(element_type: int, readers: AbstractSet[str], where: str) -> DType:
-    """The type in which a constant of the model is held.
-
-    Args:
-        element_type: its own.
-        readers: the operators that read it.
-        where: its place, for errors.
+    """The type in which a constant of the model is held for the operators that read it.
 
     Raises:
         UnsupportedError: there is none.

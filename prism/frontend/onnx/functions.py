@@ -26,10 +26,6 @@ _Key: TypeAlias = tuple[str, str, str]
 def expanded(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """The model without functions of its own: each call replaced by the nodes of its function.
 
-    Args:
-        model: the model.
-        name: the file, for errors.
-
     Raises:
         ModelError: a function calls itself, or calls are nested too deep.
         UnsupportedError: there would be too many nodes.

@@ -106,11 +106,7 @@ class Node:
         return [place for place, value in enumerate(self.inputs) if value is not None and place not in self._read]
 
     def input(self, place: int) -> OnnxValue:
-        """The operand at that place.
-
-        Raises:
-            UnsupportedError: it is missing.
-        """
+        """The operand at that place. Raises UnsupportedError: it is missing."""
         value = self.optional(place)
         if value is None:
             raise self.unsupported(f"operand {place} is missing", fix="check the model with onnx.checker")
@@ -156,11 +152,7 @@ class Node:
         return self.wrap(self.integer(name), rank)
 
     def wrap(self, axis: int, rank: int) -> int:
-        """The axis, counted from the front.
-
-        Raises:
-            ShapeError: there is no such axis.
-        """
+        """The axis, counted from the front. Raises ShapeError: there is no such axis."""
         if not -rank <= axis < rank:
             raise self.shape_error(f"axis {axis} is out of range for {rank} dimensions")
         return axis % rank
@@ -325,11 +317,7 @@ class Graph:
         return OnnxValue(shape, dtype, name=tensor.name, label=label)
 
     def at(self, value: OnnxValue, index: Sequence[Index]) -> Expr:
-        """One element of the value.
-
-        Raises:
-            UnsupportedError: it is an integer that float64 does not hold.
-        """
+        """One element of the value. Raises UnsupportedError: it is an integer that float64 does not hold."""
         if len(index) != value.rank:
             raise ValueError(f"{value.label or value.name} has {value.rank} dimensions, and {len(index)} are expected")
         if value.name:

@@ -110,11 +110,7 @@ def from_bytes(data: bytes, name: str, *, operators: Sequence[Operator] = ()) ->
 
 
 def parse(file: Path) -> onnx.ModelProto:
-    """The file as a message.
-
-    Raises:
-        ModelError: it is missing, is not ONNX, or is truncated.
-    """
+    """The file as a message. Raises ModelError: it is missing, is not ONNX, or is truncated."""
     try:
         size = file.stat().st_size
         why = "" if file.is_file() else "it is not a regular file"
@@ -355,11 +351,7 @@ class Walk:
         _check(proto, self._name, self._context)
 
     def settle(self, proto: onnx.NodeProto) -> None:
-        """See whether it is known which branch of an `If` is taken.
-
-        Raises:
-            _KnownBranchError: it is; see `settled`.
-        """
+        """See whether it is known which branch of an `If` is taken. Raises _KnownBranchError: it is; see `settled`."""
         value = self.values.get(proto.input[0]) if _is_if(proto) and len(proto.input) == 1 else None
         elements = None if value is None else known_elements(value)
         result = next(filter(None, proto.output), "")

@@ -123,16 +123,7 @@ def _groups(node: Node, whole: Extent) -> int:
 def convolution(
     graph: Graph, node: Node, x: OnnxValue, w: OnnxValue, read: Operand, weight: Operand
 ) -> tuple[list[Axis], Expr]:
-    """The axes and the element of the convolution that a node's attributes say.
-
-    Args:
-        graph: the program so far.
-        node: the node.
-        x: the first operand, whose shape counts.
-        w: the weights.
-        read: the elements of x.
-        weight: the elements of w.
-    """
+    """The axes and the element of the convolution that a node's attributes say."""
     taps = _kernel(node, x, w)
     groups = _groups(node, w.shape[0])
     if not same_extent(mul(w.shape[1], groups), x.shape[1]):

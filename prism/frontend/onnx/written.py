@@ -91,13 +91,7 @@ def check_branches(node: onnx.NodeProto, where: str) -> None:
 
 
 def with_branch(model: onnx.ModelProto, place: int, taken: bool) -> onnx.ModelProto:
-    """The model with one branch of an `If` in its place.
-
-    Args:
-        model: the model, functions written out.
-        place: of the node among the graph's.
-        taken: whether its condition is true.
-    """
+    """The model, its functions written out, with one branch of the `If` at that place instead of it."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     node = model.graph.node[place]

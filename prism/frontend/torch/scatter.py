@@ -53,14 +53,7 @@ def _number_of(n: Node, argument: str) -> Callable[[Sequence[Index]], Expr]:
 
 
 def _meeting(n: Node, how: str, writes: Writes, *, itself: bool = True) -> Expr:
-    """What is there together with what is written.
-
-    Args:
-        n: the node.
-        how: `set`, or a value of _REDUCTIONS.
-        writes: what is written.
-        itself: whether what is there counts, where something is written.
-    """
+    """What is there together with what is written."""
     own = n["self"].under(n.axes)
     if how == "mean":
         total = _meeting(n, "add", writes, itself=itself)

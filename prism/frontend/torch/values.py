@@ -297,11 +297,7 @@ def number(value: TorchValue | Extent | float | bool, axes: Sequence[Axis]) -> E
 
 
 def constant(value: float | bool, where: str = "") -> Const:
-    """A number of the model, which float64 must hold.
-
-    Raises:
-        UnsupportedError: it does not.
-    """
+    """A number of the model, which float64 must hold. Raises UnsupportedError: it does not."""
     if value != value:
         raise UnsupportedError(
             "NaN as a number", where=where, why="no formula has it", fix="say where it is to come from: 0 / 0"

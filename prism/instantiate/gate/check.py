@@ -215,11 +215,7 @@ class CheckReport:
         return not self.failures
 
     def summary(self) -> CheckSummary:
-        """The report as the run's report shows it.
-
-        Raises:
-            VerificationError: a case did not pass.
-        """
+        """The report as the run's report shows it. Raises VerificationError: a case did not pass."""
         if self.failures:
             raise VerificationError(
                 "an emitted kernel computes something else than the model",
@@ -488,13 +484,7 @@ def _float64(tensor: Any) -> np.ndarray:
 def program_samples(
     program: Program, tensors: Mapping[str, Any], binding: Mapping[str, int]
 ) -> list[dict[str, np.ndarray]]:
-    """The program's outputs as eager might as well have computed them, as float64.
-
-    Args:
-        program: the program.
-        tensors: every input, on the CPU.
-        binding: the value of every symbol.
-    """
+    """The program's outputs as eager might as well have computed them, as float64; the tensors are on the CPU."""
     from prism.backends.eager import ORDERS, Order
 
     return _in_orders(program, tensors, binding, (Order.SHUFFLED,) * ORDERS)
@@ -503,14 +493,7 @@ def program_samples(
 def sgraph_samples(
     sgraph: SGraph, program: Program, tensors: Mapping[str, Any], binding: Mapping[str, int]
 ) -> list[dict[str, np.ndarray]]:
-    """What the sGraph computes by itself, in several orders, as float64; nothing where only kernels can run it.
-
-    Args:
-        sgraph: of one that has no denotation nothing is known.
-        program: what it implements.
-        tensors: every input of the program, on the CPU.
-        binding: the value of every symbol of the extents.
-    """
+    """What the sGraph computes by itself, in several orders, as float64; nothing where only kernels can run it."""
     from prism.backends.eager import ORDERS, Order
 
     try:
