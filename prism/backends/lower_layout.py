@@ -21,7 +21,6 @@ from prism.sgraph.nodes import (
     Kernel,
     Load,
     LoopRole,
-    Role,
     Scan,
     Split,
     Store,
@@ -86,7 +85,7 @@ class Layout:
 def layout(kernel: Kernel) -> Layout:
     """Chooses the dimensions of the kernel's tiles."""
     made = Layout(kernel)
-    tiled = [a for a, r in kernel.roles if not _is_scalar(a, r)]
+    tiled = [a for a, r in kernel.roles if not (a.extent == 1 or drops_dimension(r))]
     axes = {name: frozenset(a for a in of if a in tiled) for name, of in value_axes(kernel).items()}
     rank = _memory_rank(kernel)
     found = {s: tile_product(kernel, s, axes) for s in kernel.statements() if isinstance(s, Contract)}
@@ -98,10 +97,6 @@ def layout(kernel: Kernel) -> Layout:
         m, n = (rhs, lhs) if swapped[dst] else (lhs, rhs)
         made.products[dst] = Product(made.dims_for(m), made.dims_for((k,))[0], made.dims_for(n), swapped[dst])
     return made
-
-
-def _is_scalar(axis: Axis, role: Role) -> bool:
-    return axis.extent == 1 or drops_dimension(role)
 
 
 def _memory_rank(kernel: Kernel) -> dict[Axis, int]:

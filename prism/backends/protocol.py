@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from prism.errors import BackendError
 from prism.program.extents import evaluate
-from prism.program.nodes import SymbolRange, Tensor
+from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
@@ -186,8 +186,6 @@ def arguments(sgraph: SGraph, hints: Mapping[str, int]) -> tuple[Argument, ...]:
         sgraph: the sGraph.
         hints: a value for every symbol that an extent of an input or output mentions.
     """
-    return tuple(_argument(t, hints) for t in (*sgraph.inputs, *sgraph.outputs))
-
-
-def _argument(tensor: Tensor, hints: Mapping[str, int]) -> Argument:
-    return Argument(tuple(evaluate(e, hints) for e in tensor.shape), tensor.dtype.value)
+    return tuple(
+        Argument(tuple(evaluate(e, hints) for e in t.shape), t.dtype.value) for t in (*sgraph.inputs, *sgraph.outputs)
+    )

@@ -173,7 +173,7 @@ def option_speedups(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """By option and case, how many times as long the best configuration with it takes without it, all else alike."""
     found: dict[str, dict[str, float]] = {}
     for row in (r for r in rows if r["evidence"] == MEASURED):
-        times = {_tokens(t["key"]): t["measured_us"] for t in row["trials"] if t["error"] <= 1.0}
+        times = {frozenset(t["key"].split()): t["measured_us"] for t in row["trials"] if t["error"] <= 1.0}
         for option in sorted({name for tokens in times for name in _options(tokens)}):
             pairs = []
             for tokens, us in times.items():
@@ -183,10 +183,6 @@ def option_speedups(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
             if pairs:
                 found.setdefault(option, {})[row["name"]] = min(pairs)[1]
     return found
-
-
-def _tokens(key: str) -> frozenset[str]:
-    return frozenset(key.split())
 
 
 def _options(tokens: frozenset[str]) -> set[str]:

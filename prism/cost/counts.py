@@ -210,7 +210,7 @@ class Access:
         )
 
     def apart(self, other: Access, binding: Binding) -> float:
-        """The share of elements that the other access of the tensor does not touch, where it is a constant away; else 0."""
+        """The share of elements that the other access does not touch, where that is a constant away; else 0."""
         common = 1.0
         for a, b in zip(self.index, other.index, strict=True):
             steps = [(str(atom), int(value(c, binding))) for atom, c in a.terms]

@@ -371,7 +371,7 @@ class KernelModel:
             if a.store:
                 dram = dram + traffic
                 continue
-            once = self._once(a, env)
+            once = np.minimum(a.own.evaluate(env) * 1.0, self._whole(a, env))
             # Programs that run together read a tile from DRAM once.
             distinct: Any = 1.0
             for axis, places in covered:
@@ -442,10 +442,6 @@ class KernelModel:
             trip[axis] = np.minimum(extent, sizes[axis] * (covered[axis] if isinstance(role, Grid) else 1))
             trips[axis] = trip[axis] if isinstance(role, Grid) else extent
         return trip, trips
-
-    def _once(self, a: Access, env: Mapping[str, Any]) -> Any:
-        """Bytes of the distinct elements that a load touches."""
-        return np.minimum(a.own.evaluate(env) * 1.0, self._whole(a, env))
 
     def _whole(self, a: Access, env: Mapping[str, Any]) -> Any:
         """Bytes of the tensor that a load reads."""

@@ -385,19 +385,11 @@ def points(ranges: Mapping[str, SymbolRange], limit: int = 8) -> tuple[dict[str,
     names = sorted(ranges)
     hint = {n: ranges[n].hint for n in names}
     found = [hint, {n: ranges[n].low for n in names}, {n: ranges[n].high for n in names}]
-    for pick in (lambda r: r.high, lambda r: r.low, _upper_middle, _lower_middle):
+    for pick in (lambda r: r.high, lambda r: r.low, lambda r: middle(r.hint, r.high), lambda r: middle(r.low, r.hint)):
         found += [{**hint, n: pick(ranges[n])} for n in names]
     distinct = {tuple(p.values()): p for p in reversed(found)}
     order = dict.fromkeys(tuple(p.values()) for p in found)
     return tuple(distinct[k] for k in order)[: max(1, limit)]
-
-
-def _upper_middle(r: SymbolRange) -> int:
-    return middle(r.hint, r.high)
-
-
-def _lower_middle(r: SymbolRange) -> int:
-    return middle(r.low, r.hint)
 
 
 def middle(low: int, high: int) -> int:

@@ -122,10 +122,7 @@ class _Step:
 
     def at(self, tensor: str, gate: int = 0) -> Expr:
         """The element of a gate, of a tensor of gates side by side."""
-        return Read(tensor, (Index.axis(self.row), self._gate(gate)))
-
-    def _gate(self, gate: int) -> Index:
-        return Index.axis(self.column) + Index.const(mul(gate, self.of.hidden))
+        return Read(tensor, (Index.axis(self.row), Index.axis(self.column) + Index.const(mul(gate, self.of.hidden))))
 
     def product(self, state: str, gates: int, first: int = 0, bias: bool = False) -> str:
         """The state's product with the weights of so many gates, and their bias."""

@@ -349,7 +349,7 @@ class _Gathers:
                 continue
             assert isinstance(node.payload, Axis)
             for inner in self.classes.nodes[node.children[0]]:
-                if inner.op != "where" or inner.domain or not _is_zero(self.classes, inner.children[2]):
+                if inner.op != "where" or inner.domain or not is_number(self.classes, inner.children[2], 0):
                     continue
                 for place in self._places(inner.children[0], node.payload):
                     for element, axes, places in self._elements(inner.children[1]):
@@ -377,10 +377,6 @@ def _reads_along(element: Read, axis: Axis) -> bool:
     """Whether the axis is all that one index varies with, place by place, and is in no other."""
     own = [i for i in element.index if axis in i.axes()]
     return len(own) == 1 and own[0].terms == ((axis, 1),)
-
-
-def _is_zero(classes: EClasses, cls: int) -> bool:
-    return is_number(classes, cls, 0)
 
 
 def _maxima(classes: EClasses, cls: int, axis: Axis) -> list[int]:

@@ -133,14 +133,11 @@ class Proposer:
         if not taken[n].all():
             # Python's min over a stable order: equal distances keep the order of the points.
             row = int(np.argmin(np.where(taken[n], np.iinfo(np.int64).max, distance)))
-            return self._point(n, row)
+            return Point(n, self._points[n][row])
         for p in self._ordered:
             if not taken[p.candidate][self._spaces[p.candidate].row[p.config.key()]]:
                 return p
         return None
-
-    def _point(self, n: int, row: int) -> Point:
-        return Point(n, self._points[n][row])
 
     def frozen(self, point: Point, seconds: float | None, attributes: Mapping[str, object]) -> optuna.trial.FrozenTrial:
         """A finished trial: Optuna never sees infinities or failures as values."""

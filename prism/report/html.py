@@ -52,7 +52,11 @@ def render_html(report: RunReport, proof: ProofRecord | None = None) -> str:
     """The page. Equal reports give equal pages."""
     sections = [_lead(report), _formulas(report), _kernels(report), _measurement(report), _funnel(report)]
     sections += [_stages(report)]
-    sections += [_proof(report, proof), _sgraph(report), _reproduce(report)]
+    sections += [
+        _proof(report, proof),
+        f"<h2>sGraph</h2>\n<pre>{escape(report.sgraph_text)}</pre>\n{_details('The same as DOT', report.sgraph_dot)}",
+        _reproduce(report),
+    ]
     title = escape(f"prism: {report.name} for {report.target}")
     return "\n".join(
         [
@@ -157,10 +161,6 @@ def _proof(r: RunReport, proof: ProofRecord | None) -> str:
         parts.append(_details("What the sGraph computes, as the prover read it", proof.denotation))
         parts.append(_details("The program it was proved against", proof.program))
     return "\n".join(parts)
-
-
-def _sgraph(r: RunReport) -> str:
-    return f"<h2>sGraph</h2>\n<pre>{escape(r.sgraph_text)}</pre>\n{_details('The same as DOT', r.sgraph_dot)}"
 
 
 def _reproduce(r: RunReport) -> str:

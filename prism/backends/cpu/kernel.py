@@ -381,7 +381,7 @@ class KernelEmitter:
         fresh = "true" if root.into is None else "false"
         halves = "_halves" if p.halves else ""
         self.products.add(f"multiply{halves}-{self._stored(b)}")
-        bounded = all(self._bounded(self.v.lanes[n]) for n in together["m"])
+        bounded = all(not scalars(self.v.lanes[n].extent) & set(self.program.lengths) for n in together["m"])
         most = self._room(together["m"]) if bounded else "INT64_C(1) << 40"
 
         def along(name: str, lanes: Sequence[str]) -> str:
@@ -429,7 +429,3 @@ class KernelEmitter:
             return KIND_TYPES[self.v.kind_of(name)]
         tensor = self.v.views[name].tensor
         return next(TENSOR_TYPES[t.dtype] for t in self.program.tensors if t.name == tensor)
-
-    def _bounded(self, lane: Lane) -> bool:
-        """Whether the largest length is known when compiled."""
-        return not scalars(lane.extent) & set(self.program.lengths)

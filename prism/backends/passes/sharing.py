@@ -59,7 +59,7 @@ def share_module(module: TileModule) -> TileModule:
 
 
 def grouped(program: TileProgram, size: int = GROUP) -> TileProgram:
-    """The program, in groups of `size` tiles where neighbouring axes of the grid each have tiles that lack the other."""
+    """The program, in groups of `size` tiles where two neighbouring axes each have tiles that lack the other."""
     tiles = [of for s, of, looped in Mentions(program).loads() if looped or len(s.dims) > 1]
     for slow, fast in pairwise(g.index for g in program.grid):
         if any(slow in of and fast not in of for of in tiles) and any(fast in of and slow not in of for of in tiles):

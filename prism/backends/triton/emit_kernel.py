@@ -312,7 +312,7 @@ class KernelEmitter:
             return False
         if self._uses[name] != 1 or len(text.source) > self.writer.room - 50:
             return False
-        reads = self._mentioned(text.source)
+        reads = {name for name in self._changing if name in text.source}
         for later in rest:
             if isinstance(later, tile.For | tile.Within):
                 return False
@@ -324,9 +324,6 @@ class KernelEmitter:
             if defined(later) in reads:
                 return False
         return False
-
-    def _mentioned(self, source: str) -> set[str]:
-        return {name for name in self._changing if name in source}
 
     def _offsets(self, s: tile.Offsets) -> None:
         dim = self.program.dim(s.dim)

@@ -265,7 +265,7 @@ class Algebra:
         """
         shared, rest = self._shared(p)
         ((common, scale),) = shared.items()
-        sign = 1 if self._above(common) else 0
+        sign = 1 if all((self._positive(b) for b, _ in common.factors)) else 0
         if len(rest) == 1 and next(iter(rest.values())) < 0 and _whole(q):
             rest = {t: -c for t, c in rest.items()}
             scale, sign = -scale, 0
@@ -296,9 +296,6 @@ class Algebra:
     def _cancels(self, base: Expr) -> bool:
         """Whether the base over itself is 1: it is more than 0, and finite."""
         return self._positive(base) and self.facts.finite(base)
-
-    def _above(self, t: Term) -> bool:
-        return all(self._positive(b) for b, _ in t.factors)
 
     def _finite(self, t: Term) -> bool:
         facts = self.facts

@@ -76,7 +76,7 @@ def _same(names: Names) -> bool:
 
 
 def _examined(names: Names, budget: Budget | None, worker: Worker) -> Examined:
-    many = max(_reductions(p) for p in (names.a, names.b))
+    many = max(sum(isinstance(e, Reduce) for d in p.definitions for e in walk(d.expr)) for p in (names.a, names.b))
     unlike = any(not all(w.sides) for w in names.weights.values())
     first: Examined | None = None
     untold: UnsupportedError | None = None
@@ -122,10 +122,6 @@ def _whole(names: Names, budget: Budget | None, worker: Worker, sharp: bool = Fa
     both = replace(whole(names), sharp=sharp)
     examined = examine(both, budget=budget, worker=worker)
     return replace(examined, parts=((examined, both),))
-
-
-def _reductions(program: Program) -> int:
-    return sum(isinstance(e, Reduce) for d in program.definitions for e in walk(d.expr))
 
 
 def finer(program: Program) -> Program:

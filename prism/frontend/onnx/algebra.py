@@ -18,21 +18,12 @@ from prism.program.nodes import Const, Expr, Map, Position, Size
 from prism.program.ops import OPS
 from prism.program.views import same_extent
 
-
-def _sign(a: float) -> float:
-    return math.copysign(1.0, a) if a != 0 else 0.0
-
-
-def _recip(a: float) -> float:
-    return math.copysign(math.inf, a) if a == 0 else 1.0 / a
-
-
 _NUMERIC: Mapping[str, Callable[..., float]] = MappingProxyType(
     {
         "add": lambda a, b: a + b,
         "mul": lambda a, b: a * b,
         "neg": lambda a: -a,
-        "recip": _recip,
+        "recip": lambda a: math.copysign(math.inf, a) if a == 0 else 1.0 / a,
         "exp": math.exp,
         "log": math.log,
         "sqrt": math.sqrt,
@@ -43,7 +34,7 @@ _NUMERIC: Mapping[str, Callable[..., float]] = MappingProxyType(
         "erf": math.erf,
         "sigmoid": lambda a: 1.0 / (1.0 + math.exp(-a)),
         "abs": abs,
-        "sign": _sign,
+        "sign": lambda a: math.copysign(1.0, a) if a != 0 else 0.0,
         "floor": lambda a: float(math.floor(a)),
         "round": lambda a: float(round(a)),
         "maximum": max,

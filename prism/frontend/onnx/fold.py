@@ -168,14 +168,6 @@ def _modulo(node: Node) -> Elements:
     return _elementwise(f)(node)[0]
 
 
-def _smaller(a: Extent, b: Extent) -> Extent:
-    return a if _LE(a, b) else b
-
-
-def _larger(a: Extent, b: Extent) -> Extent:
-    return b if _LE(a, b) else a
-
-
 def _n_ary(f: Callable[[Extent, Extent], Extent]) -> Callable[..., Extent]:
     return lambda *args: functools.reduce(f, args)
 
@@ -187,10 +179,6 @@ def _truth(a: Extent) -> int:
 def _shape(node: Node) -> Elements:
     shape = node.input(0).shape
     return _array(shape[slice(node.attributes.get("start"), node.attributes.get("end"))])
-
-
-def _size(node: Node) -> Elements:
-    return _scalar(functools.reduce(mul, node.input(0).shape, 1))
 
 
 def _cast(node: Node) -> Elements:
@@ -256,10 +244,6 @@ def _expand(node: Node) -> Elements:
     return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(shape)))
 
 
-def _transpose(node: Node) -> Elements:
-    return np.transpose(_known(node, 0), node.attributes.get("perm"))
-
-
 def _range(node: Node) -> Elements:
     start, limit, step = (_numbers(node, place)[0] for place in range(3))
     if len(range(start, limit, step)) > MAX_ELEMENTS:
@@ -294,7 +278,7 @@ def _reduction(f: Callable[[Extent, Extent], Extent], start: Extent) -> Callable
 _RULES: Mapping[str, Callable[[Node], tuple[Elements, ...]]] = MappingProxyType(
     {
         "Shape": _one(_shape),
-        "Size": _one(_size),
+        "Size": _one(lambda node: _scalar(functools.reduce(mul, node.input(0).shape, 1))),
         "Identity": _one(lambda n: _known(n, 0)),
         "Cast": _one(_cast),
         "CastLike": _one(_cast),
@@ -305,7 +289,7 @@ _RULES: Mapping[str, Callable[[Node], tuple[Elements, ...]]] = MappingProxyType(
         "Squeeze": _one(_squeeze),
         "Reshape": _one(_reshape),
         "Expand": _one(_expand),
-        "Transpose": _one(_transpose),
+        "Transpose": _one(lambda node: np.transpose(_known(node, 0), node.attributes.get("perm"))),
         "Range": _one(_range),
         "Split": _split,
         "ReduceProd": _one(_reduction(mul, 1)),
@@ -317,8 +301,8 @@ _RULES: Mapping[str, Callable[[Node], tuple[Elements, ...]]] = MappingProxyType(
         "Mod": _one(_modulo),
         "Neg": _elementwise(lambda a: mul(-1, a)),
         "Abs": _elementwise(lambda a: a if _LE(0, a) else mul(-1, a)),
-        "Min": _elementwise(_n_ary(_smaller)),
-        "Max": _elementwise(_n_ary(_larger)),
+        "Min": _elementwise(_n_ary(lambda a, b: a if _LE(a, b) else b)),
+        "Max": _elementwise(_n_ary(lambda a, b: b if _LE(a, b) else a)),
         "Equal": _elementwise(_EQ),
         "Less": _elementwise(_LT),
         "LessOrEqual": _elementwise(_LE),

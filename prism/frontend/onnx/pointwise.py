@@ -138,10 +138,6 @@ def _bitwise(name: str) -> Translator:
     return translate
 
 
-def _inverted(graph: Graph, node: Node) -> OnnxValue:
-    return unary(lambda x: bits.inverted(x, node.input(0).dtype))(graph, node)
-
-
 def _shifted(graph: Graph, node: Node) -> OnnxValue:
     x, by = node.input(0), node.input(1)
     direction = node.attributes["direction"]
@@ -337,10 +333,6 @@ def _is_infinite(graph: Graph, node: Node) -> OnnxValue:
     return unary(f, BOOL)(graph, node)
 
 
-def _xor(a: Expr, b: Expr) -> Expr:
-    return apply("not", apply("eq", a, b))
-
-
 BOOL = DType.BOOL
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
@@ -350,7 +342,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "BitwiseAnd": _bitwise("and"),
         "BitwiseOr": _bitwise("or"),
         "BitwiseXor": _bitwise("xor"),
-        "BitwiseNot": _inverted,
+        "BitwiseNot": lambda graph, node: unary(lambda x: bits.inverted(x, node.input(0).dtype))(graph, node),
         "BitShift": _shifted,
         "Sub": binary(sub),
         "Div": _divide,
@@ -369,7 +361,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "GreaterOrEqual": binary(lambda a, b: apply("le", b, a), BOOL),
         "IsInf": _is_infinite,
         "IsNaN": op("isnan", BOOL),
-        "Xor": binary(_xor, BOOL),
+        "Xor": binary(lambda a, b: apply("not", apply("eq", a, b)), BOOL),
         "Max": _n_ary("maximum"),
         "Min": _n_ary("minimum"),
         "Sum": _n_ary("add"),

@@ -197,10 +197,6 @@ def _hypot(n: Node) -> Result:
     return n.define(op("sqrt", op("add", op("mul", a, a), op("mul", b, b))))
 
 
-def _atan2(n: Node) -> Result:
-    return n.define(atan2(_operand(n, "self"), _operand(n, "other")))
-
-
 def _random_relu(n: Node) -> Result:
     """With the slope that is drawn in training on average."""
     n.settled("noise")
@@ -326,10 +322,6 @@ def _clamp(n: Node) -> Result:
     return n.define(x)
 
 
-def _leaky_relu(n: Node) -> Result:
-    return n.define(leaky_relu(_operand(n, "self"), float(n["negative_slope"])))
-
-
 def _softplus(n: Node) -> Result:
     x = n["self"].under(n.axes)
     return n.define(softplus(x, float(n.get("beta", 1)), float(n.get("threshold", 20))))
@@ -338,10 +330,6 @@ def _softplus(n: Node) -> Result:
 def _elu(n: Node) -> Result:
     x = n["self"].under(n.axes)
     return n.define(elu(x, float(n.get("alpha", 1)), float(n.get("scale", 1)), float(n.get("input_scale", 1))))
-
-
-def _gelu(n: Node) -> Result:
-    return n.define(gelu(_operand(n, "self"), n["approximate"]))
 
 
 def _addcmul(n: Node) -> Result:
@@ -445,10 +433,6 @@ def _linear_space(n: Node) -> Expr:
     return op("add", start, op("mul", sub(end, start), div(build.position(axis), build.size(add(steps, -1)))))
 
 
-def _linspace(n: Node) -> Result:
-    return n.define(_linear_space(n))
-
-
 def _logspace(n: Node) -> Result:
     return n.define(op("pow", Const(float(n["base"])), _linear_space(n)))
 
@@ -489,7 +473,7 @@ HANDLERS: Mapping[str, Handler] = {
     "fmax": _number_if_any("maximum"),
     "fmin": _number_if_any("minimum"),
     "hypot": _hypot,
-    "atan2": _atan2,
+    "atan2": lambda n: n.define(atan2(_operand(n, "self"), _operand(n, "other"))),
     "rrelu_with_noise_functional": _random_relu,
     "maximum": _extreme("maximum"),
     "minimum": _extreme("minimum"),
@@ -520,8 +504,8 @@ HANDLERS: Mapping[str, Handler] = {
     "clamp_min": _clamp,
     "clamp_max": _clamp,
     "hardtanh": _clamp,
-    "leaky_relu": _leaky_relu,
-    "gelu": _gelu,
+    "leaky_relu": lambda n: n.define(leaky_relu(_operand(n, "self"), float(n["negative_slope"]))),
+    "gelu": lambda n: n.define(gelu(_operand(n, "self"), n["approximate"])),
     "addcmul": _addcmul,
     "addcdiv": _addcdiv,
     "lerp": _lerp,
@@ -549,7 +533,7 @@ HANDLERS: Mapping[str, Handler] = {
     "new_zeros": _filled(0.0),
     **dict.fromkeys(UNINITIALISED, _uninitialised),
     "arange": _arange,
-    "linspace": _linspace,
+    "linspace": lambda n: n.define(_linear_space(n)),
     "logspace": _logspace,
     "eye": _eye,
     "tril": _triangle(lower=True),

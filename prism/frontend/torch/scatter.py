@@ -185,10 +185,6 @@ def _index_copy(n: Node) -> Result:
     return _slices(n, "set", lambda at: source.at(_from(source, at)))
 
 
-def _index_fill(n: Node) -> Result:
-    return _slices(n, "set", _number_of(n, "value"), negative=True)
-
-
 def _index_reduce(n: Node) -> Result:
     source: TorchValue = n["source"]
     kind = _REDUCTIONS[n["reduce"]]
@@ -250,7 +246,7 @@ HANDLERS: Mapping[str, Handler] = {
     "scatter_reduce": _scatter,
     "index_add": _index_add,
     "index_copy": _index_copy,
-    "index_fill": _index_fill,
+    "index_fill": lambda n: _slices(n, "set", _number_of(n, "value"), negative=True),
     "index_reduce": _index_reduce,
     "index_put": _index_put,
     "_unsafe_index_put": _index_put,

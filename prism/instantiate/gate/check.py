@@ -297,7 +297,7 @@ def _checked(drawn: Drawn, module: Path, sgraph: SGraph, cases: Sequence[Case], 
     failures: list[str] = []
     done = sampled = unexplained = wrong = 0
     for case in cases:
-        elements = _elements(drawn.program, case.binding)
+        elements = sum(math.prod(evaluate(e, case.binding) for e in t.shape) for t in drawn.program.inputs)
         if elements > KEPT_ELEMENTS:
             drawn.drop()
             runner.forget()
@@ -404,11 +404,6 @@ class Drawn:
         self.tensors = {key: t for key, t in self.tensors.items() if key[1] == "normal"}
         kept = {id(t) for t in self.tensors.values()}
         self.wide = {n: w for n, w in self.wide.items() if n in kept}
-
-
-def _elements(program: Program, binding: Mapping[str, int]) -> int:
-    """Elements of all inputs."""
-    return sum(math.prod(evaluate(e, binding) for e in t.shape) for t in program.inputs)
 
 
 def _case_key(case: Case) -> tuple[object, ...]:
