@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prism.backends.tile import Precision
+from prism.program.integers import Interval, image
 from prism.program.nodes import DType, ReduceKind
-from prism.program.ops import OPS
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -117,23 +117,9 @@ def _statement(
 
 def _largest_result(op: str, args: Sequence[Operand], types: Types, definitions: Mapping[str, Stmt]) -> float:
     of = [types.largest[a] if isinstance(a, str) else 0.0 if math.isinf(a) else abs(a) for a in args]
-    match op:
-        case "bitand":
-            return 2 * max(of)  # -1 & x is x, and -5 & -4 is -8
-        case "neg" | "abs" | "maximum" | "minimum":
-            return max(of)
-        case "floor" | "round":
-            return float(math.ceil(of[0])) if math.isfinite(of[0]) else math.inf
-        case "where":
-            return max(of[1:])
-        case "add":
-            return sum(of)
-        case "mul":
-            return of[0] * of[1] if 0.0 not in of else 0.0
-        case "exp":
-            return 1.0 if _is_below_max(args[0], types, definitions) else math.inf
-        case _:
-            return max(map(abs, OPS[op].bounds))
+    if op == "exp":
+        return 1.0 if _is_below_max(args[0], types, definitions) else math.inf
+    return image(op, [Interval(-x, x, whole=False) for x in of]).largest
 
 
 def _is_below_max(arg: Operand, types: Types, definitions: Mapping[str, Stmt]) -> bool:

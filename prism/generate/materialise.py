@@ -21,6 +21,7 @@ from prism.cost.roofline import CUT_TILE, full
 from prism.generate.families import Target
 from prism.generate.options import (
     COMMUTATIVE,
+    FIRST,
     REDUCING,
     Along,
     Choice,
@@ -36,10 +37,11 @@ from prism.generate.places import Window
 from prism.generate.slices import Slices
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
+from prism.program.integers import Interval, image
 from prism.program.nodes import Const, DType, Formula, Position, Read, Tensor
-from prism.program.ops import OPS
+from prism.program.ops import BOOLEAN, OPS
 from prism.program.products import matrix_product
-from prism.sgraph.value_bounds import declared, image
+from prism.sgraph.value_bounds import declared
 
 Choices: TypeAlias = Mapping[int, Choice]
 
@@ -47,8 +49,6 @@ Choices: TypeAlias = Mapping[int, Choice]
 NEGLIGIBLE = 8
 # The number of kernels before one that runs once, when the weights are there: it waits for none, and none waits for it.
 PREPARED = -1
-# Of whole numbers these make whole numbers, as reductions do.
-WHOLE = ("add", "mul", "neg", "abs", "maximum", "minimum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -773,8 +773,9 @@ class Planner:
         own = self._type_around(cls)
         small = cls not in self.as_written and self._is_small(cls, frozenset(axes))
         full = small and not (own is DType.BFLOAT16 and self._is_factor(cls))
-        if self._counts(cls):
-            full = self._largest(cls) * own.roundoff > 1
+        within = self._bounds(cls)
+        if within.whole and self.choices[cls].op not in BOOLEAN:
+            full = within.largest * own.roundoff > 1
         self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), DType.FLOAT32 if full else own)
         return made
 
@@ -805,48 +806,25 @@ class Planner:
                 return widest.pop() if len(widest) == 1 else DType.FLOAT32  # neither half type holds the other
         return DType.FLOAT32
 
-    def _counts(self, cls: int) -> bool:
-        """Whether it holds whole numbers, which may be more than half precision tells apart; truth values are not."""
-        whole: dict[int, bool] = {}
-        for c in below(self.choices, [cls]):
-            whole[c] = self._is_whole(self.choices[c], whole)
-        op = self.choices[cls].op
-        return whole[cls] and not (op in OPS and OPS[op].boolean)
-
-    def _is_whole(self, choice: Choice, known: Mapping[int, bool]) -> bool:
-        """Whether what is computed is whole numbers, as is known of the operands."""
-        operands = choice.children
-        match choice:
-            case Choice(payload=Read(tensor) | Chosen(Read(tensor))):
-                return not self._input(tensor).dtype.is_float
-            case Choice(payload=Const(number)):
-                return number == math.floor(number) if math.isfinite(number) else False
-            case Choice(op="position" | "size" | "floor" | "round" | "sign" | "first max" | "first min"):
-                return True
-            case Choice(op=op) if op in OPS and OPS[op].boolean:
-                return True
-            case Choice(op="where"):
-                operands = operands[1:]
-            case Choice(op=op) if op not in (*WHOLE, *REDUCING) or op in ("rescaled", "deviations"):
-                return False
-        return all(known[c] for c in operands)
-
-    def _largest(self, cls: int) -> float:
-        """The largest magnitude of its values, as far as it is known."""
-        ends: dict[int, tuple[float, float]] = {}
+    def _bounds(self, cls: int) -> Interval:
+        """What is known of its values, whether they are whole numbers among it."""
+        known: dict[int, Interval] = {}
         for c in below(self.choices, [cls]):
             match self.choices[c]:
                 case Choice(payload=Const(number)):
-                    ends[c] = number, number
+                    known[c] = Interval(number, number, whole=number.is_integer())
                 case Choice(payload=Read(tensor) | Chosen(Read(tensor))):
-                    ends[c] = declared(self._input(tensor))
+                    t = self._input(tensor)
+                    known[c] = Interval(*declared(t), whole=not t.dtype.is_float)
                 case Choice(op="max" | "min", children=(child,)):
-                    ends[c] = ends[child]
+                    known[c] = known[child]
                 case Choice(op=op, children=children) if op in OPS:
-                    ends[c] = image(op, [ends[k] for k in children])
-                case _:
-                    ends[c] = -math.inf, math.inf
-        return max(map(abs, ends[cls]))
+                    known[c] = image(op, [known[k] for k in children])
+                case Choice(op=op, children=children):
+                    summed = op in REDUCING and op not in ("rescaled", "deviations")
+                    whole = op in ("position", "size", *FIRST) or (summed and all(known[k].whole for k in children))
+                    known[c] = Interval(-math.inf, math.inf, whole)
+        return known[cls]
 
     def _is_factor(self, cls: int) -> bool:
         """Whether contractions alone read it, and all inputs are of its type."""

@@ -225,12 +225,12 @@ def _bounds(
         case Map("mul", (a, b)) if a == b:
             return Interval(0.0, times(parts[0].largest, parts[0].largest), parts[0].whole)
         case Map(name, _):
-            return _image(name, parts)
+            return image(name, parts)
     return REAL
 
 
-def _image(name: str, of: Sequence[Interval]) -> Interval:
-    """Bounds of a pointwise function's values, given those of its arguments."""
+def image(name: str, of: Sequence[Interval]) -> Interval:
+    """Bounds of a pointwise function's values over the reals, given those of its arguments."""
     a, whole = of[0], all(x.whole for x in of)
     match name:
         case "lt" | "le" if a.low > of[1].high or (name == "lt" and a.low == of[1].high):
@@ -257,15 +257,19 @@ def _image(name: str, of: Sequence[Interval]) -> Interval:
         case "mul":
             ends = [times(x, y) for x in (a.low, a.high) for y in (of[1].low, of[1].high)]
             return _outward(min(ends), max(ends), whole)
-        case "recip" if a.low > 0 or a.high < 0:
-            return Interval(1 / a.high, 1 / a.low, whole=False)
+        case "recip" if a.low >= 0 or a.high < 0:
+            return Interval(1 / a.high if a.high else 0.0, 1 / a.low if a.low else math.inf, whole=False)
         case "pow":
             return _power(a, of[1])
         case "bitand":
             return _common_bits(a, of[1])
         case "log" if a.high > 0:
-            low = math.log(a.low) if a.low > 0 else -math.inf
-            return Interval(low, math.log(a.high) if a.high < math.inf else a.high, whole=False)
+            return Interval(math.log(a.low) if a.low > 0 else -math.inf, math.log(a.high), whole=False)
+        case "exp":
+            low, high = (math.exp(x) if x < 700 else math.inf for x in (a.low, a.high))
+            return Interval(low, high, whole=False)
+        case "sqrt":
+            return Interval(math.sqrt(max(a.low, 0.0)), math.sqrt(max(a.high, 0.0)), whole=False)
     return Interval(*OPS[name].bounds, whole=OPS[name].boolean)
 
 

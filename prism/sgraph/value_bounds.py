@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from prism.program.extents import Extent
 from prism.program.index import Atom, Axis, Index
-from prism.program.integers import times
+from prism.program.integers import Interval, image, times
 from prism.program.nodes import (
     Const,
     DType,
@@ -29,7 +29,6 @@ from prism.program.nodes import (
     free_axes,
     walk,
 )
-from prism.program.ops import OPS
 from prism.program.transform import canonical, substitute
 
 _ANY = (-math.inf, math.inf)
@@ -215,7 +214,8 @@ class Bounds:
             case Map("mul", _):
                 return self._product(e)
             case Map(op, args):
-                return image(op, [self.of(a) for a in args])
+                found = image(op, [Interval(*self.of(a), whole=False) for a in args])
+                return found.low, found.high
             case Reduce(ReduceKind.MAX | ReduceKind.MIN, _, body):
                 return self.of(body)
             case Reduce(_, _, body) if _picked(e) is not None:
@@ -392,49 +392,6 @@ def negated(e: Expr) -> Expr | None:
             return m
         case _:
             return None
-
-
-def image(op: str, of: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The bounds of a pointwise function's value, given those of its arguments."""
-    low, high = of[0]
-    match op:
-        case "add":
-            return low + of[1][0], high + of[1][1]
-        case "mul":
-            ends = [times(x, y) for x in of[0] for y in of[1]]
-            return min(ends), max(ends)
-        case "neg":
-            return -high, -low
-        case "abs":
-            return max(0.0, low, -high), max(abs(low), abs(high))
-        case "exp":
-            return _exp(low), _exp(high)
-        case "log":
-            return (math.log(low) if 0 < low < math.inf else -math.inf), (
-                math.log(high) if 0 < high < math.inf else math.inf
-            )
-        case "sqrt":
-            return math.sqrt(max(low, 0.0)), math.sqrt(high) if 0 <= high < math.inf else math.inf
-        case "recip":
-            if low < 0:
-                return _ANY
-            return (1 / high if 0 < high < math.inf else 0.0), (1 / low if low > 0 else math.inf)
-        case "floor" | "round":
-            return low - 1, high + 1
-        case "maximum":
-            return max(low, of[1][0]), max(high, of[1][1])
-        case "minimum":
-            return min(low, of[1][0]), min(high, of[1][1])
-        case "where":
-            return min(of[1][0], of[2][0]), max(of[1][1], of[2][1])
-        case "pow" if of[1][0] == of[1][1] and of[1][0] % 2 == 0:
-            return 0.0, math.inf
-        case _:
-            return OPS[op].bounds
-
-
-def _exp(x: float) -> float:
-    return math.inf if x > 700 else math.exp(x)
 
 
 LEAST, MOST = 2.0**-126, 2.0**126
