@@ -29,8 +29,7 @@ from prism.bench import functions
 from prism.bench.baselines import int4_packed
 from prism.bench.child import compile_ahead, draw, errors, flat, judge, load_module
 from prism.bench.measure import CHILD, Plan, Run, better, device_environment, smoked
-from prism.bench.own import from_output, module_facts, own_case
-from prism.bench.prepare import describe, spread, trace_case, write_manifest
+from prism.bench.prepare import describe, from_output, module_facts, own_case, spread, trace_case, write_manifest
 from prism.bench.results import (
     ESTIMATED,
     INTERPRETED,

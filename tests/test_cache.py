@@ -26,8 +26,7 @@ from prism.errors import ExitCode, ModelError, NoImprovementError, UsageError
 from prism.events import Event, StageFinished, Warned
 from prism.generate.partition import partition
 from prism.instantiate import study
-from prism.instantiate.cache import Cache, clear, export, holdings, take
-from prism.instantiate.plain_pickles import dumps, loads
+from prism.instantiate.cache import Cache, clear, dumps, export, holdings, loads, take
 from prism.program.extents import symbol
 from prism.program.index import Axis
 from prism.program.verdict import Status

@@ -26,8 +26,7 @@ from prism.api.region_search import SearchResult, run_search
 from prism.checker import CertificateError, GuardError, Term, Terms, check, digest, instance, read_rules
 from prism.cost.device import device
 from prism.egraph.derivation.certificate import REPLAY_SCHEMA, Decoder, Derivation, Encoder
-from prism.egraph.derivation.derive import Deriver, canonical
-from prism.egraph.derivation.explanation import Trials
+from prism.egraph.derivation.derive import Deriver, Trials, canonical
 from prism.egraph.language import ANALYSIS
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker

@@ -52,7 +52,7 @@ from prism.backends.tile import (
 )
 from prism.backends.tile import symbol as scalar
 from prism.backends.triton.emit import emit_module
-from prism.bench.own import module_facts
+from prism.bench.prepare import module_facts
 from prism.cost.constraints import footprint
 from prism.cost.device import device
 from prism.cost.model import Model

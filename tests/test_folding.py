@@ -31,7 +31,7 @@ from prism.backends.protocol import load_module
 from prism.backends.tile import TileFold, TileModule
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit import emit_module
-from prism.bench.own import module_facts
+from prism.bench.prepare import module_facts
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.errors import BackendError, IllegalIRError

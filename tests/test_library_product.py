@@ -27,7 +27,7 @@ from prism.api.verifying import verify
 from prism.backends.protocol import Compiled, arguments, load_module
 from prism.backends.triton.crosscompile import CompileJob
 from prism.backends.triton.emit import emit_module
-from prism.bench.own import module_facts
+from prism.bench.prepare import module_facts
 from prism.cost.device import device, multicore
 from prism.cost.library import LIBRARY_EFFICIENCY, extents, library_times
 from prism.cost.model import Model

@@ -19,8 +19,7 @@ from prism.backends.source import Writer
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.options import PRINTED
 from prism.backends.triton.options.printed import Call, Printed
-from prism.bench.own import module_facts
-from prism.bench.prepare import entry
+from prism.bench.prepare import entry, module_facts
 from prism.cost.device import device
 from prism.cost.model import CostModel, Model
 from prism.errors import BackendError

@@ -23,8 +23,7 @@ from test_rematch import Clock, candidate, result, trial
 from prism.api.finalists import challengers, emitted
 from prism.backends.protocol import arguments, load_module
 from prism.backends.triton.emit import emit_module
-from prism.bench.own import module_facts
-from prism.bench.prepare import SHARED_LIMIT_BYTES, entry
+from prism.bench.prepare import SHARED_LIMIT_BYTES, entry, module_facts
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.persistent import flattenable, persistable

@@ -21,7 +21,7 @@ from test_capture import OnDevice, Torch, chain
 
 from prism.backends.protocol import load_module
 from prism.backends.triton.emit import emit_module
-from prism.bench.own import module_facts
+from prism.bench.prepare import module_facts
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.streams import CROSSING_S, MOST_STREAMS, Demand, finished, placed

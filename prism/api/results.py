@@ -30,10 +30,9 @@ from prism.egraph.rules import rule_files
 from prism.errors import NoImprovementError, UsageError
 from prism.events import CheckSummary
 from prism.folders import cache_root
-from prism.instantiate.cache import Cache, digest, version_of
+from prism.instantiate.cache import Cache, digest, dumps, loads, version_of
 from prism.instantiate.confirm import now_text
 from prism.instantiate.lock import program_hash, versions
-from prism.instantiate.plain_pickles import dumps, loads
 from prism.platforms.platform import Platform
 from prism.program.assumptions import Stated
 from prism.program.nodes import Conformance, Program

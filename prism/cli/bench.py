@@ -84,8 +84,7 @@ def _suite(case: tuple[str, ...], out: Path, trials: int, gpu: Device | None) ->
 def _own(model: Path, kernels: Path | None, out: Path, trials: int, gpu: Device | None) -> dict[str, Any]:
     """The user's model, prepared; with the kernels of an output folder, if one is given."""
     from prism.api.loading import load
-    from prism.bench.own import from_output, own_case, save_program
-    from prism.bench.prepare import Effort, describe, prepare, write_manifest
+    from prism.bench.prepare import Effort, describe, from_output, own_case, prepare, save_program, write_manifest
 
     program: Program = load(model)
     one = own_case(program)
