@@ -61,8 +61,10 @@ def const(value: float) -> Const:
 
 
 def size(extent: Extent) -> Expr:
-    """The length of an axis, as a number."""
-    return Const(float(int(extent))) if is_static(extent) else Size(extent)
+    """An extent, as a number; what may not be positive is no length, but the value of a constant index."""
+    if is_static(extent):
+        return Const(float(int(extent)))
+    return Size(extent) if extent.is_positive else Position(Index.const(extent))  # type: ignore[union-attr]
 
 
 def position(index: Index | Axis) -> Expr:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from prism.program import build
 from prism.program.arrays import NUMPY
-from prism.program.extents import Extent, at_most, is_static
+from prism.program.extents import Extent, at_most
 from prism.program.index import Index
-from prism.program.nodes import Const, Expr, Map, Position
+from prism.program.nodes import Const, Expr, Map, Position, Size
 from prism.program.ops import OPS
+from prism.program.views import compare_extents
 
 
 def op(name: str, *args: Expr) -> Expr:
@@ -23,6 +24,8 @@ def op(name: str, *args: Expr) -> Expr:
             return _where(p, a, b)
         case "not", (a,):
             return _not(a)
+        case "isnan", (Position() | Size(),):
+            return Const(0.0)
         case (("and" | "or"), (a, b)):
             return _connective(name, a, b)
         case (("eq" | "lt" | "le"), (a, b)):
@@ -30,11 +33,11 @@ def op(name: str, *args: Expr) -> Expr:
             if compared is not None:
                 return compared
         case "neg", (a,):
-            i = _index(a)
+            i = as_index(a)
             if i is not None:
                 return build.position(i.scaled(-1))
         case "add", (a, b):
-            i, j = _index(a), _index(b)
+            i, j = as_index(a), as_index(b)
             if i is not None and j is not None:
                 return build.position(i + j)
             if a == Const(0.0):
@@ -45,11 +48,29 @@ def op(name: str, *args: Expr) -> Expr:
             for one, other in ((a, b), (b, a)):
                 if one == Const(1.0):
                     return other
-                i, j = _index(one), _index(other)
+                i, j = as_index(one), as_index(other)
                 if i is not None and not i.terms and j is not None:
                     return build.position(j.scaled(i.offset))
     chosen = _through_choice(name, args)
     return chosen if chosen is not None else Map(name, args)
+
+
+def as_index(e: Expr) -> Index | None:
+    """The index whose value an expression is, when it is one: a whole number, an extent or a position."""
+    match e:
+        case Position(index):
+            return index
+        case Size(extent):
+            return Index.const(extent)
+        case Const(value) if value.is_integer():
+            return Index.const(int(value))
+    return None
+
+
+def as_extent(e: Expr) -> Extent | None:
+    """The number that an expression is for every element, when it is a whole one known at translation."""
+    index = as_index(e)
+    return None if index is None or index.terms else index.offset
 
 
 def sub(a: Expr, b: Expr) -> Expr:
@@ -58,7 +79,10 @@ def sub(a: Expr, b: Expr) -> Expr:
 
 
 def div(a: Expr, b: Expr) -> Expr:
-    """The quotient a / b."""
+    """The quotient a / b; of two numbers it is rounded once."""
+    match a, b:
+        case Const(x), Const(y) if y != 0:
+            return Const(x / y)
     return op("mul", a, op("recip", b))
 
 
@@ -101,10 +125,8 @@ def _not(a: Expr) -> Expr:
     match a:
         case Map("not", (b,)):
             return b
-        case Map("lt", (Position() | Const() as b, Position() | Const() as c)):
-            return Map("le", (c, b))
-        case Map("le", (Position() | Const() as b, Position() | Const() as c)):
-            return Map("lt", (c, b))
+        case Map("lt" | "le" as name, (b, c)) if as_index(b) is not None and as_index(c) is not None:
+            return Map("le" if name == "lt" else "lt", (c, b))
     return Map("not", (a,))
 
 
@@ -118,24 +140,14 @@ def _connective(name: str, a: Expr, b: Expr) -> Expr:
     return a if a == b else Map(name, (a, b))
 
 
-def _index(e: Expr) -> Index | None:
-    match e:
-        case Position(index):
-            return index
-        case Const(value) if value.is_integer():
-            return Index.const(int(value))
-    return None
-
-
 def _compare(name: str, a: Expr, b: Expr) -> Expr | None:
     """A comparison of positions, its terms moved to the side where they are positive."""
-    i, j = _index(a), _index(b)
+    i, j = as_index(a), as_index(b)
     if i is None or j is None:
         return None
     difference = i + j.scaled(-1)
-    if not difference.terms and is_static(difference.offset):
-        d = int(difference.offset)
-        return Const(float({"eq": d == 0, "lt": d < 0, "le": d <= 0}[name]))
+    if not difference.terms and (known := compare_extents(name, difference.offset, 0)) is not None:
+        return Const(float(known))
     left = Index(tuple((t, c) for t, c in difference.terms if at_most(0, c)), 0)
     right = Index(tuple((t, _minus(c)) for t, c in difference.terms if not at_most(0, c)), 0)
     if at_most(0, difference.offset):

@@ -36,6 +36,19 @@ def same_extent(a: Extent, b: Extent) -> bool:
     return bool(sympy.expand(sympy.sympify(a) - b) == 0)
 
 
+def compare_extents(name: str, a: Extent, b: Extent) -> bool | None:
+    """Whether a < b (lt), a <= b (le) or a = b (eq) for every value of the symbols; None when that depends."""
+    match name:
+        case "lt":
+            return True if at_most(add(a, 1), b) else False if at_most(b, a) else None
+        case "le":
+            return True if at_most(a, b) else False if at_most(add(b, 1), a) else None
+        case _:
+            if same_extent(a, b):
+                return True
+            return False if at_most(add(a, 1), b) or at_most(add(b, 1), a) else None
+
+
 def product(extents: Sequence[Extent]) -> Extent:
     """The number of elements of a shape."""
     total: Extent = 1

@@ -1,10 +1,11 @@
 """Derivations: a chain of named rule instances from a reference to what an sGraph computes.
 
-egglog says that two terms are equal and not why. So a small schedule of rules that joins them is found with egglog: each
-rule is a ruleset of its own, and schedules are made smaller as long as they still join the two (delta debugging: Zeller
-& Hildebrandt, Simplifying and isolating failure-inducing input, 2002), first whole rules, then single applications of
-a rule to the whole e-graph. It is replayed in an e-graph that remembers its reasons (proof_forest.py), and the reasons are laid out as
-one chain of whole terms. What comes out is a certificate for `prism.checker`, which trusts none of this.
+egglog says that two terms are equal and not why. So a small schedule of rules that joins them is found with egglog:
+each rule is a ruleset of its own, and schedules are made smaller as long as they still join the two (delta debugging:
+Zeller & Hildebrandt, Simplifying and isolating failure-inducing input, 2002), first whole rules, then single
+applications of a rule to the whole e-graph. It is replayed in an e-graph that remembers its reasons (proof_forest.py),
+and the reasons are laid out as one chain of whole terms. What comes out is a certificate for `prism.checker`, which
+trusts none of this.
 """
 
 from __future__ import annotations

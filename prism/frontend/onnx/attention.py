@@ -14,17 +14,17 @@ from types import MappingProxyType
 
 import numpy as np
 
-from prism.frontend.onnx.algebra import TRUE, apply, as_index, compare_extents, index_value, number, sub
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, static_shape
 from prism.frontend.onnx.reduce import rows, softmax
 from prism.program import build
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import Extent, add, mul
+from prism.program.fold import as_index, op, sub
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, DType, Expr, Map, Read, ReduceKind, walk
 from prism.program.transform import substitute
-from prism.program.views import Shape, axes_of, broadcast_shapes, same_extent
+from prism.program.views import Shape, axes_of, broadcast_shapes, compare_extents, same_extent
 
 _PARTS = ("Q", "K", "V")
 
@@ -144,8 +144,8 @@ def with_cache(
     batch, head, position, place = map(Index.axis, axes)
     expr = head_element(graph, value, shape, (batch, head, position + Index.const(mul(-1, start)), place))
     if before is not None:
-        inside = apply("lt", index_value(position), number(start))
-        expr = apply("where", inside, graph.at(before, (batch, head, position, place)), expr)
+        inside = op("lt", build.position(position), build.size(start))
+        expr = op("where", inside, graph.at(before, (batch, head, position, place)), expr)
     return graph.define(node, axes, expr, value.dtype, view=before is None, output=output), whole
 
 
@@ -166,7 +166,7 @@ def _weighted(call: _Call, scores: OnnxValue, weights: OnnxValue, *, guarded: bo
     row = (Index.axis(batch), head_at, Index.axis(position))
     one = graph.at(weights, (*row, Index.axis(j)))
     other = head_element(graph, v, v_shape, (Index.axis(batch), head_at.floordiv(call.repeat), Index.axis(j), place))
-    total = build.reduce(ReduceKind.SUM, j, apply("mul", one, other))
+    total = build.reduce(ReduceKind.SUM, j, op("mul", one, other))
     if guarded:
         total = _unless_empty(call, scores, row, total)
     return graph.define(node, result, total, q.dtype)
@@ -177,7 +177,7 @@ def _unless_empty(call: _Call, scores: OnnxValue, row: Sequence[Axis | Index], e
     j = Axis("e", scores.shape[3])
     index = [at if isinstance(at, Index) else Index.axis(at) for at in row]
     highest = build.reduce(ReduceKind.MAX, j, call.graph.at(scores, (*index, Index.axis(j))))
-    return apply("where", apply("eq", highest, Const(-math.inf)), Const(0.0), expr)
+    return op("where", op("eq", highest, Const(-math.inf)), Const(0.0), expr)
 
 
 def _product(node: Node, a: Extent, b: Extent) -> int:
@@ -202,7 +202,7 @@ def _scores(call: _Call) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
         scale = 1.0 / math.sqrt(size)
     else:
         raise node.unsupported("the default scale needs the size of a head", fix="set the attribute scale")
-    expr = apply("mul", build.reduce(ReduceKind.SUM, d, apply("mul", left, right)), Const(scale))
+    expr = op("mul", build.reduce(ReduceKind.SUM, d, op("mul", left, right)), Const(scale))
     mode, shown = node.integer("qk_matmul_output_mode"), node.wanted(3)
 
     def step(name: str, value: Expr) -> OnnxValue:
@@ -212,13 +212,13 @@ def _scores(call: _Call) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
     expr = expr if plain is None else graph.read(plain, axes)
     cap = node.number("softcap")
     if cap > 0:
-        expr = apply("mul", apply("tanh", apply("mul", expr, Const(1.0 / cap))), Const(cap))
+        expr = op("mul", op("tanh", op("mul", expr, Const(1.0 / cap))), Const(cap))
     capped = step("capped", expr) if shown and mode == 1 else None
     expr = expr if capped is None else graph.read(capped, axes)
     if call.mask is not None and call.mask.dtype != DType.BOOL:
-        expr = apply("add", expr, _mask_element(call, axes))
+        expr = op("add", expr, _mask_element(call, axes))
     for inside in _attended(call, axes):
-        expr = apply("where", inside, expr, Const(-math.inf))
+        expr = op("where", inside, expr, Const(-math.inf))
     scores = step("scores", expr)
     return plain or scores, capped or scores, scores
 
@@ -231,20 +231,20 @@ def _attended(call: _Call, axes: Sequence[Axis]) -> list[Expr]:
     if call.mask is not None and call.mask.dtype == DType.BOOL:
         tests.append(_mask_element(call, axes))
     # The key that stands where the query does: the queries come last.
-    here = index_value(i + Index.const(call.past))
+    here = build.position(i + Index.const(call.past))
     if call.used is not None:
         used = graph.at(call.used, (batch,))
-        tests.append(apply("lt", index_value(j), used))
-        here = apply("add", index_value(i + Index.const(mul(-1, axes[2].extent))), used)
+        tests.append(op("lt", build.position(j), used))
+        here = op("add", build.position(i + Index.const(mul(-1, axes[2].extent))), used)
     bounds = [node.integer(name) if node.version >= 25 else -1 for name in ("left_window_size", "right_window_size")]
     if min(bounds) < -1:
         raise node.unsupported(f"a window of size {min(bounds)} is not known", fix="use -1 for none")
     if node.flag("is_causal"):
-        tests.append(apply("le", index_value(j), here))
+        tests.append(op("le", build.position(j), here))
     if bounds[0] >= 0:
-        tests.append(apply("le", sub(here, Const(float(bounds[0]))), index_value(j)))
+        tests.append(op("le", sub(here, Const(float(bounds[0]))), build.position(j)))
     if bounds[1] >= 0:
-        tests.append(apply("le", index_value(j), apply("add", here, Const(float(bounds[1])))))
+        tests.append(op("le", build.position(j), op("add", here, Const(float(bounds[1])))))
     return tests
 
 
@@ -273,7 +273,7 @@ def _mask_element(call: _Call, axes: Sequence[Axis]) -> Expr:
     if not short:
         return element
     outside = Const(0.0 if mask.dtype == DType.BOOL else -math.inf)
-    return apply("where", apply("lt", index_value(Index.axis(axes[3])), number(given)), element, outside)
+    return op("where", op("lt", build.position(Index.axis(axes[3])), build.size(given)), element, outside)
 
 
 _LARGEST_MASK = 1 << 22
@@ -286,16 +286,16 @@ def _may_be_empty(call: _Call) -> bool:
     axes = axes_of((*call.q[1][:3], call.k[1][2]))
     tests = _attended(call, axes)
     if call.mask is not None and call.mask.dtype != DType.BOOL:
-        tests.append(apply("lt", Const(-math.inf), _mask_element(call, axes)))
+        tests.append(op("lt", Const(-math.inf), _mask_element(call, axes)))
     # Where the key at position 0, or the query's own, is attended to for certain, no row is empty.
     first, own = Index.const(0), Index.axis(axes[2]) + Index.const(call.past)
     candidates = [first, own] if same_extent(add(axes[2].extent, call.past), axes[3].extent) else [first]
     for key in candidates:
         if all(_holds(graph, substitute(test, {axes[3]: key})) for test in tests):
             return False
-    inside: Expr = TRUE
+    inside: Expr = Const(1.0)
     for test in tests:
-        inside = apply("and", inside, test)
+        inside = op("and", inside, test)
     shape = static_shape([a.extent for a in axes])
     reads = {e.tensor for e in walk(inside) if isinstance(e, Read)}
     if shape is None or math.prod(shape) > _LARGEST_MASK or not reads <= graph.weights.keys():
@@ -317,7 +317,7 @@ def _holds(graph: Graph, test: Expr) -> bool:
             below, above = as_index(a), as_index(b)
             if below is None or above is None:
                 return False
-            gap = graph.bounds(index_value(above + below.scaled(-1)))
+            gap = graph.bounds(build.position(above + below.scaled(-1)))
             return gap.low >= (0 if name == "le" else 1)
     return False
 
@@ -375,19 +375,19 @@ def rotation(
     def turned(first: Index, second: Index, at: Index) -> tuple[Expr, Expr]:
         """Both coordinates of the pair after the rotation."""
         (c, s), a, b = angle(at), element(first), element(second)
-        return sub(apply("mul", c, a), apply("mul", s, b)), apply("add", apply("mul", s, a), apply("mul", c, b))
+        return sub(op("mul", c, a), op("mul", s, b)), op("add", op("mul", s, a), op("mul", c, b))
 
     if interleaved:
         pair, parity = place.floordiv(2), place.mod(2)
         real, imaginary = turned(pair.scaled(2), pair.scaled(2) + 1, pair)
-        expr = apply("where", apply("eq", index_value(parity), Const(0.0)), real, imaginary)
+        expr = op("where", op("eq", build.position(parity), Const(0.0)), real, imaginary)
     else:
         lower, upper = place + half, place + -half
         real, _ = turned(place, lower, place)
         _, imaginary = turned(upper, place, upper)
-        expr = apply("where", apply("lt", index_value(place), Const(float(half))), real, imaginary)
+        expr = op("where", op("lt", build.position(place), Const(float(half))), real, imaginary)
     if rotated < size:
-        expr = apply("where", apply("lt", index_value(place), Const(float(rotated))), expr, element(place))
+        expr = op("where", op("lt", build.position(place), Const(float(rotated))), expr, element(place))
     return expr
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from prism.frontend.onnx.algebra import apply, as_extent
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements
 from prism.frontend.onnx.reduce import log_softmax, rows
 from prism.program import build, integers
 from prism.program.extents import add, is_static, mul
+from prism.program.fold import as_extent, op
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, Expr, ReduceKind
@@ -69,8 +69,8 @@ def _reversed(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     if bound.extent == 1:
         return [graph.define(node, axes, graph.read(x, axes), x.dtype)]
     length, here = graph.read(lengths, [axes[batch]]), build.position(axes[time])
-    back = apply("add", length, apply("neg", apply("add", here, Const(1.0))))
-    place = apply("where", apply("lt", here, length), back, here)
+    back = op("add", length, op("neg", op("add", here, Const(1.0))))
+    place = op("where", op("lt", here, length), back, here)
     element = graph.at(x, [Index.axis(bound if d == time else a) for d, a in enumerate(axes)])
     return [graph.define(node, axes, looked_up(bound, place, element), x.dtype)]
 
@@ -94,9 +94,9 @@ def _one_hot(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     if places.dtype.is_float:
         place, _ = integers.from_fraction(place, graph.bounds(places))
     place = graph.place(place, own)
-    here = apply("eq", build.position(own), place)
+    here = op("eq", build.position(own), place)
     off, on = (graph.at(values, [Index.const(n)]) for n in range(2))
-    return [graph.define(node, axes, apply("where", here, on, off), values.dtype)]
+    return [graph.define(node, axes, op("where", here, on, off), values.dtype)]
 
 
 def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Axis], Axis], Expr]) -> OnnxValue:
@@ -120,11 +120,11 @@ def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Ax
         share: Expr = Const(1.0)
         if weight is not None:
             share = looked_up(classes, label, graph.at(weight, [Index.axis(classes)]))
-        loss = apply("neg", apply("mul", share, looked_up(classes, label, element)))
+        loss = op("neg", op("mul", share, looked_up(classes, label, element)))
         if ignored is not None:
-            skipped = apply("eq", label, Const(float(ignored)))
-            loss = apply("where", skipped, Const(0.0), loss)
-            share = apply("where", skipped, Const(0.0), share)
+            skipped = op("eq", label, Const(float(ignored)))
+            loss = op("where", skipped, Const(0.0), loss)
+            share = op("where", skipped, Const(0.0), share)
         return loss, share
 
     if how == "none":
@@ -134,7 +134,7 @@ def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Ax
     loss, share = terms(bound)
     total = build.reduce(ReduceKind.SUM, bound, loss)
     if how == "mean":
-        total = apply("mul", total, apply("recip", build.reduce(ReduceKind.SUM, bound, share)))
+        total = op("mul", total, op("recip", build.reduce(ReduceKind.SUM, bound, share)))
         if share == Const(1.0):
             total = build.mean(bound, loss)
     elif how != "sum":

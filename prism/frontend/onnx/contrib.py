@@ -13,13 +13,13 @@ from typing import Any
 import onnx
 
 from prism.frontend.onnx import contrib_attention, linear, norms, pointwise, quantized, views
-from prism.frontend.onnx.algebra import apply, sub
 from prism.frontend.onnx.graph import MAIN_DOMAINS, Graph, Node, OnnxValue
 from prism.frontend.onnx.norms import fits
 from prism.frontend.onnx.reduce import mean, rows, square
 from prism.frontend.onnx.schemas import Signature
 from prism.program import build
 from prism.program.extents import cdiv
+from prism.program.fold import op, sub
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, DType, Expr, ReduceKind
@@ -63,13 +63,13 @@ def _sum(parts: Sequence[Expr]) -> Expr:
     """The sum of the parts, the first first."""
     total = parts[0]
     for part in parts[1:]:
-        total = apply("add", total, part)
+        total = op("add", total, part)
     return total
 
 
 def _quick_gelu(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     alpha = Const(node.number("alpha"))
-    return [graph.pointwise(node, [node.input(0)], lambda x: apply("mul", x, apply("sigmoid", apply("mul", alpha, x))))]
+    return [graph.pointwise(node, [node.input(0)], lambda x: op("mul", x, op("sigmoid", op("mul", alpha, x))))]
 
 
 def _split_gelu(graph: Graph, node: Node) -> Sequence[OnnxValue]:
@@ -83,11 +83,11 @@ def _split_gelu(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     before = [Index.axis(a) for a in axes[:-1]]
 
     def element(at: Index) -> Expr:
-        return apply("add", graph.at(x, [*before, at]), graph.at(bias, [at]))
+        return op("add", graph.at(x, [*before, at]), graph.at(bias, [at]))
 
     here = Index.axis(axes[-1])
     gate = pointwise.gelu_erf(element(here + last // 2))
-    return [graph.define(node, axes, apply("mul", element(here), gate), x.dtype)]
+    return [graph.define(node, axes, op("mul", element(here), gate), x.dtype)]
 
 
 def _bias_add(graph: Graph, node: Node) -> Sequence[OnnxValue]:
@@ -103,8 +103,8 @@ def _rms(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue, first: int) -
     fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
     squares = mean(rows(graph, x, axes, list(range(first, x.rank))), square)
-    normal = apply("mul", graph.read(x, axes), norms.inverse_deviation(squares, node.number("epsilon")))
-    return graph.define(node, axes, apply("mul", normal, graph.read(scale, axes)), x.dtype)
+    normal = op("mul", graph.read(x, axes), norms.inverse_deviation(squares, node.number("epsilon")))
+    return graph.define(node, axes, op("mul", normal, graph.read(scale, axes)), x.dtype)
 
 
 def _simplified_layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
@@ -182,8 +182,8 @@ def _embed_layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
         total: Expr = Const(0.0)
         if mask is not None:
             s = Axis("s", words.shape[1])
-            kept = apply("eq", graph.at(mask, [Index.axis(over), Index.axis(s)]), Const(1.0))
-            total = build.reduce(ReduceKind.SUM, s, apply("where", kept, Const(1.0), Const(0.0)))
+            kept = op("eq", graph.at(mask, [Index.axis(over), Index.axis(s)]), Const(1.0))
+            total = build.reduce(ReduceKind.SUM, s, op("where", kept, Const(1.0), Const(0.0)))
         counted = graph.define(node, (over,), total, DType.INT32, output=1)
     return [normal, counted, summed if node.wanted(2) else None]
 
@@ -201,14 +201,12 @@ def _gated_rms_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     bound = Axis("r", each)
     group = graph.at(x, [*before, last.floordiv(each).scaled(each) + Index.axis(bound)])
     squares = build.mean(bound, square(group))
-    normal = apply("mul", graph.read(x, axes), norms.inverse_deviation(squares, node.number("epsilon")))
-    scaled = apply("mul", normal, graph.at(scale, [last.mod(each)]))
+    normal = op("mul", graph.read(x, axes), norms.inverse_deviation(squares, node.number("epsilon")))
+    scaled = op("mul", normal, graph.at(scale, [last.mod(each)]))
     opened = graph.read(gate, axes)
-    soft = apply("sigmoid", opened)
+    soft = op("sigmoid", opened)
     return [
-        graph.define(
-            node, axes, apply("mul", scaled, soft if name == "sigmoid" else apply("mul", opened, soft)), x.dtype
-        )
+        graph.define(node, axes, op("mul", scaled, soft if name == "sigmoid" else op("mul", opened, soft)), x.dtype)
     ]
 
 
@@ -239,10 +237,10 @@ def _fused_matmul(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
     one = read(a, left, orders[0], (*batch, *m, k))
     other = read(b, right, orders[1], (*batch, k, *n))
-    total = build.reduce(ReduceKind.SUM, k, apply("mul", one, other))
+    total = build.reduce(ReduceKind.SUM, k, op("mul", one, other))
     alpha = node.number("alpha")
     if alpha != 1.0:
-        total = apply("mul", Const(alpha), total)
+        total = op("mul", Const(alpha), total)
     return [graph.define(node, (*batch, *m, *n), total, a.dtype)]
 
 
@@ -265,8 +263,8 @@ def _fused_gemm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         "": lambda x: x,
         "Relu": pointwise.relu,
         "Sigmoid": pointwise.sigmoid,
-        "Tanh": lambda x: apply("tanh", x),
-        "LeakyRelu": lambda x: apply("where", apply("lt", x, Const(0.0)), apply("mul", Const(slope), x), x),
+        "Tanh": lambda x: op("tanh", x),
+        "LeakyRelu": lambda x: op("where", op("lt", x, Const(0.0)), op("mul", Const(slope), x), x),
     }
     if name not in shapes:
         raise node.unsupported(f"the activation {name!r} has no translation")
@@ -279,14 +277,14 @@ def _matmul_integer_to_float(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     a, b, a_scale, b_scale = (node.input(n) for n in range(4))
     zeros, bias = (node.optional(4), node.optional(5)), node.optional(6)
     axes, row, column, total = quantized.product(graph, node, a, b, zeros)
-    scale = apply(
+    scale = op(
         "mul",
         quantized.along(graph, node, a_scale, row, "a scale"),
         quantized.along(graph, node, b_scale, column, "a scale"),
     )
-    result = apply("mul", total, scale)
+    result = op("mul", total, scale)
     if bias is not None:
-        result = apply("add", result, graph.read(bias, axes))
+        result = op("add", result, graph.read(bias, axes))
     return [graph.define(node, axes, result, a_scale.dtype)]
 
 
@@ -334,10 +332,10 @@ def _matmul_n_bits(graph: Graph, node: Node) -> Sequence[OnnxValue]:
             zero = level(zeros, [row], here)
     elif zeros is not None:
         zero = of_block(zeros, here)
-    weight = apply("mul", sub(level(b, [row, here], at.mod(block)), zero), of_block(scales, here))
-    total = build.reduce(ReduceKind.SUM, k, apply("mul", graph.read(a, (*outer, k)), weight))
+    weight = op("mul", sub(level(b, [row, here], at.mod(block)), zero), of_block(scales, here))
+    total = build.reduce(ReduceKind.SUM, k, op("mul", graph.read(a, (*outer, k)), weight))
     if bias is not None:
-        total = apply("add", total, graph.at(bias, [row]))
+        total = op("add", total, graph.at(bias, [row]))
     return [graph.define(node, (*outer, n), total, a.dtype)]
 
 
@@ -346,14 +344,14 @@ def _bits(byte: Expr, place: Expr, bits: int) -> Expr:
     each, size = 8 // bits, float(1 << bits)
 
     def shifted(n: int) -> Expr:
-        return byte if n == 0 else apply("floor", apply("mul", byte, Const(2.0 ** -(bits * n))))
+        return byte if n == 0 else op("floor", op("mul", byte, Const(2.0 ** -(bits * n))))
 
     def number(n: int) -> Expr:
-        return sub(shifted(n), apply("mul", Const(size), shifted(n + 1))) if n + 1 < each else shifted(n)
+        return sub(shifted(n), op("mul", Const(size), shifted(n + 1))) if n + 1 < each else shifted(n)
 
     expr = number(each - 1)
     for n in reversed(range(each - 1)):
-        expr = apply("where", apply("eq", place, Const(float(n))), number(n), expr)
+        expr = op("where", op("eq", place, Const(float(n))), number(n), expr)
     return expr
 
 
@@ -377,7 +375,7 @@ def _gather_block_quantized(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
     here = column.floordiv(block)
     zero = Const(float(1 << (bits - 1))) if zeros is None else number(zeros, here)
-    element = apply("mul", sub(number(data, column), zero), graph.at(scales, [row, here]))
+    element = op("mul", sub(number(data, column), zero), graph.at(scales, [row, here]))
     place = graph.place(graph.read(places, axes[: places.rank]), bound)
     return [graph.define(node, axes, looked_up(bound, place, element), scales.dtype)]
 

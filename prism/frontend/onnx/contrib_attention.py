@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from prism.frontend.onnx.algebra import apply, as_index, index_value, number, sub
 from prism.frontend.onnx.attention import rotation, with_cache
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements
 from prism.frontend.onnx.reduce import rows, softmax
 from prism.program import build
 from prism.program.extents import Extent, add, is_static, mul
+from prism.program.fold import as_index, op, sub
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, Expr, ReduceKind
@@ -60,10 +60,10 @@ def _attend(
     d = Axis("d", q.shape[3])
     one = graph.at(q, (batch, head, i, Index.axis(d)))
     other = graph.at(k, (batch, head.floordiv(repeat), j, Index.axis(d)))
-    products = build.reduce(ReduceKind.SUM, d, apply("mul", one, other))
+    products = build.reduce(ReduceKind.SUM, d, op("mul", one, other))
     name = node.outputs[0]
     scores = graph.define_tensor(
-        f"{name}_scores", axes, scored(axes, apply("mul", products, Const(_scale(node, q)))), q.dtype, origin=node.label
+        f"{name}_scores", axes, scored(axes, op("mul", products, Const(_scale(node, q)))), q.dtype, origin=node.label
     )
     row = rows(graph, scores, axes, [3])
     shares = softmax(graph.read(scores, axes), row) if sink is None else _with_sink(graph, scores, axes, sink(head))
@@ -75,18 +75,18 @@ def _attend(
     key = Axis("j", k.shape[2])
     share = graph.at(weights, (b, hd.floordiv(size), i, Index.axis(key)))
     value = graph.at(v, (b, hd.floordiv(mul(size, repeat)), Index.axis(key), hd.mod(size)))
-    return graph.define(node, result, build.reduce(ReduceKind.SUM, key, apply("mul", share, value)), q.dtype)
+    return graph.define(node, result, build.reduce(ReduceKind.SUM, key, op("mul", share, value)), q.dtype)
 
 
 def _with_sink(graph: Graph, scores: OnnxValue, axes: Sequence[Axis], sink: Expr) -> Expr:
     """exp(s - m) / (sum exp(s - m) + exp(sink - m)), m the largest of the scores and the sink."""
     row = rows(graph, scores, axes, [3])
     bound, element = row("m")
-    highest = apply("maximum", build.reduce(ReduceKind.MAX, bound, element), sink)
+    highest = op("maximum", build.reduce(ReduceKind.MAX, bound, element), sink)
     bound, element = row("s")
-    total = build.reduce(ReduceKind.SUM, bound, apply("exp", sub(element, highest)))
-    total = apply("add", total, apply("exp", sub(sink, highest)))
-    return apply("mul", apply("exp", sub(graph.read(scores, axes), highest)), apply("recip", total))
+    total = build.reduce(ReduceKind.SUM, bound, op("exp", sub(element, highest)))
+    total = op("add", total, op("exp", sub(sink, highest)))
+    return op("mul", op("exp", sub(graph.read(scores, axes), highest)), op("recip", total))
 
 
 def _scale(node: Node, q: OnnxValue) -> float:
@@ -127,7 +127,7 @@ def _split(
     def element(batch: Index, head: Index, place: Index, inner: Index) -> Expr:
         column = head.scaled(size) + inner
         found = graph.at(x, (batch, place, column))
-        return found if bias is None else apply("add", found, graph.at(bias, [column + at]))
+        return found if bias is None else op("add", found, graph.at(bias, [column + at]))
 
     return _projected(graph, node, what, (x.shape[0], heads, x.shape[1], size), element, x, view=bias is None)
 
@@ -137,8 +137,8 @@ def _split(
 
 def _causal(past: Extent, score: Expr, axes: Sequence[Axis]) -> Expr:
     """-inf for keys behind the query, which stands `past` places further on."""
-    here = index_value(Index.axis(axes[2]) + Index.const(past))
-    return apply("where", apply("le", index_value(Index.axis(axes[3])), here), score, Const(-math.inf))
+    here = build.position(Index.axis(axes[2]) + Index.const(past))
+    return op("where", op("le", build.position(Index.axis(axes[3])), here), score, Const(-math.inf))
 
 
 def _padding(graph: Graph, node: Node, mask: OnnxValue, axes: Sequence[Axis]) -> Expr:
@@ -150,15 +150,15 @@ def _padding(graph: Graph, node: Node, mask: OnnxValue, axes: Sequence[Axis]) ->
         ends = same_extent(mask.shape[0], many)
         if not ends and not same_extent(mask.shape[0], mul(2, many)):
             raise node.unsupported(f"a mask of shape {list(mask.shape)} has no translation")
-        kept = apply("lt", index_value(j), graph.at(mask, [batch]))
+        kept = op("lt", build.position(j), graph.at(mask, [batch]))
         if not ends:
-            kept = apply("and", kept, apply("le", graph.at(mask, [batch + Index.const(many)]), index_value(j)))
-        return apply("where", kept, Const(0.0), fill)
+            kept = op("and", kept, op("le", graph.at(mask, [batch + Index.const(many)]), build.position(j)))
+        return op("where", kept, Const(0.0), fill)
     index = [batch, j] if mask.rank == 2 else [batch, i, j]
     wide = [many, total] if mask.rank == 2 else [many, axes[2].extent, total]
     if mask.rank not in (2, 3) or not all(same_extent(a, b) for a, b in zip(mask.shape, wide, strict=True)):
         raise node.unsupported(f"a mask of shape {list(mask.shape)} has no translation")
-    return apply("where", apply("lt", Const(0.0), graph.at(mask, index)), Const(0.0), fill)
+    return op("where", op("lt", Const(0.0), graph.at(mask, index)), Const(0.0), fill)
 
 
 def _bias_of_scores(graph: Graph, node: Node, bias: OnnxValue, axes: Sequence[Axis]) -> Expr:
@@ -177,9 +177,9 @@ def _masked(graph: Graph, node: Node, mask: OnnxValue | None, bias: OnnxValue | 
 
     def scored(axes: Sequence[Axis], score: Expr) -> Expr:
         if mask is not None:
-            score = apply("add", score, _padding(graph, node, mask, axes))
+            score = op("add", score, _padding(graph, node, mask, axes))
         if bias is not None:
-            score = apply("add", score, _bias_of_scores(graph, node, bias, axes))
+            score = op("add", score, _bias_of_scores(graph, node, bias, axes))
         return _causal(past, score, axes) if causal else score
 
     return scored
@@ -204,11 +204,9 @@ def _attention(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
         raise node.shape_error(f"weights of shape {list(weight.shape)} do not make up heads of sizes {sizes}")
     axes = (Axis("b", x.shape[0]), Axis("s", x.shape[1]), Axis("n", wide))
     k = Axis("k", x.shape[2])
-    total = build.reduce(
-        ReduceKind.SUM, k, apply("mul", graph.read(x, (*axes[:2], k)), graph.read(weight, (k, axes[2])))
-    )
+    total = build.reduce(ReduceKind.SUM, k, op("mul", graph.read(x, (*axes[:2], k)), graph.read(weight, (k, axes[2]))))
     if bias is not None:
-        total = apply("add", total, graph.at(bias, [Index.axis(axes[2])]))
+        total = op("add", total, graph.at(bias, [Index.axis(axes[2])]))
     name = node.outputs[0]
     whole = graph.define_tensor(f"{name}_projected", axes, total, x.dtype, origin=node.label)
     parts = []
@@ -234,15 +232,15 @@ def _attention(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
         both = axes_of((2, x.shape[0], heads, extent, sizes[1] // heads))
         side, batch, head, place, at = map(Index.axis, both)
         now = place + Index.const(mul(-1, before))
-        expr = apply(
+        expr = op(
             "where",
-            apply("eq", index_value(side), Const(0.0)),
+            op("eq", build.position(side), Const(0.0)),
             graph.at(keys, (batch, head, now, at)),
             graph.at(values, (batch, head, now, at)),
         )
         if past is not None:
             old = graph.at(past, (side, batch, head, place, at))
-            expr = apply("where", apply("lt", index_value(place), number(before)), old, expr)
+            expr = op("where", op("lt", build.position(place), build.size(before)), old, expr)
         label = node.outputs[1] if node.wanted(1) else f"{name}_present"
         present = graph.define_tensor(label, both, expr, x.dtype, origin=node.label)
         keys, values = (_side(graph, node, present, n) for n in range(2))
@@ -312,7 +310,7 @@ def _packed(
         if bias is None:
             return found
         start = Index.const(mul(part, mul(heads, size)))
-        return apply("add", found, graph.at(bias, [head.scaled(size) + inner + start]))
+        return op("add", found, graph.at(bias, [head.scaled(size) + inner + start]))
 
     return _projected(graph, node, what, (x.shape[0], heads, x.shape[1], size), element, x, view=bias is None)
 
@@ -361,7 +359,7 @@ def _rotary(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         return graph.at(x, (batch, position, head.scaled(size) + at))
 
     if positions.rank == 1:
-        where = apply("add", graph.at(positions, [Index.const(0)]), index_value(position))
+        where = op("add", graph.at(positions, [Index.const(0)]), build.position(position))
     else:
         where = graph.at(positions, [Index.const(0) if positions.shape[0] == 1 else batch, position])
 
@@ -446,15 +444,15 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
 
     def scored(axes: Sequence[Axis], score: Expr) -> Expr:
         if cap > 0:
-            score = apply("mul", apply("tanh", apply("mul", score, Const(1.0 / cap))), Const(cap))
+            score = op("mul", op("tanh", op("mul", score, Const(1.0 / cap))), Const(cap))
         if bias is not None:
-            score = apply("add", score, _bias_of_scores(graph, node, bias, axes))
-        here, key = ends.position(Index.axis(axes[0]), Index.axis(axes[2])), index_value(Index.axis(axes[3]))
+            score = op("add", score, _bias_of_scores(graph, node, bias, axes))
+        here, key = ends.position(Index.axis(axes[0]), Index.axis(axes[2])), build.position(Index.axis(axes[3]))
         if node.flag("causal"):
-            score = apply("where", apply("le", key, here), score, Const(-math.inf))
+            score = op("where", op("le", key, here), score, Const(-math.inf))
         if window > 0:
-            near = apply("le", apply("add", here, Const(1.0 - window)), key)
-            score = apply("where", near, score, Const(-math.inf))
+            near = op("le", op("add", here, Const(1.0 - window)), key)
+            score = op("where", near, score, Const(-math.inf))
         return score
 
     sink: Callable[[Index], Expr] | None = None
@@ -503,15 +501,15 @@ class _Ends:
     def before(self, batch: Index) -> Expr:
         """How many keys of the cache count."""
         if self.lengths is None:
-            return number(self.past)
+            return build.size(self.past)
         at = [batch] + [Index.const(0)] * (self.lengths.rank - 1)
-        return apply("add", self.graph.at(self.lengths, at), number(add(1, mul(-1, self.length))))
+        return op("add", self.graph.at(self.lengths, at), build.size(add(1, mul(-1, self.length))))
 
     def position(self, batch: Index, place: Index) -> Expr:
         """Where a new place stands."""
         if self.lengths is None:
-            return index_value(place + Index.const(self.past))
-        return apply("add", self.before(batch), index_value(place))
+            return build.position(place + Index.const(self.past))
+        return op("add", self.before(batch), build.position(place))
 
     def appended(self, node: Node, new: OnnxValue, old: OnnxValue, output: int) -> OnnxValue:
         """Keys or values with those of the cache before them, and zeros behind."""
@@ -519,12 +517,12 @@ class _Ends:
         axes = axes_of(shape)
         batch, head, place, at = map(Index.axis, axes)
         bound = Axis("s", self.length)
-        behind = sub(index_value(place), self.before(batch))
+        behind = sub(build.position(place), self.before(batch))
         element = self.graph.at(new, (batch, head, Index.axis(bound), at))
         here = element if bound.extent == 1 else looked_up(bound, behind, element)
-        here = apply("where", apply("lt", behind, number(self.length)), here, Const(0.0))
+        here = op("where", op("lt", behind, build.size(self.length)), here, Const(0.0))
         kept = self.graph.at(old, (batch, head, place, at))
-        expr = apply("where", apply("lt", behind, Const(0.0)), kept, here)
+        expr = op("where", op("lt", behind, Const(0.0)), kept, here)
         return self.graph.define(node, axes, expr, new.dtype, output=output)
 
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from onnx import TensorProto, numpy_helper
 
 from prism.errors import ModelError, UnsupportedError
-from prism.frontend.onnx.algebra import index_value
 from prism.frontend.onnx.graph import MAX_ELEMENTS, OnnxValue
+from prism.program import build
 from prism.program.index import Index
 from prism.program.nodes import Const, DType
 from prism.program.views import axes_of, places_index
@@ -149,4 +149,4 @@ def constant(array: npt.NDArray[Any], dtype: DType, label: str) -> OnnxValue:
     index = places_index(elements, [*map(Index.axis, axes)]) if elements is not None and elements.size > 2 else None
     if index is None or dtype == DType.BOOL:
         return value
-    return replace(value, formula=index_value(index))
+    return replace(value, formula=build.position(index))

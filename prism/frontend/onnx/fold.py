@@ -13,12 +13,11 @@ from types import MappingProxyType
 import numpy as np
 import sympy
 
-from prism.frontend.onnx.algebra import compare_extents
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import MAX_ELEMENTS, Node, known_elements, whole_range
 from prism.program.extents import Extent, add, exact_quotient, is_static, mul, normal
 from prism.program.nodes import DType
-from prism.program.views import Elements, resolve_shape
+from prism.program.views import Elements, compare_extents, resolve_shape
 
 
 class _NotFolded(Exception):

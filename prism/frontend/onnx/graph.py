@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from prism.errors import FaultyModelError, ShapeError, UnsupportedError
-from prism.frontend.onnx.algebra import apply, as_extent, index_value, number
 from prism.frontend.sizes import not_negative
-from prism.program import integers
+from prism.program import build, integers
 from prism.program.extents import Extent, is_static
+from prism.program.fold import as_extent, op
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.lookup import from_end
@@ -354,12 +354,12 @@ class Graph:
             return _position(regular)
         if value.array is not None or all(is_static(e) for e in elements.ravel()):
             return self._held(value, index)
-        expr = number(elements.ravel()[-1])
+        expr = build.size(elements.ravel()[-1])
         for place in reversed(list(np.ndindex(elements.shape))[:-1]):
             test: Expr = Const(1.0)
             for i, p in zip(index, place, strict=True):
-                test = apply("and", test, apply("eq", _position(i), Const(float(p))))
-            expr = apply("where", test, number(elements[place]), expr)
+                test = op("and", test, op("eq", _position(i), Const(float(p))))
+            expr = op("where", test, build.size(elements[place]), expr)
         return expr
 
     def _held(self, value: OnnxValue, index: Sequence[Index]) -> Expr:
@@ -399,7 +399,7 @@ class Graph:
         if value.array is not None:
             return _bounds_of(value.array, value.dtype)
         if value.elements is not None:
-            parts = [self.bounds(number(e)) for e in value.elements.ravel()]
+            parts = [self.bounds(build.size(e)) for e in value.elements.ravel()]
             return functools.reduce(Interval.hull, parts, parts[0]) if parts else integers.of_type(value.dtype)
         return self._bound(value.name)
 
@@ -547,7 +547,7 @@ def _bounds_of(array: npt.NDArray[Any], dtype: DType) -> Interval:
 
 
 def _position(index: Index) -> Expr:
-    return Position(index) if index.terms else number(index.offset)
+    return Position(index) if index.terms else build.size(index.offset)
 
 
 def _substituted(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
@@ -556,9 +556,9 @@ def _substituted(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
     def fold(e: Expr) -> Expr:
         match e:
             case Position(index):
-                return index_value(index)
-            case Map(op, args):
-                return apply(op, *(fold(a) for a in args))
+                return build.position(index)
+            case Map(name, args):
+                return op(name, *(fold(a) for a in args))
             case _:
                 return e
 

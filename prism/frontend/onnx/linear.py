@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from prism.frontend.onnx.algebra import apply
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.program import build
 from prism.program.extents import Extent
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, broadcast_shapes, same_extent
@@ -29,7 +29,7 @@ def _matmul(graph: Graph, node: Node) -> OnnxValue:
     n = (Axis("n", b.shape[-1]),) if b.rank > 1 else ()
     left = graph.read(a, (*batch, *m, k))
     right = graph.read(b, (*batch, k, *n))
-    total = build.reduce(ReduceKind.SUM, k, apply("mul", left, right))
+    total = build.reduce(ReduceKind.SUM, k, op("mul", left, right))
     return graph.define(node, (*batch, *m, *n), total, a.dtype)
 
 
@@ -51,19 +51,19 @@ def gemm(graph: Graph, node: Node) -> tuple[tuple[Axis, Axis], Expr]:
     left = graph.read(a, (k, rows) if turn_a else (rows, k))
     right = graph.read(b, (columns, k) if turn_b else (k, columns))
     alpha, beta = node.number("alpha"), node.number("beta")
-    expr = _scaled(alpha, build.reduce(ReduceKind.SUM, k, apply("mul", left, right)))
+    expr = _scaled(alpha, build.reduce(ReduceKind.SUM, k, op("mul", left, right)))
     if c is not None:
         axes = (rows, columns)
         result = broadcast_shapes((m, n), c.shape, where=node.where)
         if len(result) != 2 or not all(same_extent(e, x.extent) for e, x in zip(result, axes, strict=True)):
             raise node.shape_error(f"the bias of shape {list(c.shape)} does not broadcast to [{m}, {n}]")
         if beta != 0.0:  # else it is not read, whatever it holds, as in BLAS
-            expr = apply("add", expr, _scaled(beta, graph.read(c, axes)))
+            expr = op("add", expr, _scaled(beta, graph.read(c, axes)))
     return (rows, columns), expr
 
 
 def _scaled(factor: float, expr: Expr) -> Expr:
-    return expr if factor == 1.0 else apply("mul", Const(factor), expr)
+    return expr if factor == 1.0 else op("mul", Const(factor), expr)
 
 
 def _einsum(graph: Graph, node: Node) -> OnnxValue:
@@ -81,7 +81,7 @@ def _einsum(graph: Graph, node: Node) -> OnnxValue:
     for labels, v in zip(terms, operands, strict=True):
         index = [Index.const(0) if e == 1 else Index.axis(axes[c]) for c, e in zip(labels, v.shape, strict=True)]
         element = graph.at(v, index)
-        product = element if product is None else apply("mul", product, element)
+        product = element if product is None else op("mul", product, element)
     assert product is not None
     summed = tuple(axes[c] for c in dict.fromkeys(c for term in terms for c in term) if c not in result)
     return graph.define(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from prism.frontend.onnx.algebra import apply, div, index_value, power, recip, sub
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.frontend.onnx.reduce import mean, rows, square
 from prism.program import build
 from prism.program.extents import Extent
+from prism.program.fold import div, op, sub
+from prism.program.formulas import power
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
@@ -18,7 +19,7 @@ from prism.program.views import axes_of, same_extent
 
 def inverse_deviation(variance: Expr, eps: float) -> Expr:
     """1 / sqrt(variance + eps)."""
-    return recip(apply("sqrt", apply("add", variance, Const(eps))))
+    return op("recip", op("sqrt", op("add", variance, Const(eps))))
 
 
 def fits(node: Node, parameter: OnnxValue, shape: Sequence[Extent], what: str) -> None:
@@ -59,11 +60,11 @@ def layer_norm(
     fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
     centre, variance = _statistics(graph, x, axes, reduced)
-    normal = apply("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, node.number("epsilon")))
-    expr = apply("mul", normal, graph.read(scale, axes))
+    normal = op("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, node.number("epsilon")))
+    expr = op("mul", normal, graph.read(scale, axes))
     if bias is not None:
         fits(node, bias, x.shape, "the bias")
-        expr = apply("add", expr, graph.read(bias, axes))
+        expr = op("add", expr, graph.read(bias, axes))
     return graph.define(node, axes, expr, x.dtype)
 
 
@@ -73,8 +74,8 @@ def _rms_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
     squares = mean(rows(graph, x, axes, list(range(axis, x.rank))), square)
-    normal = apply("mul", graph.read(x, axes), inverse_deviation(squares, eps))
-    return [graph.define(node, axes, apply("mul", normal, graph.read(scale, axes)), x.dtype)]
+    normal = op("mul", graph.read(x, axes), inverse_deviation(squares, eps))
+    return [graph.define(node, axes, op("mul", normal, graph.read(scale, axes)), x.dtype)]
 
 
 def _over_channels(graph: Graph, node: Node, value: OnnxValue, channel: Axis) -> Expr:
@@ -111,9 +112,9 @@ def _grouped(
 
     centre = mean(lambda _: row("m"))
     variance = mean(lambda _: row("v"), lambda e: square(sub(e, centre)))
-    expr = apply("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, eps))
+    expr = op("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, eps))
     scale, bias = (_parameter(graph, node, p, axes[1], each) for p in parameters)
-    return graph.define(node, axes, apply("add", apply("mul", expr, scale), bias), x.dtype)
+    return graph.define(node, axes, op("add", op("mul", expr, scale), bias), x.dtype)
 
 
 def _parameter(graph: Graph, node: Node, value: OnnxValue, channel: Axis, each: int) -> Expr:
@@ -143,10 +144,10 @@ def _batch_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         centre, variance = of_batch(channel)
         for n, (place, now) in enumerate(zip((3, 4), of_batch(channels), strict=True), 1):
             kept = _over_channels(graph, node, node.input(place), channels)
-            mixed = apply("add", apply("mul", Const(momentum), kept), apply("mul", Const(1.0 - momentum), now))
+            mixed = op("add", op("mul", Const(momentum), kept), op("mul", Const(1.0 - momentum), now))
             results.append(graph.define(node, (channels,), mixed, node.input(place).dtype, output=n))
-    normal = apply("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, eps))
-    value = graph.define(node, axes, apply("add", apply("mul", normal, scale), bias), x.dtype)
+    normal = op("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, eps))
+    value = graph.define(node, axes, op("add", op("mul", normal, scale), bias), x.dtype)
     return [value, *results]
 
 
@@ -155,13 +156,13 @@ def _lp_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     axes = axes_of(x.shape)
     bound, element = rows(graph, x, axes, [node.axis("axis", x.rank)])("r")
     if p == 1:
-        length = build.reduce(ReduceKind.SUM, bound, apply("abs", element))
+        length = build.reduce(ReduceKind.SUM, bound, op("abs", element))
     elif p == 2:
-        length = apply("sqrt", build.reduce(ReduceKind.SUM, bound, square(element)))
+        length = op("sqrt", build.reduce(ReduceKind.SUM, bound, square(element)))
     else:
         raise node.unsupported(f"LpNormalization with p = {p} is not supported", fix="use p = 1 or p = 2")
     # All elements of length 0 are 0, and so is the result.
-    safe = apply("where", apply("eq", length, Const(0.0)), Const(1.0), length)
+    safe = op("where", op("eq", length, Const(0.0)), Const(1.0), length)
     return [graph.define(node, axes, div(graph.read(x, axes), safe), x.dtype)]
 
 
@@ -173,10 +174,10 @@ def _local_response(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     axes = axes_of(x.shape)
     near, channels = Axis("w", size), x.shape[1]
     at = Index.axis(axes[1]) + Index.axis(near) + -((size - 1) // 2)
-    inside = apply("and", apply("le", Const(0.0), index_value(at)), apply("lt", index_value(at), build.size(channels)))
+    inside = op("and", op("le", Const(0.0), build.position(at)), op("lt", build.position(at), build.size(channels)))
     element = square(graph.at(x, [at if d == 1 else Index.axis(a) for d, a in enumerate(axes)]))
-    total = build.reduce(ReduceKind.SUM, near, apply("where", inside, element, Const(0.0)))
-    scaled = apply("add", Const(node.number("bias")), apply("mul", Const(node.number("alpha") / size), total))
+    total = build.reduce(ReduceKind.SUM, near, op("where", inside, element, Const(0.0)))
+    scaled = op("add", Const(node.number("bias")), op("mul", Const(node.number("alpha") / size), total))
     return [graph.define(node, axes, div(graph.read(x, axes), power(scaled, Const(node.number("beta")))), x.dtype)]
 
 

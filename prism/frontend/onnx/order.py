@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend import order
-from prism.frontend.onnx.algebra import apply, index_value
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.frontend.onnx.reduce import rows
 from prism.frontend.order import place_of_extreme
 from prism.program import build
 from prism.program.extents import is_static
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, ReduceKind
@@ -38,7 +38,7 @@ def _searched(node: Node, x: OnnxValue, dimension: int) -> None:
 
 def _within(graph: Graph, x: OnnxValue, dimension: int) -> Interval:
     """Bounds of places along the dimension."""
-    return graph.bounds(index_value(Index.axis(axes_of(x.shape)[dimension])))
+    return graph.bounds(build.position(Index.axis(axes_of(x.shape)[dimension])))
 
 
 def _place_of(kind: ReduceKind) -> Translator:
@@ -97,7 +97,7 @@ def _ordered(
     ranks = graph.define_tensor(f"{label}_rank", own, expr, DType.INT64, origin=node.label, bounds=within)
     axes = axes_of([many if d == dimension else e for d, e in enumerate(x.shape)])
     bound = Axis("r", extent)
-    wanted = index_value(Index.axis(axes[dimension]))
+    wanted = build.position(Index.axis(axes[dimension]))
 
     def chosen(value: Callable[[Axis], Expr]) -> Expr:
         return order.of_rank(value, under(ranks, axes), wanted, bound)
@@ -128,7 +128,7 @@ def _hardmax(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     own = Index.const(0)
     for d in searched:
         own = own.scaled(x.shape[d]) + Index.axis(axes[d])
-    chosen = apply("where", apply("eq", index_value(own), place), Const(1.0), Const(0.0))
+    chosen = op("where", op("eq", build.position(own), place), Const(1.0), Const(0.0))
     return [graph.define(node, axes, chosen, x.dtype)]
 
 

@@ -13,12 +13,12 @@ from types import MappingProxyType
 import numpy as np
 
 from prism.frontend import bits
-from prism.frontend.onnx.algebra import apply, as_index, as_predicate, div, index_value, power, recip, sub
 from prism.frontend.onnx.dtypes import constant, dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, whole_range
-from prism.program import integers
+from prism.program import build, integers
 from prism.program.build import balanced_fold
-from prism.program.formulas import UNARY, trunc_quotient
+from prism.program.fold import as_index, div, op, sub, truth
+from prism.program.formulas import UNARY, power, trunc_quotient
 from prism.program.index import Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr
@@ -38,11 +38,11 @@ def binary(f: Callable[[Expr, Expr], Expr], dtype: DType | None = None) -> Trans
     return lambda graph, node: graph.pointwise(node, [node.input(0), node.input(1)], f, dtype)
 
 
-def op(name: str, dtype: DType | None = None) -> Translator:
+def named(name: str, dtype: DType | None = None) -> Translator:
     """A translator of an operator that `Map` has."""
 
     def translate(graph: Graph, node: Node) -> OnnxValue:
-        return graph.pointwise(node, _all(node), lambda *args: apply(name, *args), dtype)
+        return graph.pointwise(node, _all(node), lambda *args: op(name, *args), dtype)
 
     return translate
 
@@ -57,7 +57,7 @@ def declared(graph: Graph, node: Node, operator: Operator) -> OnnxValue:
 
 def _n_ary(name: str) -> Translator:
     def f(*args: Expr) -> Expr:
-        return balanced_fold(lambda a, b: apply(name, a, b), args)
+        return balanced_fold(lambda a, b: op(name, a, b), args)
 
     return lambda graph, node: graph.pointwise(node, _all(node), f)
 
@@ -70,8 +70,8 @@ def _mean(graph: Graph, node: Node) -> OnnxValue:
     values = _all(node)
 
     def f(*args: Expr) -> Expr:
-        total = balanced_fold(lambda a, b: apply("add", a, b), args)
-        return apply("mul", total, Const(1.0 / len(args)))
+        total = balanced_fold(lambda a, b: op("add", a, b), args)
+        return op("mul", total, Const(1.0 / len(args)))
 
     return graph.pointwise(node, values, f)
 
@@ -98,7 +98,7 @@ def _remainder(graph: Graph, node: Node) -> OnnxValue:
                 why="it is the dividend there, where the formula is not a number",
                 fix="clip the divisor",
             )
-        return binary(lambda a, b: sub(a, apply("mul", b, trunc_quotient(a, b))))(graph, node)
+        return binary(lambda a, b: sub(a, op("mul", b, trunc_quotient(a, b))))(graph, node)
     bounds = functools.partial(integers.remainder_bounds, floor=not truncated)
     formula = integers.trunc_remainder if truncated else integers.floor_remainder
     return _whole_division(graph, node, bounds, Index.mod, formula)
@@ -120,7 +120,7 @@ def _whole_division(
     def f(x: Expr, y: Expr) -> Expr:
         index = as_index(x)
         if isinstance(y, Const) and y.value > 0 and index is not None and over.low >= 0:
-            return index_value(of_index(index, int(y.value)))
+            return build.position(of_index(index, int(y.value)))
         return formula(x, y)
 
     return graph.pointwise(node, [a, b], f, bounds=bounds(over, by))
@@ -173,7 +173,7 @@ def _clip(graph: Graph, node: Node) -> OnnxValue:
 
     def f(value: Expr, *operands: Expr) -> Expr:
         for (name, _), operand in zip(limits, operands, strict=True):
-            value = apply(name, value, operand)
+            value = op(name, value, operand)
         return value
 
     return graph.pointwise(node, [x, *(v for _, v in limits)], f)
@@ -206,7 +206,7 @@ def cast(graph: Graph, node: Node, x: OnnxValue, to: DType) -> OnnxValue:
         UnsupportedError: an integer type whose wrapping of the operand's values no formula says.
     """
     if to == DType.BOOL and x.dtype != DType.BOOL:
-        return graph.pointwise(node, [x], lambda a: as_predicate(apply("not", apply("eq", a, Const(0.0)))), to)
+        return graph.pointwise(node, [x], lambda a: truth(a), to)
     if to.is_float or not x.dtype.is_float:
         return _retyped(graph, node, x, to)
     over = graph.bounds(x)
@@ -223,28 +223,28 @@ def _retyped(graph: Graph, node: Node, x: OnnxValue, to: DType) -> OnnxValue:
 
 def _where(graph: Graph, node: Node) -> OnnxValue:
     condition, then, otherwise = node.input(0), node.input(1), node.input(2)
-    return graph.pointwise(node, [condition, then, otherwise], lambda *args: apply("where", *args), then.dtype)
+    return graph.pointwise(node, [condition, then, otherwise], lambda *args: op("where", *args), then.dtype)
 
 
 def sigmoid(x: Expr) -> Expr:
     """The logistic function 1 / (1 + exp(-x))."""
-    return apply("sigmoid", x)
+    return op("sigmoid", x)
 
 
 def relu(x: Expr) -> Expr:
     """The larger of x and 0."""
-    return apply("maximum", x, Const(0.0))
+    return op("maximum", x, Const(0.0))
 
 
 def softplus(x: Expr) -> Expr:
     """The softplus log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
-    shrunk = apply("exp", apply("neg", apply("abs", x)))
-    return apply("add", relu(x), apply("log", apply("add", Const(1.0), shrunk)))
+    shrunk = op("exp", op("neg", op("abs", x)))
+    return op("add", relu(x), op("log", op("add", Const(1.0), shrunk)))
 
 
 def _leaky_relu(graph: Graph, node: Node) -> OnnxValue:
     slope = Const(node.number("alpha"))
-    return unary(lambda x: apply("where", apply("lt", x, Const(0.0)), apply("mul", slope, x), x))(graph, node)
+    return unary(lambda x: op("where", op("lt", x, Const(0.0)), op("mul", slope, x), x))(graph, node)
 
 
 def _p_relu(graph: Graph, node: Node) -> OnnxValue:
@@ -252,7 +252,7 @@ def _p_relu(graph: Graph, node: Node) -> OnnxValue:
     shape = broadcast_shapes(x.shape, slope.shape, where=node.where)
     if len(shape) != x.rank or not all(same_extent(a, b) for a, b in zip(shape, x.shape, strict=True)):
         raise node.shape_error(f"a slope of shape {list(slope.shape)} does not broadcast to {list(x.shape)}")
-    return binary(lambda a, s: apply("where", apply("lt", a, Const(0.0)), apply("mul", s, a), a))(graph, node)
+    return binary(lambda a, s: op("where", op("lt", a, Const(0.0)), op("mul", s, a), a))(graph, node)
 
 
 def _elu(graph: Graph, node: Node) -> OnnxValue:
@@ -265,7 +265,7 @@ def _selu(graph: Graph, node: Node) -> OnnxValue:
         Const(node.number("alpha")),
         Const(node.number("gamma")),
     )
-    return unary(lambda x: apply("mul", gamma, _exponential_tail(x, alpha, Const(1.0))))(graph, node)
+    return unary(lambda x: op("mul", gamma, _exponential_tail(x, alpha, Const(1.0))))(graph, node)
 
 
 def _celu(graph: Graph, node: Node) -> OnnxValue:
@@ -278,15 +278,15 @@ def _celu(graph: Graph, node: Node) -> OnnxValue:
 def _exponential_tail(x: Expr, alpha: Expr, scale: Expr) -> Expr:
     """The operand where positive, else alpha * (exp(x / scale) - 1)."""
     inner = x if scale == Const(1.0) else div(x, scale)
-    tail = apply("mul", alpha, apply("add", apply("exp", inner), Const(-1.0)))
-    return apply("where", apply("lt", x, Const(0.0)), tail, x)
+    tail = op("mul", alpha, op("add", op("exp", inner), Const(-1.0)))
+    return op("where", op("lt", x, Const(0.0)), tail, x)
 
 
 def _swish(graph: Graph, node: Node) -> OnnxValue:
     alpha = node.number("alpha")
 
     def f(x: Expr) -> Expr:
-        return apply("mul", x, sigmoid(x if alpha == 1.0 else apply("mul", Const(alpha), x)))
+        return op("mul", x, sigmoid(x if alpha == 1.0 else op("mul", Const(alpha), x)))
 
     return unary(f)(graph, node)
 
@@ -300,20 +300,20 @@ def _gelu(graph: Graph, node: Node) -> OnnxValue:
 
 def gelu_erf(x: Expr) -> Expr:
     """x times the normal distribution function."""
-    inner = apply("erf", apply("mul", x, Const(1.0 / math.sqrt(2.0))))
-    return apply("mul", apply("mul", Const(0.5), x), apply("add", Const(1.0), inner))
+    inner = op("erf", op("mul", x, Const(1.0 / math.sqrt(2.0))))
+    return op("mul", op("mul", Const(0.5), x), op("add", Const(1.0), inner))
 
 
 def gelu_tanh(x: Expr) -> Expr:
     """The approximation of gelu by tanh."""
-    cube = apply("mul", Const(0.044715), power(x, Const(3.0)))
-    inner = apply("tanh", apply("mul", Const(math.sqrt(2.0 / math.pi)), apply("add", x, cube)))
-    return apply("mul", apply("mul", Const(0.5), x), apply("add", Const(1.0), inner))
+    cube = op("mul", Const(0.044715), power(x, Const(3.0)))
+    inner = op("tanh", op("mul", Const(math.sqrt(2.0 / math.pi)), op("add", x, cube)))
+    return op("mul", op("mul", Const(0.5), x), op("add", Const(1.0), inner))
 
 
 def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
-    line = apply("add", apply("mul", Const(alpha), x), Const(beta))
-    return apply("maximum", Const(0.0), apply("minimum", Const(1.0), line))
+    line = op("add", op("mul", Const(alpha), x), Const(beta))
+    return op("maximum", Const(0.0), op("minimum", Const(1.0), line))
 
 
 def _hard_sigmoid_node(graph: Graph, node: Node) -> OnnxValue:
@@ -327,8 +327,8 @@ def _is_infinite(graph: Graph, node: Node) -> OnnxValue:
     def f(x: Expr) -> Expr:
         if not signs:
             return Const(0.0)
-        size = apply("abs", x) if len(signs) > 1 else x if signs == ["positive"] else apply("neg", x)
-        return apply("eq", size, Const(math.inf))
+        size = op("abs", x) if len(signs) > 1 else x if signs == ["positive"] else op("neg", x)
+        return op("eq", size, Const(math.inf))
 
     return unary(f, BOOL)(graph, node)
 
@@ -336,9 +336,12 @@ def _is_infinite(graph: Graph, node: Node) -> OnnxValue:
 BOOL = DType.BOOL
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
-        **{name: op(name.lower()) for name in ("Add", "Mul", "Neg", "Abs", "Exp", "Log", "Sqrt", "Sin", "Cos", "Tanh")},
-        **{name: op(name.lower()) for name in ("Erf", "Sigmoid", "Floor", "Round", "Sign")},
-        **{name: op(name.lower(), BOOL) for name in ("And", "Or", "Not")},
+        **{
+            name: named(name.lower())
+            for name in ("Add", "Mul", "Neg", "Abs", "Exp", "Log", "Sqrt", "Sin", "Cos", "Tanh")
+        },
+        **{name: named(name.lower()) for name in ("Erf", "Sigmoid", "Floor", "Round", "Sign")},
+        **{name: named(name.lower(), BOOL) for name in ("And", "Or", "Not")},
         "BitwiseAnd": _bitwise("and"),
         "BitwiseOr": _bitwise("or"),
         "BitwiseXor": _bitwise("xor"),
@@ -348,20 +351,20 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "Div": _divide,
         "Mod": _remainder,
         "Pow": _power,
-        "Reciprocal": unary(recip),
-        "Ceil": unary(lambda x: apply("neg", apply("floor", apply("neg", x)))),
+        "Reciprocal": unary(lambda x: op("recip", x)),
+        "Ceil": unary(lambda x: op("neg", op("floor", op("neg", x)))),
         **{
             name: unary(UNARY[name.lower()])
             for name in ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")
         },
-        "Equal": op("eq", BOOL),
-        "Less": op("lt", BOOL),
-        "LessOrEqual": op("le", BOOL),
-        "Greater": binary(lambda a, b: apply("lt", b, a), BOOL),
-        "GreaterOrEqual": binary(lambda a, b: apply("le", b, a), BOOL),
+        "Equal": named("eq", BOOL),
+        "Less": named("lt", BOOL),
+        "LessOrEqual": named("le", BOOL),
+        "Greater": binary(lambda a, b: op("lt", b, a), BOOL),
+        "GreaterOrEqual": binary(lambda a, b: op("le", b, a), BOOL),
         "IsInf": _is_infinite,
-        "IsNaN": op("isnan", BOOL),
-        "Xor": binary(lambda a, b: apply("not", apply("eq", a, b)), BOOL),
+        "IsNaN": named("isnan", BOOL),
+        "Xor": binary(lambda a, b: op("not", op("eq", a, b)), BOOL),
         "Max": _n_ary("maximum"),
         "Min": _n_ary("minimum"),
         "Sum": _n_ary("add"),
@@ -379,9 +382,9 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "Swish": _swish,
         "Gelu": _gelu,
         "Softplus": unary(softplus),
-        "Softsign": unary(lambda x: div(x, apply("add", Const(1.0), apply("abs", x)))),
+        "Softsign": unary(lambda x: div(x, op("add", Const(1.0), op("abs", x)))),
         "HardSigmoid": _hard_sigmoid_node,
-        "HardSwish": unary(lambda x: apply("mul", x, _hard_sigmoid(x, 1.0 / 6.0, 0.5))),
-        "Mish": unary(lambda x: apply("mul", x, apply("tanh", softplus(x)))),
+        "HardSwish": unary(lambda x: op("mul", x, _hard_sigmoid(x, 1.0 / 6.0, 0.5))),
+        "Mish": unary(lambda x: op("mul", x, op("tanh", softplus(x)))),
     }
 )

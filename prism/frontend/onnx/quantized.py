@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.onnx import windows
-from prism.frontend.onnx.algebra import apply, sub
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.program import build, integers
+from prism.program.fold import op, sub
 from prism.program.formulas import quotient
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, ReduceKind
@@ -50,7 +50,7 @@ def _dequantize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         level = sub(level, parameter(axes, zero))
     asked = node.integer("output_dtype")
     dtype = dtype_of(asked, node.where) if asked else scale.dtype if scale.dtype.is_float else DType.FLOAT32
-    return [graph.define(node, axes, apply("mul", level, parameter(axes, scale)), dtype)]
+    return [graph.define(node, axes, op("mul", level, parameter(axes, scale)), dtype)]
 
 
 def _quantize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
@@ -89,10 +89,10 @@ def _refuse_overflow(graph: Graph, node: Node, total: Expr) -> None:
 
 def _saturated(x: Expr, dtype: DType, zero: Expr | None) -> Expr:
     own = integers.range_of(dtype)
-    level = apply("round", x)
+    level = op("round", x)
     if zero is not None:
-        level = apply("add", level, zero)
-    return apply("minimum", apply("maximum", level, Const(own.low)), Const(own.high))
+        level = op("add", level, zero)
+    return op("minimum", op("maximum", level, Const(own.low)), Const(own.high))
 
 
 def _scalar(graph: Graph, node: Node, value: OnnxValue, what: str) -> Expr:
@@ -128,7 +128,7 @@ def product(
     row, column = m[0] if m else None, n[0] if n else None
     left = _above(graph, node, graph.read(a, (*batch, *m, k)), zeros[0], row, "a zero point")
     right = _above(graph, node, graph.read(b, (*batch, k, *n)), zeros[1], column, "a zero point")
-    return (*batch, *m, *n), row, column, build.reduce(ReduceKind.SUM, k, apply("mul", left, right))
+    return (*batch, *m, *n), row, column, build.reduce(ReduceKind.SUM, k, op("mul", left, right))
 
 
 def _matmul_integer(graph: Graph, node: Node) -> Sequence[OnnxValue]:
@@ -141,8 +141,8 @@ def _qlinear_matmul(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     _refuse_computed(graph, node, a_scale, b_scale, scale)
     axes, row, column, total = product(graph, node, a, b, (a_zero, b_zero))
     _refuse_overflow(graph, node, total)
-    factor = apply("mul", along(graph, node, a_scale, row, "a scale"), along(graph, node, b_scale, column, "a scale"))
-    level = quotient(apply("mul", total, factor), _scalar(graph, node, scale, "a scale"))
+    factor = op("mul", along(graph, node, a_scale, row, "a scale"), along(graph, node, b_scale, column, "a scale"))
+    level = quotient(op("mul", total, factor), _scalar(graph, node, scale, "a scale"))
     return [
         graph.define(node, axes, _saturated(level, zero.dtype, _scalar(graph, node, zero, "a zero point")), zero.dtype)
     ]
@@ -174,10 +174,10 @@ def _qlinear_conv(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     axes, total = _levels(graph, node, x, w, (x_zero, w_zero))
     bias = node.optional(8)
     if bias is not None:
-        total = apply("add", total, along(graph, node, bias, axes[1], "a bias"))
+        total = op("add", total, along(graph, node, bias, axes[1], "a bias"))
     _refuse_overflow(graph, node, total)
-    factor = apply("mul", _scalar(graph, node, x_scale, "a scale"), along(graph, node, w_scale, axes[1], "a scale"))
-    level = quotient(apply("mul", total, factor), _scalar(graph, node, scale, "a scale"))
+    factor = op("mul", _scalar(graph, node, x_scale, "a scale"), along(graph, node, w_scale, axes[1], "a scale"))
+    level = quotient(op("mul", total, factor), _scalar(graph, node, scale, "a scale"))
     return [
         graph.define(node, axes, _saturated(level, zero.dtype, _scalar(graph, node, zero, "a zero point")), zero.dtype)
     ]

@@ -48,7 +48,6 @@ from prism.frontend.onnx import (
     windows,
     written,
 )
-from prism.frontend.onnx.algebra import as_extent
 from prism.frontend.onnx.conformance import Reading
 from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type, held_as, is_own
 from prism.frontend.onnx.graph import (
@@ -66,6 +65,7 @@ from prism.frontend.onnx.schemas import Signature
 from prism.frontend.sizes import equated
 from prism.program.empty import without_empty
 from prism.program.extents import Extent, is_static, normal, symbol
+from prism.program.fold import as_extent
 from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 from prism.program.operators import Operator
 from prism.program.views import axes_of, same_extent

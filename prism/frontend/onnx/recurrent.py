@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from prism.frontend import recurrent
-from prism.frontend.onnx.algebra import apply
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements
 from prism.frontend.recurrent import Function, Recurrent, Sequences
 from prism.program import build
 from prism.program.extents import Extent, mul
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.loops import defined_as, steps_of
 from prism.program.nodes import Const, Expr, Loop, Read, ReduceKind, Tensor, walk
@@ -117,11 +117,11 @@ class _Layer:
         t, b, g = axes_of((self.trips, self.batch, rows))
         k, first = Axis("k", x.shape[2]), Index.const(place)
         read = [Index.axis(a) for a in ((b, t, k) if self.batch_first else (t, b, k))]
-        product = apply("mul", graph.at(x, read), graph.at(weight, [first, Index.axis(g), Index.axis(k)]))
+        product = op("mul", graph.at(x, read), graph.at(weight, [first, Index.axis(g), Index.axis(k)]))
         pre = build.reduce(ReduceKind.SUM, k, product)
         if bias is not None:
             for start in (0,) if inside else (0, rows):
-                pre = apply("add", pre, graph.at(bias, [first, Index.axis(g) + Index.const(start)]))
+                pre = op("add", pre, graph.at(bias, [first, Index.axis(g) + Index.const(start)]))
         label = node.outputs[0] or node.label
         made = graph.define_tensor(f"{label}_{place}_pre", (t, b, g), pre, x.dtype, origin=node.label)
 
@@ -221,7 +221,7 @@ def _chosen(axis: Axis, choices: Sequence[Expr]) -> Expr:
     """One of the directions, by the place along their axis."""
     if len(choices) == 1:
         return choices[0]
-    return apply("where", apply("lt", build.position(axis), Const(1.0)), choices[0], choices[1])
+    return op("where", op("lt", build.position(axis), Const(1.0)), choices[0], choices[1])
 
 
 def _functions(node: Node, directions: int) -> list[tuple[Function, ...]]:

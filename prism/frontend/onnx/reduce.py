@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from prism.frontend.onnx.algebra import apply, sub
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.frontend.onnx.pointwise import Translator
 from prism.program import build, integers
+from prism.program.fold import op, sub
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Reduce, ReduceKind
 from prism.program.views import axes_of
@@ -32,13 +32,13 @@ def rows(graph: Graph, value: OnnxValue, axes: Sequence[Axis], reduced: Sequence
 def softmax(x: Expr, row: Body) -> Expr:
     """exp(x - max) / sum exp(x - max), for the element x of the row."""
     shift, total = _shifted(row)
-    return apply("mul", apply("exp", sub(x, shift)), apply("recip", total))
+    return op("mul", op("exp", sub(x, shift)), op("recip", total))
 
 
 def log_softmax(x: Expr, row: Body) -> Expr:
     """(x - max) - log sum exp(x - max)."""
     shift, total = _shifted(row)
-    return sub(sub(x, shift), apply("log", total))
+    return sub(sub(x, shift), op("log", total))
 
 
 def _shifted(row: Body) -> tuple[Expr, Expr]:
@@ -46,7 +46,7 @@ def _shifted(row: Body) -> tuple[Expr, Expr]:
     max_axes, inner = row("m")
     shift = build.reduce(ReduceKind.MAX, max_axes, inner)
     sum_axes, element = row("s")
-    return shift, build.reduce(ReduceKind.SUM, sum_axes, apply("exp", sub(element, shift)))
+    return shift, build.reduce(ReduceKind.SUM, sum_axes, op("exp", sub(element, shift)))
 
 
 def _softmax(f: Callable[[Expr, Body], Expr]) -> Translator:
@@ -91,22 +91,22 @@ def mean(body: Body, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
 
 def square(x: Expr) -> Expr:
     """The square x * x."""
-    return apply("mul", x, x)
+    return op("mul", x, x)
 
 
 def _log_sum_exp(body: Body) -> Expr:
     shift, total = _shifted(body)
-    return apply("add", shift, apply("log", total))
+    return op("add", shift, op("log", total))
 
 
 def _guarded_log_sum_exp(body: Body) -> Expr:
     """The same where elements may be infinite: -inf of a row that is all masked, which has no maximum to subtract."""
     max_axes, inner = body("m")
     highest = build.reduce(ReduceKind.MAX, max_axes, inner)
-    shift = apply("where", apply("eq", apply("abs", highest), Const(math.inf)), Const(0.0), highest)
+    shift = op("where", op("eq", op("abs", highest), Const(math.inf)), Const(0.0), highest)
     sum_axes, element = body("s")
-    total = build.reduce(ReduceKind.SUM, sum_axes, apply("exp", sub(element, shift)))
-    return apply("add", shift, apply("log", total))
+    total = build.reduce(ReduceKind.SUM, sum_axes, op("exp", sub(element, shift)))
+    return op("add", shift, op("log", total))
 
 
 def _reduce_log_sum_exp(graph: Graph, node: Node) -> OnnxValue:
@@ -152,8 +152,8 @@ def _cumulative(kind: ReduceKind) -> Translator:
         (bound,), element = rows(graph, x, axes, [axis])("r")
         there, here = build.position(bound), build.position(axes[axis])
         before, after = (here, there) if reverse else (there, here)
-        inside = apply("lt" if exclusive else "le", before, after)
-        chosen = apply("where", inside, element, Const(kind.identity))
+        inside = op("lt" if exclusive else "le", before, after)
+        chosen = op("where", inside, element, Const(kind.identity))
         return graph.define(node, axes, build.reduce(kind, bound, chosen), x.dtype)
 
     return translate
@@ -169,9 +169,9 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "ReduceProd": _reduction(_plain(ReduceKind.PROD)),
         "ReduceMean": _reduction(mean),
         "ReduceSumSquare": _reduction(lambda b: _sum(b, square), square),
-        "ReduceL1": _reduction(lambda b: _sum(b, lambda x: apply("abs", x)), lambda x: apply("abs", x)),
-        "ReduceL2": _reduction(lambda b: apply("sqrt", _sum(b, square)), lambda x: apply("abs", x)),
-        "ReduceLogSum": _reduction(lambda b: apply("log", _sum(b)), lambda x: apply("log", x)),
+        "ReduceL1": _reduction(lambda b: _sum(b, lambda x: op("abs", x)), lambda x: op("abs", x)),
+        "ReduceL2": _reduction(lambda b: op("sqrt", _sum(b, square)), lambda x: op("abs", x)),
+        "ReduceLogSum": _reduction(lambda b: op("log", _sum(b)), lambda x: op("log", x)),
         "ReduceLogSumExp": _reduce_log_sum_exp,
         "CumSum": _cumulative(ReduceKind.SUM),
         "CumProd": _cumulative(ReduceKind.PROD),

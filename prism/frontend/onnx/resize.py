@@ -14,11 +14,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from prism.frontend.onnx.algebra import apply
 from prism.frontend.onnx.dtypes import constant
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.frontend.onnx.views import chosen
 from prism.program.extents import Extent, is_static, mul
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Read
 from prism.program.views import axes_of, same_extent
@@ -225,8 +225,8 @@ def _along(
 
     total: Expr | None = None
     for places, weights in taps:
-        part = apply("mul", factor(weights, axes[dimension]), element(places)) if len(taps) > 1 else element(places)
-        total = part if total is None else apply("add", total, part)
+        part = op("mul", factor(weights, axes[dimension]), element(places)) if len(taps) > 1 else element(places)
+        total = part if total is None else op("add", total, part)
     assert total is not None
     return graph.define(node, axes, total, x.dtype, view=isinstance(total, Read))
 

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from prism.frontend.onnx.algebra import apply, index_value
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements
 from prism.frontend.scatter import KINDS, Writes, both, scattered
 from prism.program import build
 from prism.program.extents import Extent, add, is_static, mul
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.integers import floor_remainder
 from prism.program.lookup import looked_up
@@ -90,12 +90,12 @@ def _scatter_elements(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         return [graph.define(node, axes, own, x.dtype)]
     value = scattered(how, own, writes)
     inside = [
-        apply("lt", index_value(Index.axis(axes[k])), build.size(e))
+        op("lt", build.position(Index.axis(axes[k])), build.size(e))
         for k, e in enumerate(places.shape)
         if k != d and not same_extent(e, x.shape[k])
     ]
     if inside:
-        value = apply("where", both(inside), value, own)
+        value = op("where", both(inside), value, own)
     return [graph.define(node, axes, value, x.dtype)]
 
 
@@ -133,18 +133,18 @@ def _tensor_scatter(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     node.agree(beside, f"an update of the shape {list(update.shape)} for a cache of {list(cache.shape)}")
     axes = axes_of(cache.shape)
     own, extent, bound = graph.read(cache, axes), cache.shape[d], Axis("s", update.shape[d])
-    place = index_value(Index.axis(axes[d]))
+    place = build.position(Index.axis(axes[d]))
     if starts is not None:
         start = graph.at(starts, _over(starts.shape, [Index.axis(axes[0])]))
-        place = apply("add", place, apply("neg", start))
+        place = op("add", place, op("neg", start))
     if mode == "circular":
         place = floor_remainder(place, build.size(extent))
     element = graph.at(update, [Index.axis(bound) if k == d else Index.axis(a) for k, a in enumerate(axes)])
-    inside = apply("lt", place, build.size(bound.extent))
+    inside = op("lt", place, build.size(bound.extent))
     if starts is not None and mode == "linear":
-        inside = apply("and", apply("le", Const(0.0), place), inside)
+        inside = op("and", op("le", Const(0.0), place), inside)
     written = element if bound.extent == 1 else looked_up(bound, place, element)
-    return [graph.define(node, axes, apply("where", inside, written, own), cache.dtype)]
+    return [graph.define(node, axes, op("where", inside, written, own), cache.dtype)]
 
 
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(

@@ -12,11 +12,11 @@ from types import MappingProxyType
 import numpy as np
 import sympy
 
-from prism.frontend.onnx.algebra import apply, as_index, compare_extents, index_value, number
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements, single, static_shape
 from prism.program import build
 from prism.program.extents import Extent, add, cdiv, exact_quotient, is_static, mul, normal
+from prism.program.fold import as_index, op
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, DType, Expr, Read
@@ -26,6 +26,7 @@ from prism.program.views import (
     Shape,
     axes_of,
     broadcast_shapes,
+    compare_extents,
     places_index,
     reshape_index,
     resolve_shape,
@@ -310,8 +311,8 @@ def _concat(graph: Graph, node: Node) -> OnnxValue:
         return graph.at(part, _shifted(axes, axis, mul(-1, start)))
 
     def choose(place: int, before: Expr, after: Expr) -> Expr:
-        inside = apply("lt", index_value(Index.axis(axes[axis])), number(kept[place][1]))
-        return apply("where", inside, before, after)
+        inside = op("lt", build.position(Index.axis(axes[axis])), build.size(kept[place][1]))
+        return op("where", inside, before, after)
 
     expr = build.balanced_select(len(kept), lambda place: element(*kept[place]), choose)
     return graph.define(node, axes, expr, parts[0].dtype, view=len(kept) == 1)
@@ -401,8 +402,8 @@ def _choice(
     for at in reversed(order[:-1]):
         test: Expr = Const(1.0)
         for a, p in zip(axes, at, strict=True):
-            test = apply("and", test, apply("eq", index_value(Index.axis(a)), Const(float(p))))
-        expr = apply("where", test, element(Index.const(places[at])), expr)
+            test = op("and", test, op("eq", build.position(Index.axis(a)), Const(float(p))))
+        expr = op("where", test, element(Index.const(places[at])), expr)
     return expr
 
 
@@ -456,12 +457,12 @@ def _trilu(graph: Graph, node: Node) -> OnnxValue:
         raise node.shape_error("Trilu needs two dimensions")
     shift = node.elements(1, "the diagonal").ravel()[0] if node.optional(1) is not None else 0
     axes = axes_of(x.shape)
-    row = index_value(Index.axis(axes[-2]) + Index.const(shift))
-    column = index_value(Index.axis(axes[-1]))
-    inside = apply("le", row, column) if node.flag("upper") else apply("le", column, row)
+    row = build.position(Index.axis(axes[-2]) + Index.const(shift))
+    column = build.position(Index.axis(axes[-1]))
+    inside = op("le", row, column) if node.flag("upper") else op("le", column, row)
     uniform = _uniform(x)
     element = graph.read(x, axes) if uniform is None else Const(uniform)
-    return graph.define(node, axes, apply("where", inside, element, Const(0.0)), x.dtype)
+    return graph.define(node, axes, op("where", inside, element, Const(0.0)), x.dtype)
 
 
 def _eye_like(graph: Graph, node: Node) -> OnnxValue:
@@ -471,9 +472,9 @@ def _eye_like(graph: Graph, node: Node) -> OnnxValue:
         raise node.shape_error(f"EyeLike needs two dimensions and has {x.rank}")
     dtype = dtype_of(node.integer("dtype"), node.where) if "dtype" in node.attributes else x.dtype
     axes = axes_of(x.shape)
-    row = index_value(Index.axis(axes[0]) + node.integer("k"))
-    here = apply("eq", index_value(Index.axis(axes[1])), row)
-    return graph.define(node, axes, apply("where", here, Const(1.0), Const(0.0)), dtype)
+    row = build.position(Index.axis(axes[0]) + node.integer("k"))
+    here = op("eq", build.position(Index.axis(axes[1])), row)
+    return graph.define(node, axes, op("where", here, Const(1.0), Const(0.0)), dtype)
 
 
 def _uniform(x: OnnxValue) -> float | None:
@@ -500,7 +501,7 @@ def _range(graph: Graph, node: Node) -> OnnxValue:
     elif compare_extents("le", 0, length) is not True:
         raise node.unsupported(f"the Range {first}:{last} may be empty", fix="export with that dimension fixed")
     axis = Axis("i0", length)
-    value = index_value(Index.axis(axis).scaled(by) + Index.const(first))
+    value = build.position(Index.axis(axis).scaled(by) + Index.const(first))
     return graph.define(node, (axis,), value, node.input(0).dtype)
 
 
@@ -513,7 +514,7 @@ def _fractions(graph: Graph, node: Node, start: float, limit: float, step: float
             fix="move the limit by half a step",
         )
     axis = Axis("i0", max(math.ceil(quotient), 0))
-    value = apply("add", Const(start), apply("mul", Const(step), index_value(Index.axis(axis))))
+    value = op("add", Const(start), op("mul", Const(step), build.position(Index.axis(axis))))
     return graph.define(node, (axis,), value, node.input(0).dtype)
 
 

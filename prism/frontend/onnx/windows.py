@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from prism.frontend import windows
-from prism.frontend.onnx.algebra import apply
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.frontend.windows import Margin, Pool, Window
 from prism.program.extents import Extent, add, at_most, cdiv, is_static, mul
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr
 from prism.program.views import Shape, axes_of, same_extent
@@ -145,7 +145,7 @@ def _biased(graph: Graph, node: Node, value: Expr, channel: Axis) -> Expr:
         return value
     if bias.rank != 1 or not same_extent(bias.shape[0], channel.extent):
         raise node.shape_error(f"a bias of shape {list(bias.shape)} for {channel.extent} channels")
-    return apply("add", value, graph.at(bias, [Index.axis(channel)]))
+    return op("add", value, graph.at(bias, [Index.axis(channel)]))
 
 
 def _conv_transpose(graph: Graph, node: Node) -> Sequence[OnnxValue]:
