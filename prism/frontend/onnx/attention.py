@@ -15,7 +15,8 @@ from types import MappingProxyType
 import numpy as np
 
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, static_shape
-from prism.frontend.onnx.reduce import rows, softmax
+from prism.frontend.onnx.reduce import rows
+from prism.frontend.rows import softmax
 from prism.program import build
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import Extent, add, mul

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements
-from prism.frontend.onnx.reduce import log_softmax, rows
+from prism.frontend.onnx.reduce import rows
+from prism.frontend.rows import log_softmax
 from prism.program import build, integers
 from prism.program.extents import add, is_static, mul
 from prism.program.fold import as_extent, op

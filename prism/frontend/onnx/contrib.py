@@ -15,8 +15,9 @@ import onnx
 from prism.frontend.onnx import contrib_attention, linear, norms, pointwise, quantized, views
 from prism.frontend.onnx.graph import MAIN_DOMAINS, Graph, Node, OnnxValue
 from prism.frontend.onnx.norms import fits
-from prism.frontend.onnx.reduce import mean, rows, square
+from prism.frontend.onnx.reduce import rows
 from prism.frontend.onnx.schemas import Signature
+from prism.frontend.rows import inverse_root, mean, square
 from prism.program import build
 from prism.program.extents import cdiv
 from prism.program.fold import op, sub
@@ -103,7 +104,7 @@ def _rms(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue, first: int) -
     fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
     squares = mean(rows(graph, x, axes, list(range(first, x.rank))), square)
-    normal = op("mul", graph.read(x, axes), norms.inverse_deviation(squares, node.number("epsilon")))
+    normal = op("mul", graph.read(x, axes), inverse_root(squares, node.number("epsilon")))
     return graph.define(node, axes, op("mul", normal, graph.read(scale, axes)), x.dtype)
 
 
@@ -201,7 +202,7 @@ def _gated_rms_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     bound = Axis("r", each)
     group = graph.at(x, [*before, last.floordiv(each).scaled(each) + Index.axis(bound)])
     squares = build.mean(bound, square(group))
-    normal = op("mul", graph.read(x, axes), norms.inverse_deviation(squares, node.number("epsilon")))
+    normal = op("mul", graph.read(x, axes), inverse_root(squares, node.number("epsilon")))
     scaled = op("mul", normal, graph.at(scale, [last.mod(each)]))
     opened = graph.read(gate, axes)
     soft = op("sigmoid", opened)

@@ -14,7 +14,8 @@ from typing import Any
 
 from prism.frontend.onnx.attention import rotation, with_cache
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements
-from prism.frontend.onnx.reduce import rows, softmax
+from prism.frontend.onnx.reduce import rows
+from prism.frontend.rows import softmax
 from prism.program import build
 from prism.program.extents import Extent, add, is_static, mul
 from prism.program.fold import as_index, op, sub

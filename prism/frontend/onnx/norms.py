@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
-from prism.frontend.onnx.reduce import mean, rows, square
+from prism.frontend.onnx.reduce import rows
+from prism.frontend.rows import affine, central, grouped, inverse_root, mean, normal, square
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import div, op, sub
@@ -15,11 +16,6 @@ from prism.program.formulas import power
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
-
-
-def inverse_deviation(variance: Expr, eps: float) -> Expr:
-    """1 / sqrt(variance + eps)."""
-    return op("recip", op("sqrt", op("add", variance, Const(eps))))
 
 
 def fits(node: Node, parameter: OnnxValue, shape: Sequence[Extent], what: str) -> None:
@@ -39,18 +35,10 @@ def _layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     results = [layer_norm(graph, node, x, node.input(1), node.optional(2), reduced)]
     kept = axes_of([1 if d in reduced else e for d, e in enumerate(x.shape)])
     if any(node.outputs[1:]):
-        centre, variance = _statistics(graph, x, kept, reduced)
-        inverse = inverse_deviation(variance, node.number("epsilon"))
-        for n, value in enumerate((centre, inverse)[: len(node.outputs) - 1], 1):
+        _, *statistics = normal(Const(0.0), rows(graph, x, kept, reduced), node.number("epsilon"))
+        for n, value in enumerate(statistics[: len(node.outputs) - 1], 1):
             results.append(graph.define(node, kept, value, stash, output=n))
     return results
-
-
-def _statistics(graph: Graph, x: OnnxValue, axes: Sequence[Axis], reduced: Sequence[int]) -> tuple[Expr, Expr]:
-    """(mean, variance) of the elements that share their places in the other dimensions."""
-    row = rows(graph, x, axes, reduced)
-    centre = mean(lambda _: row("m"))
-    return centre, mean(lambda _: row("v"), lambda e: square(sub(e, centre)))
 
 
 def layer_norm(
@@ -59,13 +47,11 @@ def layer_norm(
     """The node's first result: x above its mean by its deviation, scaled and shifted; `epsilon` is the node's."""
     fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
-    centre, variance = _statistics(graph, x, axes, reduced)
-    normal = op("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, node.number("epsilon")))
-    expr = op("mul", normal, graph.read(scale, axes))
     if bias is not None:
         fits(node, bias, x.shape, "the bias")
-        expr = op("add", expr, graph.read(bias, axes))
-    return graph.define(node, axes, expr, x.dtype)
+    value, _, _ = normal(graph.read(x, axes), rows(graph, x, axes, reduced), node.number("epsilon"))
+    shift = None if bias is None else graph.read(bias, axes)
+    return graph.define(node, axes, affine(value, graph.read(scale, axes), shift), x.dtype)
 
 
 def _rms_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
@@ -74,8 +60,8 @@ def _rms_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
     squares = mean(rows(graph, x, axes, list(range(axis, x.rank))), square)
-    normal = op("mul", graph.read(x, axes), inverse_deviation(squares, eps))
-    return [graph.define(node, axes, op("mul", normal, graph.read(scale, axes)), x.dtype)]
+    value = op("mul", graph.read(x, axes), inverse_root(squares, eps))
+    return [graph.define(node, axes, op("mul", value, graph.read(scale, axes)), x.dtype)]
 
 
 def _over_channels(graph: Graph, node: Node, value: OnnxValue, channel: Axis) -> Expr:
@@ -103,18 +89,10 @@ def _grouped(
 ) -> OnnxValue:
     """Normalise x[n, c, ...] over each group of `each` channels and all that follows them."""
     axes = axes_of(x.shape)
-    group = Index.axis(axes[1]).floordiv(each)
-
-    def row(prefix: str) -> tuple[tuple[Axis, ...], Expr]:
-        bound = axes_of((each, *x.shape[2:]), prefix)
-        channel = group.scaled(each) + Index.axis(bound[0])
-        return bound, graph.at(x, [Index.axis(axes[0]), channel, *map(Index.axis, bound[1:])])
-
-    centre = mean(lambda _: row("m"))
-    variance = mean(lambda _: row("v"), lambda e: square(sub(e, centre)))
-    expr = op("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, eps))
+    row = grouped(lambda index: graph.at(x, index), x.shape, axes, each)
+    value, _, _ = normal(graph.read(x, axes), row, eps)
     scale, bias = (_parameter(graph, node, p, axes[1], each) for p in parameters)
-    return graph.define(node, axes, op("add", op("mul", expr, scale), bias), x.dtype)
+    return graph.define(node, axes, affine(value, scale, bias), x.dtype)
 
 
 def _parameter(graph: Graph, node: Node, value: OnnxValue, channel: Axis, each: int) -> Expr:
@@ -137,18 +115,16 @@ def _batch_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         momentum = node.number("momentum")
 
         def of_batch(channel: Axis) -> tuple[Expr, Expr]:
-            at = rows(graph, x, [channel] * x.rank, [d for d in range(x.rank) if d != 1])
-            average = mean(lambda _: at("m"))
-            return average, mean(lambda _: at("v"), lambda e: square(sub(e, average)))
+            row = rows(graph, x, [channel] * x.rank, [d for d in range(x.rank) if d != 1])
+            return mean(row), mean(central(row))
 
         centre, variance = of_batch(channel)
         for n, (place, now) in enumerate(zip((3, 4), of_batch(channels), strict=True), 1):
             kept = _over_channels(graph, node, node.input(place), channels)
             mixed = op("add", op("mul", Const(momentum), kept), op("mul", Const(1.0 - momentum), now))
             results.append(graph.define(node, (channels,), mixed, node.input(place).dtype, output=n))
-    normal = op("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, eps))
-    value = graph.define(node, axes, op("add", op("mul", normal, scale), bias), x.dtype)
-    return [value, *results]
+    value = op("mul", sub(graph.read(x, axes), centre), inverse_root(variance, eps))
+    return [graph.define(node, axes, affine(value, scale, bias), x.dtype), *results]
 
 
 def _lp_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:

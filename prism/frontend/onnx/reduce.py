@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.frontend.onnx.pointwise import Translator
+from prism.frontend.rows import Row, folded, log_softmax, log_sum_exp, mean, softmax, square
 from prism.program import build, integers
-from prism.program.fold import op, sub
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Reduce, ReduceKind
 from prism.program.views import axes_of
 
-Body = Callable[[str], tuple[tuple[Axis, ...], Expr]]
-"""Under a prefix, the axes that are reduced and the operand's element over them."""
 
-
-def rows(graph: Graph, value: OnnxValue, axes: Sequence[Axis], reduced: Sequence[int]) -> Body:
+def rows(graph: Graph, value: OnnxValue, axes: Sequence[Axis], reduced: Sequence[int]) -> Row:
     """The operand with the reduced dimensions under bound axes and the others under the result's."""
 
     def body(prefix: str) -> tuple[tuple[Axis, ...], Expr]:
@@ -29,27 +27,7 @@ def rows(graph: Graph, value: OnnxValue, axes: Sequence[Axis], reduced: Sequence
     return body
 
 
-def softmax(x: Expr, row: Body) -> Expr:
-    """exp(x - max) / sum exp(x - max), for the element x of the row."""
-    shift, total = _shifted(row)
-    return op("mul", op("exp", sub(x, shift)), op("recip", total))
-
-
-def log_softmax(x: Expr, row: Body) -> Expr:
-    """(x - max) - log sum exp(x - max)."""
-    shift, total = _shifted(row)
-    return sub(sub(x, shift), op("log", total))
-
-
-def _shifted(row: Body) -> tuple[Expr, Expr]:
-    """(max of the row, sum over the row of exp(x - max))."""
-    max_axes, inner = row("m")
-    shift = build.reduce(ReduceKind.MAX, max_axes, inner)
-    sum_axes, element = row("s")
-    return shift, build.reduce(ReduceKind.SUM, sum_axes, op("exp", sub(element, shift)))
-
-
-def _softmax(f: Callable[[Expr, Body], Expr]) -> Translator:
+def _softmax(f: Callable[[Expr, Row], Expr]) -> Translator:
     def translate(graph: Graph, node: Node) -> OnnxValue:
         x = node.input(0)
         axis = node.axis("axis", x.rank)
@@ -70,51 +48,12 @@ def _axes(node: Node, rank: int) -> list[int] | None:
     return sorted({node.wrap(a, rank) for a in given})
 
 
-def _sum(body: Body, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
-    axes, element = body("r")
-    return build.reduce(ReduceKind.SUM, axes, f(element))
-
-
-def _plain(kind: ReduceKind) -> Callable[[Body], Expr]:
-    def f(body: Body) -> Expr:
-        axes, element = body("r")
-        return build.reduce(kind, axes, element)
-
-    return f
-
-
-def mean(body: Body, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
-    """The mean of f over the row."""
-    axes, element = body("r")
-    return build.mean(axes, f(element))
-
-
-def square(x: Expr) -> Expr:
-    """The square x * x."""
-    return op("mul", x, x)
-
-
-def _log_sum_exp(body: Body) -> Expr:
-    shift, total = _shifted(body)
-    return op("add", shift, op("log", total))
-
-
-def _guarded_log_sum_exp(body: Body) -> Expr:
-    """The same where elements may be infinite: -inf of a row that is all masked, which has no maximum to subtract."""
-    max_axes, inner = body("m")
-    highest = build.reduce(ReduceKind.MAX, max_axes, inner)
-    shift = op("where", op("eq", op("abs", highest), Const(math.inf)), Const(0.0), highest)
-    sum_axes, element = body("s")
-    total = build.reduce(ReduceKind.SUM, sum_axes, op("exp", sub(element, shift)))
-    return op("add", shift, op("log", total))
-
-
 def _reduce_log_sum_exp(graph: Graph, node: Node) -> OnnxValue:
     guarded = graph.may_be_infinite(node.input(0))
-    return _reduction(_guarded_log_sum_exp if guarded else _log_sum_exp)(graph, node)
+    return _reduction(lambda row: log_sum_exp(row, guarded=guarded))(graph, node)
 
 
-def _reduction(f: Callable[[Body], Expr], alone: Callable[[Expr], Expr] = lambda x: x) -> Translator:
+def _reduction(f: Callable[[Row], Expr], alone: Callable[[Expr], Expr] = lambda x: x) -> Translator:
     """A translator of a reduction; `alone` is what it does to an element when it reduces nothing."""
 
     def translate(graph: Graph, node: Node) -> OnnxValue:
@@ -163,15 +102,15 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
         "Softmax": _softmax(softmax),
         "LogSoftmax": _softmax(log_softmax),
-        "ReduceSum": _reduction(_plain(ReduceKind.SUM)),
-        "ReduceMax": _reduction(_plain(ReduceKind.MAX)),
-        "ReduceMin": _reduction(_plain(ReduceKind.MIN)),
-        "ReduceProd": _reduction(_plain(ReduceKind.PROD)),
+        "ReduceSum": _reduction(partial(folded, ReduceKind.SUM)),
+        "ReduceMax": _reduction(partial(folded, ReduceKind.MAX)),
+        "ReduceMin": _reduction(partial(folded, ReduceKind.MIN)),
+        "ReduceProd": _reduction(partial(folded, ReduceKind.PROD)),
         "ReduceMean": _reduction(mean),
-        "ReduceSumSquare": _reduction(lambda b: _sum(b, square), square),
-        "ReduceL1": _reduction(lambda b: _sum(b, lambda x: op("abs", x)), lambda x: op("abs", x)),
-        "ReduceL2": _reduction(lambda b: op("sqrt", _sum(b, square)), lambda x: op("abs", x)),
-        "ReduceLogSum": _reduction(lambda b: op("log", _sum(b)), lambda x: op("log", x)),
+        "ReduceSumSquare": _reduction(lambda row: folded(ReduceKind.SUM, row, square), square),
+        "ReduceL1": _reduction(lambda row: folded(ReduceKind.SUM, row, partial(op, "abs")), partial(op, "abs")),
+        "ReduceL2": _reduction(lambda row: op("sqrt", folded(ReduceKind.SUM, row, square)), partial(op, "abs")),
+        "ReduceLogSum": _reduction(lambda row: op("log", folded(ReduceKind.SUM, row)), partial(op, "log")),
         "ReduceLogSumExp": _reduce_log_sum_exp,
         "CumSum": _cumulative(ReduceKind.SUM),
         "CumProd": _cumulative(ReduceKind.PROD),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from prism.frontend.torch.reduce import shifted
+from prism.frontend.rows import folded, log_sum_exp, softmax
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, number
 from prism.program import build
 from prism.program.extents import Extent
@@ -177,11 +177,15 @@ def _attention(n: Node) -> Result:
     scores = _Scores(n)
     outer, i, j = scores.outer, scores.i, scores.j
     bound = Axis("r", j.extent)
-    shift, total = shifted(scores.at, j, bound)
-    weight, nothing = div(op("exp", shift), total), None
+
+    def row(prefix: str) -> tuple[tuple[Axis, ...], Expr]:
+        keys = Axis(prefix, j.extent)
+        return (keys,), scores.at(keys)
+
+    weight, nothing = softmax(scores.at(j), row), None
     if scores.mask is not None:
         # torch gives 0, not NaN, to a query that may look at no key; only a given mask can leave one
-        nothing = op("eq", build.reduce(ReduceKind.MAX, bound, scores.at(bound)), Const(-math.inf))
+        nothing = op("eq", folded(ReduceKind.MAX, row), Const(-math.inf))
         weight = op("where", nothing, Const(0.0), weight)
 
     def looked() -> TorchValue:
@@ -193,8 +197,7 @@ def _attention(n: Node) -> Result:
 
     def logarithms() -> TorchValue:
         """Of the rows' sums of exponentials, which the gradient is computed by."""
-        most = build.reduce(ReduceKind.MAX, bound, scores.at(bound))
-        value = op("add", most, op("log", total))
+        value = log_sum_exp(row, guarded=False)
         if nothing is not None:
             value = op("where", nothing, Const(0.0), value)
         return n.define(value, (*outer, i), result=1)

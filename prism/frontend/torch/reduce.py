@@ -1,4 +1,4 @@
-"""ATen's reductions, softmaxes and normalisations, as formulas with their reductions written out."""
+"""ATen's reductions and softmaxes, as formulas with their reductions written out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prism.frontend import order
 from prism.frontend.order import place_of_extreme
+from prism.frontend.rows import Row, central, count, folded, log_softmax, log_sum_exp, mean, softmax
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, is_truth
 from prism.program import build
-from prism.program.extents import Extent
 from prism.program.fold import div, op, sub, truth
 from prism.program.formulas import power
 from prism.program.index import Axis, Index
@@ -25,49 +25,45 @@ def dimensions(rank: int, dims: int | Sequence[int] | None) -> list[int]:
     return sorted(d % max(rank, 1) for d in ([dims] if isinstance(dims, int) else dims)) if rank else []
 
 
+def along(x: TorchValue, dims: Sequence[int], axes: Sequence[Axis]) -> Row:
+    """The row of these dimensions, the others under the axes, of which there is one for each dimension."""
+
+    def row(prefix: str) -> tuple[tuple[Axis, ...], Expr]:
+        bound = {d: Axis(f"{prefix}{d}", x.shape[d]) for d in dims}
+        return tuple(bound.values()), x.at([Index.axis(bound.get(d, a)) for d, a in enumerate(axes)])
+
+    return row
+
+
 class Reduction:
     """The axes of a reduction of `x` over `dims`: those of the result, and those that are bound.
 
     Attributes:
         axes: the result's axes, one per dimension of the result.
+        row: what is reduced.
         bound: the axes that the reduction binds.
+        element: of x, under the result's and the bound axes.
     """
 
     def __init__(self, x: TorchValue, dims: Sequence[int], keepdim: bool) -> None:
         self._x = x
+        kept = [d for d in range(len(x.shape)) if keepdim or d not in dims]
+        self.axes = axes_of([1 if d in dims else x.shape[d] for d in kept])
+        own = dict(zip(kept, self.axes, strict=True))
+        self._own = [own.get(d, Axis("none", 1)) for d in range(len(x.shape))]
         self._dims = dims
-        self.bound = tuple(Axis(f"r{d}", x.shape[d]) for d in dims)
-        kept = [1 if d in dims else e for d, e in enumerate(x.shape) if keepdim or d not in dims]
-        self.axes = axes_of(kept)
-        outer = iter(a for p, a in enumerate(self.axes) if not keepdim or p not in dims)
-        self._outer = [None if d in dims else next(outer) for d in range(len(x.shape))]
+        self.row = along(x, dims, self._own)
+        self.bound, self.element = self.row("r")
 
     def at(self, bound: Sequence[Axis]) -> Expr:
         """The element of x under the result's axes and these in the reduced dimensions."""
-        inner = iter(bound)
-        return self._x.at([Index.axis(next(inner)) if a is None else Index.axis(a) for a in self._outer])
-
-    def again(self) -> tuple[Axis, ...]:
-        """Other names for the bound axes, for a reduction within the reduction."""
-        return tuple(Axis(f"q{d}", self._x.shape[d]) for d in self._dims)
-
-    @property
-    def element(self) -> Expr:
-        """The element of x under the result's and the bound axes."""
-        return self.at(self.bound)
+        inner = dict(zip(self._dims, bound, strict=True))
+        return self._x.at([Index.axis(inner.get(d, a)) for d, a in enumerate(self._own)])
 
 
 def _reduction(n: Node) -> Reduction:
     x: TorchValue = n["self"]
     return Reduction(x, dimensions(len(x.shape), n.get("dim")), bool(n.get("keepdim", False)))
-
-
-def count(axes: Sequence[Axis]) -> Expr:
-    """The number of elements that a reduction combines."""
-    total: Extent = 1
-    for a in axes:
-        total = total * a.extent
-    return build.size(total)
 
 
 def _folded(kind: ReduceKind) -> Handler:
@@ -99,7 +95,7 @@ def _place(n: Node, r: Reduction, kind: ReduceKind, result: int = 0) -> TorchVal
     """Where the extreme is, and the first of them where there are several."""
     x: TorchValue = n["self"]
     expr = place_of_extreme(kind, r.at, r.bound, floats=x.dtype.is_float)
-    within = n.bounds(count(r.bound))
+    within = n.bounds(count(r.row))
     return n.define(expr, r.axes, result=result, bounds=Interval(0.0, max(within.high - 1.0, 0.0), whole=True))
 
 
@@ -115,29 +111,17 @@ def _place_of(kind: ReduceKind) -> Handler:
 def _mean(n: Node) -> Result:
     r = _reduction(n)
     n.settled("dtype")  # of floating point
-    return n.define(mean(r.bound, r.element), r.axes)
-
-
-def mean(bound: Sequence[Axis], element: Expr) -> Expr:
-    """The sum over the bound axes, divided by their number."""
-    return div(build.reduce(ReduceKind.SUM, tuple(bound), element), count(bound))
-
-
-def _central(r: Reduction) -> Expr:
-    """(x - mean)^2 at the bound axes."""
-    inner = r.again()
-    difference = sub(r.element, mean(inner, r.at(inner)))
-    return op("mul", difference, difference)
+    return n.define(mean(r.row), r.axes)
 
 
 def _variance(n: Node, r: Reduction) -> Expr:
     correction, unbiased = n.get("correction"), n.get("unbiased", True)
     if correction is None:
         correction = 1 if unbiased else 0
-    divisor = op("add", count(r.bound), Const(-float(correction)))
+    divisor = op("add", count(r.row), Const(-float(correction)))
     if isinstance(divisor, Const) and divisor.value <= 0:
         raise n.unsupported("so few elements have no variance: it is NaN", "average over more, or with correction=0")
-    return div(build.reduce(ReduceKind.SUM, r.bound, _central(r)), divisor)
+    return div(folded(ReduceKind.SUM, central(r.row)), divisor)
 
 
 def _var(n: Node) -> Result:
@@ -152,7 +136,7 @@ def _std(n: Node) -> Result:
 
 def _var_mean(n: Node) -> Result:
     r = _reduction(n)
-    average = n.define(mean(r.bound, r.element), r.axes, result=1)
+    average = n.define(mean(r.row), r.axes, result=1)
     return n.define(_variance(n, r), r.axes, result=0), average
 
 
@@ -373,142 +357,25 @@ def _of_rank(which: Callable[[Node, int], int], *, or_nan: bool) -> Handler:
 # Softmax
 
 
-def _along(n: Node) -> tuple[Callable[[Axis], Expr], Axis, Axis]:
-    """(the element of x with its softmax dimension under an axis, the result's axis there, one to bind)."""
+def _along(n: Node) -> tuple[Expr, Row]:
+    """The element of x, and the row of its softmax dimension."""
     x: TorchValue = n["self"]
     n.settled("dtype", "half_to_float")  # both of floating point
-    d = n["dim"] % max(len(x.shape), 1)
-    own = n.axes[d] if x.shape else Axis("i", 1)
-
-    def at(a: Axis) -> Expr:
-        return x.at([Index.axis(a if k == d else b) for k, b in enumerate(n.axes)])
-
-    return at, own, Axis("r", own.extent)
-
-
-def shifted(at: Callable[[Axis], Expr], own: Axis, bound: Axis) -> tuple[Expr, Expr]:
-    """(x - max x, sum of exp(x - max x)): what a softmax that does not overflow is made of."""
-    highest = build.reduce(ReduceKind.MAX, bound, at(bound))
-    total = build.reduce(ReduceKind.SUM, bound, op("exp", sub(at(bound), highest)))
-    return sub(at(own), highest), total
-
-
-def _softmax(n: Node) -> Result:
-    shift, total = shifted(*_along(n))
-    return n.define(div(op("exp", shift), total))
+    return x.under(n.axes), along(x, dimensions(len(x.shape), n["dim"]), n.axes)
 
 
 def _safe_softmax(n: Node) -> Result:
-    at, own, bound = _along(n)
-    shift, total = shifted(at, own, bound)
-    masked = op("eq", build.reduce(ReduceKind.MAX, bound, at(bound)), Const(-math.inf))
-    return n.define(op("where", masked, Const(0.0), div(op("exp", shift), total)))
-
-
-def _log_softmax(n: Node) -> Result:
-    shift, total = shifted(*_along(n))
-    return n.define(sub(shift, op("log", total)))
+    x, row = _along(n)
+    masked = op("eq", folded(ReduceKind.MAX, row), Const(-math.inf))
+    return n.define(op("where", masked, Const(0.0), softmax(x, row)))
 
 
 def _logsumexp(n: Node) -> Result:
     r = _reduction(n)
-    highest = build.reduce(ReduceKind.MAX, r.bound, r.element)
-    total = build.reduce(ReduceKind.SUM, r.bound, op("exp", sub(r.element, highest)))
-    value = op("add", highest, op("log", total))
-    if n.builder.may_be_infinite(r.element):
-        # of nothing but masked elements torch gives -inf, where the shift by their maximum is not a number
-        value = op("where", op("eq", highest, Const(-math.inf)), Const(-math.inf), value)
-    return n.define(value, r.axes)
-
-
-# Normalisations
-
-
-def _scaled(n: Node, normal: Expr, rank: int) -> Expr:
-    """normal * weight + bias, those that are given, over the last `rank` axes."""
-    weight, bias = n.get("weight"), n.get("bias")
-    if weight is not None:
-        normal = op("mul", normal, weight.under(n.axes[len(n.axes) - rank :]))
-    if bias is not None:
-        normal = op("add", normal, bias.under(n.axes[len(n.axes) - rank :]))
-    return normal
-
-
-def _rms_norm(n: Node) -> Result:
-    x: TorchValue = n["input"]
-    rank = len(n["normalized_shape"])
-    r = Reduction(x, range(len(x.shape) - rank, len(x.shape)), keepdim=True)
-    eps = n["eps"]
-    if eps is None:
-        # torch's own default: the epsilon of the type that it computes in, which is float32 for half precision
-        eps = 2.0**-52 if x.dtype.value == "float64" else 2.0**-23
-    square = mean(r.bound, op("mul", r.element, r.element))
-    scale = op("recip", op("sqrt", op("add", square, Const(float(eps)))))
-    normal = _scaled(n, op("mul", x.under(n.axes), scale), rank)
-    return n.results(lambda: n.define(normal), lambda: n.define(scale, r.axes, result=1))
-
-
-def _layer_norm(n: Node) -> Result:
-    x: TorchValue = n["input"]
-    rank = len(n["normalized_shape"])
-    r = Reduction(x, range(len(x.shape) - rank, len(x.shape)), keepdim=True)
-    inner = r.again()
-    average = mean(inner, r.at(inner))
-    scale = op("recip", op("sqrt", op("add", mean(r.bound, _central(r)), Const(float(n["eps"])))))
-    normal = _scaled(n, op("mul", sub(x.under(n.axes), average), scale), rank)
-    return n.results(
-        lambda: n.define(normal),
-        lambda: n.define(average, r.axes, result=1),
-        lambda: n.define(scale, r.axes, result=2),
-    )
-
-
-def _batch_norm(n: Node) -> Result:
-    """Normalised by what the batch's own elements are, those of each channel together."""
-    x: TorchValue = n["input"]
-    old: list[TorchValue | None] = [n.get("running_mean"), n.get("running_var")]
-    if not n["training"]:
-        raise n.unsupported("it is not in training", "call .eval() on the module before tracing it")
-    if n.operator.startswith("aten._native_batch_norm_legit.default") and any(old):
-        raise n.unsupported("it keeps running statistics", "call .eval() on the module before tracing it")
-    momentum = n["momentum"]
-    dims = [d for d in range(len(x.shape)) if d != 1]
-    r = Reduction(x, dims, keepdim=True)
-    inner = r.again()
-    average = mean(inner, r.at(inner))
-    scale = op("recip", op("sqrt", op("add", mean(r.bound, _central(r)), Const(float(n["eps"])))))
-    normal = op("mul", sub(x.under(n.axes), average), scale)
-    weight, bias = n["weight"], n["bias"]
-    if weight is not None:
-        normal = op("mul", normal, weight.under(n.axes[1:2]))
-    if bias is not None:
-        normal = op("add", normal, bias.under(n.axes[1:2]))
-    by = Reduction(x, dims, keepdim=False)
-    among = by.again()
-
-    def moved(place: int, statistic: Expr) -> TorchValue:
-        """The running statistic, which goes a little towards the batch's."""
-        before = old[place]
-        assert before is not None
-        kept = op("mul", Const(1.0 - momentum), before.under(by.axes))
-        return n.define(op("add", kept, op("mul", Const(momentum), statistic)), by.axes, result=3 + place)
-
-    variance = mean(by.bound, _central(by))
-    many = count(by.bound)  # running variances are those of samples
-    sampled = div(build.reduce(ReduceKind.SUM, by.bound, _central(by)), op("add", many, Const(-1.0)))
-    inverse = op("recip", op("sqrt", op("add", variance, Const(float(n["eps"])))))
-    return n.results(
-        lambda: n.define(normal),
-        lambda: n.define(mean(among, by.at(among)), by.axes, result=1),
-        lambda: n.define(inverse, by.axes, result=2),
-        lambda: moved(0, mean(among, by.at(among))),
-        lambda: moved(1, sampled),
-    )
+    return n.define(log_sum_exp(r.row, guarded=n.builder.may_be_infinite(r.element)), r.axes)
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "_native_batch_norm_legit": _batch_norm,
-    "_native_batch_norm_legit_functional": _batch_norm,
     "sum": _folded(ReduceKind.SUM),
     "prod": _folded(ReduceKind.PROD),
     "amax": _folded(ReduceKind.MAX),
@@ -536,14 +403,10 @@ HANDLERS: Mapping[str, Handler] = {
     "_cdist_forward": _distances,
     "cumsum": _cumulative(ReduceKind.SUM),
     "cumprod": _cumulative(ReduceKind.PROD),
-    "softmax": _softmax,
-    "_softmax": _softmax,
+    "softmax": lambda n: n.define(softmax(*_along(n))),
+    "_softmax": lambda n: n.define(softmax(*_along(n))),
     "_safe_softmax": _safe_softmax,
-    "log_softmax": _log_softmax,
-    "_log_softmax": _log_softmax,
+    "log_softmax": lambda n: n.define(log_softmax(*_along(n))),
+    "_log_softmax": lambda n: n.define(log_softmax(*_along(n))),
     "logsumexp": _logsumexp,
-    "rms_norm": _rms_norm,
-    "_fused_rms_norm": _rms_norm,
-    "layer_norm": _layer_norm,
-    "native_layer_norm": _layer_norm,
 }
