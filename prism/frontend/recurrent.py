@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from prism.program import build
 from prism.program.extents import Extent, mul
 from prism.program.fold import op
+from prism.program.formulas import UNARY
 from prism.program.index import Axis, Index
 from prism.program.nodes import (
-    Const,
     Definition,
     DType,
     Expr,
@@ -32,21 +32,6 @@ Element = Callable[[Sequence[Index]], Expr]
 """An element of an operand, by an index per dimension."""
 Function = Callable[[Expr], Expr]
 """A pointwise function."""
-
-
-def sigmoid(x: Expr) -> Expr:
-    """1/(1 + exp(-x))."""
-    return op("sigmoid", x)
-
-
-def tanh(x: Expr) -> Expr:
-    """The hyperbolic tangent."""
-    return op("tanh", x)
-
-
-def relu(x: Expr) -> Expr:
-    """What is above 0."""
-    return op("maximum", x, Const(0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +132,7 @@ def lstm(
     of: Sequences,
     weights: Recurrent,
     order: str = "ifgo",
-    functions: tuple[Function, Function, Function] = (sigmoid, tanh, tanh),
+    functions: tuple[Function, Function, Function] = (UNARY["sigmoid"], UNARY["tanh"], UNARY["tanh"]),
 ) -> Loop:
     """c' = f*c + i*g, h' = o*h(c'); the gates are functions of the slice and h's product. States: h, c.
 
@@ -176,7 +161,7 @@ def gru(
     of: Sequences,
     weights: Recurrent,
     order: str = "rzn",
-    functions: tuple[Function, Function] = (sigmoid, tanh),
+    functions: tuple[Function, Function] = (UNARY["sigmoid"], UNARY["tanh"]),
     reset_after: bool = True,
 ) -> Loop:
     """n = f(x + r*(h's product)), h' = n + z*(h - n). State: h.
@@ -209,7 +194,7 @@ def gru(
     return step.loop((h,), (after,), pre)
 
 
-def rnn(of: Sequences, weights: Recurrent, function: Function = tanh) -> Loop:
+def rnn(of: Sequences, weights: Recurrent, function: Function = UNARY["tanh"]) -> Loop:
     """h' = f(x + h's product). State: h."""
     step = _Step(of, weights)
     h, pre = step.given("h", of.hidden), step.given("in", of.hidden)

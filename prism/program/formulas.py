@@ -83,7 +83,8 @@ def softplus(x: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr:
     scaled = op("mul", Const(beta), x)
     # log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|)), which does not overflow
     soft = op("add", op("maximum", scaled, Const(0.0)), op("log", op("add", Const(1.0), _small(scaled))))
-    return op("where", op("lt", Const(threshold), scaled), x, div(soft, Const(beta)))
+    soft = div(soft, Const(beta))
+    return soft if threshold == math.inf else op("where", op("lt", Const(threshold), scaled), x, soft)
 
 
 def _small(z: Expr) -> Expr:
@@ -103,9 +104,10 @@ def elu(x: Expr, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.
     return op("mul", Const(scale), op("where", op("lt", Const(0.0), x), x, low))
 
 
-def leaky_relu(x: Expr, negative_slope: float = 0.01) -> Expr:
+def leaky_relu(x: Expr, negative_slope: Expr | float = 0.01) -> Expr:
     """x where x > 0, else negative_slope * x."""
-    return op("where", op("lt", Const(0.0), x), x, op("mul", Const(negative_slope), x))
+    slope = Const(negative_slope) if isinstance(negative_slope, float) else negative_slope
+    return op("where", op("lt", Const(0.0), x), x, op("mul", slope, x))
 
 
 def hard_sigmoid(x: Expr) -> Expr:

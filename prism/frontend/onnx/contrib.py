@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx
 
-from prism.frontend.onnx import contrib_attention, linear, norms, pointwise, quantized, views
+from prism.frontend.onnx import contrib_attention, linear, norms, quantized, views
 from prism.frontend.onnx.graph import MAIN_DOMAINS, Graph, Node, OnnxValue
 from prism.frontend.onnx.norms import fits
 from prism.frontend.onnx.reduce import rows
@@ -21,6 +21,7 @@ from prism.frontend.rows import inverse_root, mean, square
 from prism.program import build
 from prism.program.extents import cdiv
 from prism.program.fold import op, sub
+from prism.program.formulas import UNARY, gelu, leaky_relu
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, DType, Expr, ReduceKind
@@ -87,7 +88,7 @@ def _split_gelu(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         return op("add", graph.at(x, [*before, at]), graph.at(bias, [at]))
 
     here = Index.axis(axes[-1])
-    gate = pointwise.gelu_erf(element(here + last // 2))
+    gate = gelu(element(here + last // 2))
     return [graph.define(node, axes, op("mul", element(here), gate), x.dtype)]
 
 
@@ -262,10 +263,8 @@ def _fused_gemm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     node.number("activation_gamma")
     shapes: dict[str, Callable[[Expr], Expr]] = {
         "": lambda x: x,
-        "Relu": pointwise.relu,
-        "Sigmoid": pointwise.sigmoid,
-        "Tanh": lambda x: op("tanh", x),
-        "LeakyRelu": lambda x: op("where", op("lt", x, Const(0.0)), op("mul", Const(slope), x), x),
+        **{name: UNARY[name.lower()] for name in ("Relu", "Sigmoid", "Tanh")},
+        "LeakyRelu": lambda x: leaky_relu(x, slope),
     }
     if name not in shapes:
         raise node.unsupported(f"the activation {name!r} has no translation")
@@ -384,16 +383,16 @@ def _gather_block_quantized(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
         "BiasAdd": _bias_add,
-        "BiasGelu": _biased(pointwise.gelu_erf),
+        "BiasGelu": _biased(gelu),
         "BiasSplitGelu": _split_gelu,
         "DequantizeLinear": quantized.TRANSLATORS["DequantizeLinear"],
         "EmbedLayerNormalization": _embed_layer_norm,
-        "FastGelu": _biased(pointwise.gelu_tanh),
+        "FastGelu": _biased(lambda x: gelu(x, "tanh")),
         "FusedGemm": _fused_gemm,
         "FusedMatMul": _fused_matmul,
         "GatedRMSNorm": _gated_rms_norm,
         "GatherBlockQuantized": _gather_block_quantized,
-        "Gelu": _biased(pointwise.gelu_erf),
+        "Gelu": _biased(gelu),
         "LayerNormalization": norms.TRANSLATORS["LayerNormalization"],
         "MatMulIntegerToFloat": _matmul_integer_to_float,
         "MatMulNBits": _matmul_n_bits,

@@ -18,7 +18,7 @@ from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, wh
 from prism.program import build, integers
 from prism.program.build import balanced_fold
 from prism.program.fold import as_index, div, op, sub, truth
-from prism.program.formulas import UNARY, power, trunc_quotient
+from prism.program.formulas import UNARY, elu, gelu, leaky_relu, power, softplus, trunc_quotient
 from prism.program.index import Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr
@@ -226,25 +226,8 @@ def _where(graph: Graph, node: Node) -> OnnxValue:
     return graph.pointwise(node, [condition, then, otherwise], lambda *args: op("where", *args), then.dtype)
 
 
-def sigmoid(x: Expr) -> Expr:
-    """The logistic function 1 / (1 + exp(-x))."""
-    return op("sigmoid", x)
-
-
-def relu(x: Expr) -> Expr:
-    """The larger of x and 0."""
-    return op("maximum", x, Const(0.0))
-
-
-def softplus(x: Expr) -> Expr:
-    """The softplus log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
-    shrunk = op("exp", op("neg", op("abs", x)))
-    return op("add", relu(x), op("log", op("add", Const(1.0), shrunk)))
-
-
 def _leaky_relu(graph: Graph, node: Node) -> OnnxValue:
-    slope = Const(node.number("alpha"))
-    return unary(lambda x: op("where", op("lt", x, Const(0.0)), op("mul", slope, x), x))(graph, node)
+    return unary(lambda x: leaky_relu(x, node.number("alpha")))(graph, node)
 
 
 def _p_relu(graph: Graph, node: Node) -> OnnxValue:
@@ -252,63 +235,33 @@ def _p_relu(graph: Graph, node: Node) -> OnnxValue:
     shape = broadcast_shapes(x.shape, slope.shape, where=node.where)
     if len(shape) != x.rank or not all(same_extent(a, b) for a, b in zip(shape, x.shape, strict=True)):
         raise node.shape_error(f"a slope of shape {list(slope.shape)} does not broadcast to {list(x.shape)}")
-    return binary(lambda a, s: op("where", op("lt", a, Const(0.0)), op("mul", s, a), a))(graph, node)
+    return binary(leaky_relu)(graph, node)
 
 
 def _elu(graph: Graph, node: Node) -> OnnxValue:
-    alpha = Const(node.number("alpha"))
-    return unary(lambda x: _exponential_tail(x, alpha, Const(1.0)))(graph, node)
+    return unary(lambda x: elu(x, node.number("alpha")))(graph, node)
 
 
 def _selu(graph: Graph, node: Node) -> OnnxValue:
-    alpha, gamma = (
-        Const(node.number("alpha")),
-        Const(node.number("gamma")),
-    )
-    return unary(lambda x: op("mul", gamma, _exponential_tail(x, alpha, Const(1.0))))(graph, node)
+    return unary(lambda x: elu(x, node.number("alpha"), node.number("gamma")))(graph, node)
 
 
 def _celu(graph: Graph, node: Node) -> OnnxValue:
-    if node.number("alpha") == 0.0:
+    alpha = node.number("alpha")
+    if alpha == 0.0:
         raise node.faulty("alpha is 0", why="the operator divides by it", fix="use Relu, the limit")
-    alpha = Const(node.number("alpha"))
-    return unary(lambda x: _exponential_tail(x, alpha, alpha))(graph, node)
-
-
-def _exponential_tail(x: Expr, alpha: Expr, scale: Expr) -> Expr:
-    """The operand where positive, else alpha * (exp(x / scale) - 1)."""
-    inner = x if scale == Const(1.0) else div(x, scale)
-    tail = op("mul", alpha, op("add", op("exp", inner), Const(-1.0)))
-    return op("where", op("lt", x, Const(0.0)), tail, x)
+    return unary(lambda x: elu(x, alpha, input_scale=1.0 / alpha))(graph, node)
 
 
 def _swish(graph: Graph, node: Node) -> OnnxValue:
-    alpha = node.number("alpha")
-
-    def f(x: Expr) -> Expr:
-        return op("mul", x, sigmoid(x if alpha == 1.0 else op("mul", Const(alpha), x)))
-
-    return unary(f)(graph, node)
+    return unary(lambda x: op("mul", x, op("sigmoid", op("mul", Const(node.number("alpha")), x))))(graph, node)
 
 
 def _gelu(graph: Graph, node: Node) -> OnnxValue:
     kind = node.attributes.get("approximate", "none")
     if kind not in ("none", "tanh"):
         raise node.unsupported(f"the Gelu approximation {kind!r} is not known", fix="use 'none' or 'tanh'")
-    return unary(gelu_erf if kind == "none" else gelu_tanh)(graph, node)
-
-
-def gelu_erf(x: Expr) -> Expr:
-    """x times the normal distribution function."""
-    inner = op("erf", op("mul", x, Const(1.0 / math.sqrt(2.0))))
-    return op("mul", op("mul", Const(0.5), x), op("add", Const(1.0), inner))
-
-
-def gelu_tanh(x: Expr) -> Expr:
-    """The approximation of gelu by tanh."""
-    cube = op("mul", Const(0.044715), power(x, Const(3.0)))
-    inner = op("tanh", op("mul", Const(math.sqrt(2.0 / math.pi)), op("add", x, cube)))
-    return op("mul", op("mul", Const(0.5), x), op("add", Const(1.0), inner))
+    return unary(lambda x: gelu(x, kind))(graph, node)
 
 
 def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
@@ -334,13 +287,15 @@ def _is_infinite(graph: Graph, node: Node) -> OnnxValue:
 
 
 BOOL = DType.BOOL
+_UNARY = (
+    "Neg", "Abs", "Exp", "Log", "Sqrt", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh",
+    "Acosh", "Atanh", "Erf", "Sigmoid", "Floor", "Ceil", "Round", "Sign", "Reciprocal", "Relu", "Mish",
+)  # fmt: skip
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
-        **{
-            name: named(name.lower())
-            for name in ("Add", "Mul", "Neg", "Abs", "Exp", "Log", "Sqrt", "Sin", "Cos", "Tanh")
-        },
-        **{name: named(name.lower()) for name in ("Erf", "Sigmoid", "Floor", "Round", "Sign")},
+        **{name: unary(UNARY[name.lower()]) for name in _UNARY},
+        "Add": named("add"),
+        "Mul": named("mul"),
         **{name: named(name.lower(), BOOL) for name in ("And", "Or", "Not")},
         "BitwiseAnd": _bitwise("and"),
         "BitwiseOr": _bitwise("or"),
@@ -351,12 +306,6 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "Div": _divide,
         "Mod": _remainder,
         "Pow": _power,
-        "Reciprocal": unary(lambda x: op("recip", x)),
-        "Ceil": unary(lambda x: op("neg", op("floor", op("neg", x)))),
-        **{
-            name: unary(UNARY[name.lower()])
-            for name in ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")
-        },
         "Equal": named("eq", BOOL),
         "Less": named("lt", BOOL),
         "LessOrEqual": named("le", BOOL),
@@ -373,7 +322,6 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "Cast": _cast,
         "CastLike": _cast,
         "Where": _where,
-        "Relu": unary(relu),
         "LeakyRelu": _leaky_relu,
         "PRelu": _p_relu,
         "Elu": _elu,
@@ -381,10 +329,9 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "Celu": _celu,
         "Swish": _swish,
         "Gelu": _gelu,
-        "Softplus": unary(softplus),
+        "Softplus": unary(lambda x: softplus(x, threshold=math.inf)),
         "Softsign": unary(lambda x: div(x, op("add", Const(1.0), op("abs", x)))),
         "HardSigmoid": _hard_sigmoid_node,
         "HardSwish": unary(lambda x: op("mul", x, _hard_sigmoid(x, 1.0 / 6.0, 0.5))),
-        "Mish": unary(lambda x: op("mul", x, op("tanh", softplus(x)))),
     }
 )

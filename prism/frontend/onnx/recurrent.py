@@ -12,14 +12,13 @@ from prism.frontend.recurrent import Function, Recurrent, Sequences
 from prism.program import build
 from prism.program.extents import Extent, mul
 from prism.program.fold import op
+from prism.program.formulas import UNARY
 from prism.program.index import Axis, Index
 from prism.program.loops import defined_as, steps_of
 from prism.program.nodes import Const, Expr, Loop, Read, ReduceKind, Tensor, walk
 from prism.program.views import axes_of, same_extent
 
-_FUNCTIONS: Mapping[str, Function] = MappingProxyType(
-    {"sigmoid": recurrent.sigmoid, "tanh": recurrent.tanh, "relu": recurrent.relu}
-)
+_FUNCTIONS: Mapping[str, Function] = MappingProxyType({name: UNARY[name] for name in ("sigmoid", "tanh", "relu")})
 _GATES: Mapping[str, int] = MappingProxyType({"LSTM": 4, "GRU": 3, "RNN": 1})
 _USUAL: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}

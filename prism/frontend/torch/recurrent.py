@@ -14,6 +14,7 @@ from prism.frontend.torch.values import Handler, Node, Result, TorchValue
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import op
+from prism.program.formulas import UNARY
 from prism.program.index import Axis, Index
 from prism.program.loops import defined_as, steps_of
 from prism.program.nodes import Expr, Loop, ReduceKind, Tensor
@@ -39,7 +40,7 @@ _KINDS: Mapping[str, _Kind] = {
     "lstm": _Kind(4, recurrent.lstm),
     "gru": _Kind(3, recurrent.gru, inside=True),
     "rnn_tanh": _Kind(1, recurrent.rnn),
-    "rnn_relu": _Kind(1, lambda of, weights: recurrent.rnn(of, weights, recurrent.relu)),
+    "rnn_relu": _Kind(1, lambda of, weights: recurrent.rnn(of, weights, UNARY["relu"])),
 }
 
 
