@@ -16,7 +16,7 @@ from test_ranges import CAUSAL, narrowed, resized
 from tile_simulator import run_module
 
 from prism.backends.lower import lower
-from prism.backends.passes.exponents import LOG2_E, binary_module
+from prism.backends.passes.exponents import LOG2_E, binary
 from prism.backends.tile import For, Full, Pointwise, Stmt, Store, TileModule, TileProgram
 from prism.backends.tile_rewrite import value_dims
 from prism.backends.tile_spec import check_module
@@ -38,7 +38,7 @@ def numbers(p: TileProgram) -> list[float]:
 @pytest.mark.parametrize("build", SAMPLES)
 def test_no_exponential_to_another_base_is_left(build: Callable[[DType], Sample], dtype: DType) -> None:
     module = lower(build(dtype).sgraph)
-    changed = binary_module(module)
+    changed = module.over(binary)
     check_module(changed)
     for old, new in zip(module.programs, changed.programs, strict=True):
         before, after = operations(old), operations(new)
@@ -49,7 +49,7 @@ def test_no_exponential_to_another_base_is_left(build: Callable[[DType], Sample]
 
 def test_the_scale_goes_into_the_exponent() -> None:
     (old,) = lower(samples.attention(d=16).sgraph).programs
-    (new,) = binary_module(lower(samples.attention(d=16).sgraph)).programs
+    (new,) = lower(samples.attention(d=16).sgraph).over(binary).programs
     # One product of the scores moves; those of the maximum, and of its change, are of rows.
     assert operations(new) == operations(old) - Counter(exp=2) + Counter(exp2=2, mul=2)
     dims = value_dims(new)
@@ -66,7 +66,7 @@ def _scales(s: Pointwise) -> bool:
 def test_where_scores_are_masked_by_numbers_the_factor_goes_into_the_scale() -> None:
     module = scaled_by(samples.attention(d=16).sgraph, -1e9)
     check_module(module)
-    (new,) = binary_module(module).programs
+    (new,) = module.over(binary).programs
     assert operations(new) == operations(module.programs[0]) - Counter(exp=2) + Counter(exp2=2)
     assert sum(_scales(s) for s in statements(new.body) if isinstance(s, Pointwise)) == 1
 
@@ -82,7 +82,7 @@ def scaled_by(g: SGraph, start: float) -> TileModule:
 def test_without_a_scale_there_is_a_product() -> None:
     sample = resized(CAUSAL, 37, 37)
     (old,) = lower(sample.sgraph()).programs
-    (new,) = binary_module(lower(sample.sgraph())).programs
+    (new,) = lower(sample.sgraph()).over(binary).programs
     assert operations(new)["mul"] == operations(old)["mul"] + 2
 
 
@@ -99,7 +99,7 @@ def scaled_split() -> TileModule:
 def test_a_maximum_that_is_stored_is_stored_as_it_was() -> None:
     module = scaled_split()
     check_module(module)
-    changed = binary_module(module)
+    changed = module.over(binary)
     check_module(changed)
     first = changed.programs[0]
     assert any(math.isclose(n, 0.25 * LOG2_E) for n in numbers(first))
@@ -123,7 +123,7 @@ def test_results_stay_what_they_were(build: Callable[..., Sample]) -> None:
     inputs, symbols = sample.inputs({}), dict(sample.symbols[0])
     module = lower(narrowed(sample.sgraph))
     wanted, _ = run_module(module, inputs, symbols)
-    for name, got in run_module(binary_module(module), inputs, symbols)[0].items():
+    for name, got in run_module(module.over(binary), inputs, symbols)[0].items():
         np.testing.assert_allclose(got, wanted[name], rtol=0, atol=2e-6 * np.nanmax(np.abs(wanted[name])))
 
 
@@ -139,7 +139,7 @@ def test_what_a_mask_hides_with_stays_finite_or_not(hidden: float) -> None:
     drawn = list(sample.draw().values())
     binding = {"T_i": 16, "T_j": 16}
     want = run_module(module, drawn, binding)[0]["y"]
-    got = run_module(binary_module(module), drawn, binding)[0]["y"]
+    got = run_module(module.over(binary), drawn, binding)[0]["y"]
     assert np.isnan(want[: 9 * 16]).all() == math.isinf(hidden)
     np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
 
@@ -159,7 +159,7 @@ def with_scale(body: Sequence[Stmt]) -> list[Stmt]:
 
 
 def test_the_numbers_of_extremes_are_scaled_with_them() -> None:
-    (new,) = binary_module(lower(samples.attention().sgraph)).programs
+    (new,) = lower(samples.attention().sgraph).over(binary).programs
     starts = [s.value for s in statements(new.body) if isinstance(s, Full)]
     assert starts.count(float("-inf")) == 1
 
@@ -177,7 +177,7 @@ def test_large_scores_are_no_less_exact_than_their_own_rounding(size: float) -> 
     inputs, symbols = sample.inputs({}), dict(sample.symbols[0])
     inputs[0] = inputs[0] * np.float32(size)
     module = lower(narrowed(sample.sgraph))
-    got = run_module(binary_module(module), inputs, symbols)[0]["y"]
+    got = run_module(module.over(binary), inputs, symbols)[0]["y"]
     (want,) = sample.reference(*(x.astype(np.float64) for x in inputs))
     scores = np.abs(np.einsum("...id,...jd->...ij", *(x.astype(np.float64) for x in inputs[:2]))).max() / 4
     np.testing.assert_allclose(

@@ -17,7 +17,7 @@ from test_small_integers import K, M, N, both_codes, config
 from tile_simulator import run_module
 
 from prism.backends.lower import lower
-from prism.backends.passes.fused_sums import fused, fused_module
+from prism.backends.passes.fused_sums import fused
 from prism.backends.tile import Dot, For, Full, Pointwise, Reduce, Stmt, TileProgram, Update
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module
@@ -105,7 +105,7 @@ def test_sums_of_which_one_is_used_again_or_that_are_over_other_dimensions_stay(
 def test_samples_compute_the_same(build: Callable[[DType], Sample]) -> None:
     sample = build(F32)
     module = lower(sample.sgraph)
-    changed = fused_module(module)
+    changed = module.over(fused)
     check_module(changed)
     if changed == module or build in (samples.heads_projection, samples.batched_loop, samples.functions):
         return  # The simulator has not all of these.

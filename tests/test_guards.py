@@ -20,7 +20,7 @@ from test_ranges import CAUSAL, SHAPES, below, i, j, narrowed, resized
 from tile_simulator import Array, run_module
 
 from prism.backends.lower import lower
-from prism.backends.passes.guards import guard_module
+from prism.backends.passes.guards import guard
 from prism.backends.protocol import Compiled, arguments
 from prism.backends.tile import For, InBounds, Pointwise, Select, TileProgram, Within
 from prism.backends.tile_spec import check, check_module
@@ -37,7 +37,7 @@ def same(g: SGraph, inputs: Sequence[Array], binding: Mapping[str, int]) -> Coun
     """Checks that guards are legal and that the same bits are computed with them; what was executed."""
     module = lower(g)
     wanted, work = run_module(module, inputs, binding)
-    changed = guard_module(module)
+    changed = module.over(guard)
     check_module(changed)
     got, found = run_module(changed, inputs, binding)
     for tensor, want in wanted.items():
@@ -54,7 +54,7 @@ def loops(p: TileProgram) -> list[For]:
 
 
 def test_a_causal_loop_selects_at_the_diagonal_alone() -> None:
-    (p,) = guard_module(lower(narrowed(samples.attention().sgraph))).programs
+    (p,) = lower(narrowed(samples.attention().sgraph)).over(guard).programs
     (loop,) = loops(p)
     first, *rest = [s for s in loop.body if isinstance(s, Within)]
     # The comparison is made where it is used; the bound of the tile, which loads ask for, is not.
@@ -67,7 +67,7 @@ def test_a_causal_loop_selects_at_the_diagonal_alone() -> None:
 def test_nothing_changes_where_loads_alone_are_masked() -> None:
     for build in (samples.matmul, samples.rmsnorm_linear, samples.split_k_matmul):
         module = lower(build().sgraph)
-        assert guard_module(module) == module
+        assert module.over(guard) == module
 
 
 def test_a_masked_value_may_be_the_first_choice() -> None:
@@ -87,7 +87,7 @@ def test_a_masked_value_may_be_the_first_choice() -> None:
     work = same(g, drawn, {"T_i": 16, "T_j": 16})
     # Every tile is visited, because there is no range; 15 of 36 are below the diagonal.
     assert work["guarded"] * 36 == work["Within"] * 21
-    got = run_module(guard_module(lower(g)), drawn, {"T_i": 16, "T_j": 16})[0]["y"]
+    got = run_module(lower(g).over(guard), drawn, {"T_i": 16, "T_j": 16})[0]["y"]
     np.testing.assert_allclose(got.reshape(96, 16), base.reference(*drawn), rtol=1e-5, atol=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_samples_compute_the_same(build: Callable[[DType], Sample]) -> None:
     sample = build(F32)
     if build in (samples.heads_projection, samples.batched_loop, samples.functions):
         # Rearranged products, and operations that the simulator has not: nothing is to be changed there.
-        assert guard_module(lower(sample.sgraph)) == lower(sample.sgraph)
+        assert lower(sample.sgraph).over(guard) == lower(sample.sgraph)
         return
     for binding in sample.bindings:
         for symbols in sample.symbols:
@@ -115,7 +115,7 @@ def test_masks_of_all_kinds_compute_the_same(
     same(sample.sgraph(), list(drawn.values()), {"T_i": 16, "T_j": 16})
     same(narrowed(sample.sgraph()), list(drawn.values()), {"T_i": 8, "T_j": 16})
     same(narrowed(sample.split()), list(drawn.values()), {"T_i": 64, "T_j": 16, "S_j": 3, "T_c": 8})
-    got = run_module(guard_module(lower(narrowed(sample.sgraph()))), list(drawn.values()), {"T_i": 8, "T_j": 4})[0]["y"]
+    got = run_module(lower(narrowed(sample.sgraph())).over(guard), list(drawn.values()), {"T_i": 8, "T_j": 4})[0]["y"]
     np.testing.assert_allclose(got.reshape(rows, -1), sample.reference(**drawn), rtol=1e-4, atol=1e-5)
 
 
@@ -168,7 +168,7 @@ def test_lengths_that_are_known_at_launch() -> None:
 
 
 def test_the_specification_refuses_a_guard_of_another_kind_of_value() -> None:
-    (p,) = guard_module(lower(narrowed(samples.attention().sgraph))).programs
+    (p,) = lower(narrowed(samples.attention().sgraph)).over(guard).programs
     (loop,) = loops(p)
     first = next(s for s in loop.body if isinstance(s, Within))
 

@@ -13,7 +13,7 @@ from tile_simulator import run_module
 import prism
 from prism.backends import lower as lowering
 from prism.backends.lower import lower
-from prism.backends.passes.exponents import binary_module
+from prism.backends.passes.exponents import binary
 from prism.backends.tile import Pointwise, Reduce, TileModule
 from prism.backends.tile_spec import check_module
 from prism.ir.kit import statements
@@ -109,4 +109,4 @@ def test_the_scale_still_takes_the_base_of_the_exponential(monkeypatch: pytest.M
         return sum(len(s.dims) == 2 and not all(isinstance(a, str) for a in s.args) for s in everything)
 
     apart, shared = both(found(neither_is_the_other, 3), monkeypatch)
-    assert tiles(binary_module(shared)) == tiles(binary_module(apart)) == 3
+    assert tiles(shared.over(binary)) == tiles(apart.over(binary)) == 3

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from prism.backends.lower import lower
-from prism.backends.passes.codes import code_module
-from prism.backends.passes.exponents import binary_module
+from prism.backends.passes.codes import coded
+from prism.backends.passes.exponents import binary
 from prism.backends.passes.folded_split import fold_module
-from prism.backends.passes.fused_sums import fused_module
-from prism.backends.passes.guards import guard_module
+from prism.backends.passes.fused_sums import fused
+from prism.backends.passes.guards import guard
 from prism.backends.passes.sharing import share_module
-from prism.backends.passes.small_integers import small_integer_module
+from prism.backends.passes.small_integers import ranged
 from prism.backends.tile import TileModule
 from prism.sgraph.folding import folds
 from prism.sgraph.nodes import SGraph
@@ -17,5 +17,7 @@ from prism.sgraph.nodes import SGraph
 
 def tile_module(sgraph: SGraph) -> TileModule:
     """The tile programs of an sGraph as they are printed."""
-    coded = small_integer_module(code_module(fused_module(lower(sgraph))))
-    return fold_module(share_module(guard_module(binary_module(coded))), folds(sgraph).values())
+    module = lower(sgraph)
+    for change in (fused, coded, ranged, binary, guard):
+        module = module.over(change)
+    return fold_module(share_module(module), folds(sgraph).values())

@@ -15,18 +15,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from prism.backends.tile import Cast, Load, Pointwise, Stmt, TileModule, TileProgram
+from prism.backends.tile import Cast, Load, Pointwise, Stmt, TileProgram
 from prism.backends.tile_rewrite import clean, names_beside
 from prism.ir.kit import rewrite, statements
 from prism.program.nodes import DType
 
 MOST = 8
 """Bits of an element."""
-
-
-def code_module(module: TileModule) -> TileModule:
-    """The module with every program's codes taken out by integer operations; see `coded`."""
-    return module.over(coded)
 
 
 def coded(program: TileProgram) -> TileProgram:

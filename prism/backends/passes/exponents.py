@@ -33,7 +33,6 @@ from prism.backends.tile import (
     Reduce,
     Select,
     Stmt,
-    TileModule,
     TileProgram,
     Update,
 )
@@ -45,11 +44,6 @@ LOG2_E = math.log2(math.e)
 _SMALLEST = 2.0**-64
 LN_2 = math.log(2.0)
 _LINEAR = frozenset({"add", "neg", "maximum", "minimum", "where"})
-
-
-def binary_module(module: TileModule) -> TileModule:
-    """The module with every program's exponentials to the base 2; see `binary`."""
-    return module.over(binary)
 
 
 def binary(program: TileProgram) -> TileProgram:

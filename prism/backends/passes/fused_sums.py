@@ -17,15 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from prism.backends.lower_index import Names
-from prism.backends.tile import Dims, Dot, For, Full, Pointwise, Reduce, Stmt, TileModule, TileProgram, Update, Within
+from prism.backends.tile import Dims, Dot, For, Full, Pointwise, Reduce, Stmt, TileProgram, Update, Within
 from prism.backends.tile_rewrite import names_beside, renamed, value_dims
 from prism.ir.kit import defined, operands, statements
 from prism.program.nodes import DType, ReduceKind
-
-
-def fused_module(module: TileModule) -> TileModule:
-    """The module with the sums of every program fused; see `fused`."""
-    return module.over(fused)
 
 
 def fused(program: TileProgram) -> TileProgram:

@@ -33,18 +33,12 @@ from prism.backends.tile import (
     Pointwise,
     Select,
     Stmt,
-    TileModule,
     TileProgram,
     Within,
 )
 from prism.backends.tile_rewrite import accumulators
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import normal
-
-
-def guard_module(module: TileModule) -> TileModule:
-    """The module with the selections of every program guarded; see `guard`."""
-    return module.over(guard)
 
 
 def guard(program: TileProgram) -> TileProgram:

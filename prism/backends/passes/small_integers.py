@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from prism.backends.tile import Cast, Load, Pointwise, Stmt, TileModule, TileProgram
+from prism.backends.tile import Cast, Load, Pointwise, Stmt, TileProgram
 from prism.backends.tile_rewrite import clean, names_beside
 from prism.ir.kit import rewrite, statements
 from prism.program.nodes import DType
@@ -60,11 +60,6 @@ def written(dtype: DType, among: Among) -> Bits | None:
         return None
     bias = (1 << (8 * dtype.bytes - fraction - 2)) - 1
     return Bits((fraction + bias) << fraction, least, (1 << fraction) - least)
-
-
-def small_integer_module(module: TileModule) -> TileModule:
-    """The module with the ranges of what its programs convert; see `ranged`."""
-    return module.over(ranged)
 
 
 def ranged(program: TileProgram) -> TileProgram:
