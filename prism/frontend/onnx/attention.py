@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 
@@ -27,6 +29,8 @@ from prism.program.nodes import Const, DType, Expr, Map, Read, ReduceKind, walk
 from prism.program.transform import substitute
 from prism.program.views import Shape, axes_of, broadcast_shapes, compare_extents, same_extent
 
+Angle: TypeAlias = Callable[[Index, Index, Index], Expr]
+"""The sine or the cosine of a pair's angle: of a batch, a position and the pair."""
 _PARTS = ("Q", "K", "V")
 
 
@@ -212,8 +216,7 @@ def _scores(call: _Call) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
     plain = step("products", expr) if shown and mode == 0 else None
     expr = expr if plain is None else graph.read(plain, axes)
     cap = node.number("softcap")
-    if cap > 0:
-        expr = op("mul", op("tanh", op("mul", expr, Const(1.0 / cap))), Const(cap))
+    expr = soft_capped(expr, cap)
     capped = step("capped", expr) if shown and mode == 1 else None
     expr = expr if capped is None else graph.read(capped, axes)
     if call.mask is not None and call.mask.dtype != DType.BOOL:
@@ -222,6 +225,11 @@ def _scores(call: _Call) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
         expr = op("where", inside, expr, Const(-math.inf))
     scores = step("scores", expr)
     return plain or scores, capped or scores, scores
+
+
+def soft_capped(score: Expr, cap: float) -> Expr:
+    """cap * tanh(score / cap), where there is a cap."""
+    return op("mul", op("tanh", op("mul", score, Const(1.0 / cap))), Const(cap)) if cap > 0 else score
 
 
 def _attended(call: _Call, axes: Sequence[Axis]) -> list[Expr]:
@@ -334,6 +342,15 @@ def _rotary(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     half = rotated // 2
     if rotated % 2 or rotated > size:
         raise node.shape_error(f"{rotated} of {size} places in a head cannot be rotated in pairs")
+
+    def angle(cache: OnnxValue, batch: Index, position: Index, at: Index) -> Expr:
+        return _angle(graph, node, cache, shape, half, batch, position, at)
+
+    return [rotated_heads(graph, node, x, size, rotated, partial(angle, cos), partial(angle, sin))]
+
+
+def rotated_heads(graph: Graph, node: Node, x: OnnxValue, size: int, rotated: int, cos: Angle, sin: Angle) -> OnnxValue:
+    """x, whose heads of `size` places lie side by side where it has 3 dimensions, with the first of them rotated."""
     axes = axes_of(x.shape)
     if x.rank == 4:
         batch, head, position, place = map(Index.axis, axes)
@@ -342,14 +359,13 @@ def _rotary(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         head, place = flat.floordiv(size), flat.mod(size)
 
     def element(at: Index) -> Expr:
-        return head_element(graph, x, shape, (batch, head, position, at))
+        return graph.at(x, (batch, head, position, at) if x.rank == 4 else (batch, position, head.scaled(size) + at))
 
     def angle(at: Index) -> tuple[Expr, Expr]:
-        c, s = (_angle(graph, node, cache, shape, half, batch, position, at) for cache in (cos, sin))
-        return c, s
+        return cos(batch, position, at), sin(batch, position, at)
 
     expr = rotation(place, size, rotated, element, angle, interleaved=node.flag("interleaved"))
-    return [graph.define(node, axes, expr, x.dtype)]
+    return graph.define(node, axes, expr, x.dtype)
 
 
 def rotation(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from prism.frontend.onnx.attention import rotation, with_cache
+from prism.frontend.onnx.attention import rotated_heads, rotation, soft_capped, with_cache
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements
 from prism.frontend.onnx.reduce import rows
 from prism.frontend.rows import softmax
@@ -347,28 +348,15 @@ def _rotary(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     size = hidden if x.rank == 4 else hidden // heads if heads else rotated
     if hidden % size or rotated > size:
         raise node.shape_error(f"{hidden} places are not heads of {size}")
-    axes = axes_of(x.shape)
-    if x.rank == 4:
-        batch, head, position, place = map(Index.axis, axes)
-    else:
-        batch, position, flat = map(Index.axis, axes)
-        head, place = flat.floordiv(size), flat.mod(size)
 
-    def element(at: Index) -> Expr:
-        if x.rank == 4:
-            return graph.at(x, (batch, head, position, at))
-        return graph.at(x, (batch, position, head.scaled(size) + at))
+    def angle(cache: OnnxValue, batch: Index, position: Index, at: Index) -> Expr:
+        if positions.rank == 1:
+            where = op("add", graph.at(positions, [Index.const(0)]), build.position(position))
+        else:
+            where = graph.at(positions, [Index.const(0) if positions.shape[0] == 1 else batch, position])
+        return _at_position(graph, cache, where, at)
 
-    if positions.rank == 1:
-        where = op("add", graph.at(positions, [Index.const(0)]), build.position(position))
-    else:
-        where = graph.at(positions, [Index.const(0) if positions.shape[0] == 1 else batch, position])
-
-    def angle(at: Index) -> tuple[Expr, Expr]:
-        return _at_position(graph, cos, where, at), _at_position(graph, sin, where, at)
-
-    expr = rotation(place, size, rotated, element, angle, interleaved=node.flag("interleaved"))
-    return [graph.define(node, axes, expr, x.dtype)]
+    return [rotated_heads(graph, node, x, size, rotated, partial(angle, cos), partial(angle, sin))]
 
 
 def _at_position(graph: Graph, cache: OnnxValue, position: Expr, at: Index) -> Expr:
@@ -444,8 +432,7 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     smooth = node.integer("smooth_softmax") > 0
 
     def scored(axes: Sequence[Axis], score: Expr) -> Expr:
-        if cap > 0:
-            score = op("mul", op("tanh", op("mul", score, Const(1.0 / cap))), Const(cap))
+        score = soft_capped(score, cap)
         if bias is not None:
             score = op("add", score, _bias_of_scores(graph, node, bias, axes))
         here, key = ends.position(Index.axis(axes[0]), Index.axis(axes[2])), build.position(Index.axis(axes[3]))
