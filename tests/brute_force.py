@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from prism.generate.enumerate import Task
+from prism.generate.enumerate import Task, isomorphism_key
 from prism.generate.families import Target, _kernel, _split, bound_names
-from prism.generate.isomorphism import isomorphism_key
 from prism.generate.options import REDUCING, Choice, options
 from prism.generate.pruning import PRUNERS, Array, reach
 from prism.generate.roles import Kind, batch_axes, reduced_axes, roles, scanned_axes, single_axes

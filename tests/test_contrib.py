@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from prism.errors import ExitCode, UnsupportedError
 from prism.frontend.onnx.contrib import DOMAIN, TRANSLATORS
-from prism.frontend.onnx.inference import Inference
 from prism.frontend.onnx.islands import cut
+from prism.frontend.onnx.other_readers import Inference
 from prism.frontend.onnx.reader import from_model
 from prism.program.evaluate import evaluate
 

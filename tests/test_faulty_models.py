@@ -18,8 +18,8 @@ from prism.api.loading import load
 from prism.cli.app import main
 from prism.errors import ExitCode, PrismError
 from prism.frontend.onnx import functions as onnx_functions
-from prism.frontend.onnx.inference import Inference
 from prism.frontend.onnx.islands import cut
+from prism.frontend.onnx.other_readers import Inference
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 EXAMPLES = Path(__file__).parent.parent / "examples" / "models"

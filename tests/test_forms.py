@@ -13,9 +13,8 @@ import prism
 from prism.egraph.engine import Engine
 from prism.egraph.language import Budget
 from prism.egraph.rules import load_rules, rule_files
-from prism.generate.as_written import written
 from prism.generate.enumerate import Task
-from prism.generate.forms import Forms, forms, one_pass, shared_once
+from prism.generate.forms import Forms, forms, one_pass, shared_once, written
 from prism.generate.options import REDUCING, Choice, Weights, below, options
 from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.index import Axis

@@ -34,8 +34,8 @@ from prism.backends.protocol import write_module
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
 from prism.events import Event, IslandReport, ModelReport, Warned
-from prism.frontend.onnx.inference import Inference
 from prism.frontend.onnx.islands import Cut, cut, windowed
+from prism.frontend.onnx.other_readers import Inference
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
 from prism.program.nodes import Program

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import prism
-from prism.backends.native import native
-from prism.backends.torch_graph import exported
+from prism.backends.native import exported, native
 from prism.instantiate.measure import as_module
 from prism.platforms.contenders import Contenders, onnx_call
 

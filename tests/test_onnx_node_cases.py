@@ -9,8 +9,8 @@ import pytest
 from onnx_node_cases import CRASHED, EQUAL, PAGE, WRONG, collect, outcome, page
 from quick import slow_but
 
-from prism.frontend.onnx.inference import Inference
 from prism.frontend.onnx.islands import cut
+from prism.frontend.onnx.other_readers import Inference
 from prism.frontend.onnx.reader import TRANSLATORS
 from prism.frontend.onnx.schemas import MEANINGLESS, VERSIONS
 

@@ -34,7 +34,7 @@ from prism.errors import UnsupportedError
 from prism.ir.kit import statements
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.nodes import Kernel, SGraph, Split
-from prism.sgraph.nominal import Nominal, nominal_types
+from prism.sgraph.products import Nominal, nominal_types
 
 
 def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:

@@ -1,6 +1,6 @@
 """Lowering, second step: what is known of a kernel's values that decides the element types of matrix products.
 
-A matrix product runs in the nominal type of its operands (prism/sgraph/nominal.py), on operands rounded to it if
+A matrix product runs in the nominal type of its operands (prism/sgraph/products.py), on operands rounded to it if
 they were computed in float32, as running the operators one by one would have done: bfloat16 has float32's range, so
 nothing is lost but what is lost there, too. float16 has not; an operand that was computed and is not known to fit
 stays in float32, and the product runs in TF32, whose fraction is as long as float16's and whose range is float32's.
@@ -30,7 +30,7 @@ from prism.sgraph.nodes import (
     Store,
     TileReduce,
 )
-from prism.sgraph.nominal import Nominal, join
+from prism.sgraph.products import Nominal, join
 
 INTS = (DType.INT32, DType.INT64)
 _LARGEST: Mapping[DType | None, float] = {

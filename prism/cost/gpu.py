@@ -34,8 +34,7 @@ from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED, Fold, folds
 from prism.sgraph.nodes import Contract, Grid, Kernel, Loop, SGraph, Split, Whole, value_axes
-from prism.sgraph.nominal import Nominal, join, nominal_types
-from prism.sgraph.products import LIBRARY, is_dot
+from prism.sgraph.products import LIBRARY, Nominal, is_dot, join, nominal_types
 from prism.sgraph.ranges import SECTION, growing, ordered
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.

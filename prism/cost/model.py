@@ -47,7 +47,7 @@ from prism.sgraph.folding import FOLDED
 from prism.sgraph.launch_order import apart, waits
 from prism.sgraph.library import library_calls
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.nominal import nominal_types
+from prism.sgraph.products import nominal_types
 
 Limiter: TypeAlias = Literal["memory", "compute", "latency", "launch"]
 BASELINE_TILE = 1024

@@ -4,7 +4,7 @@
     cuts    which e-classes are materialised, so which kernels there are (materialise.py); what windows that slide see
             is one over places (places.py); one after another where the operators one by one are more launches
     roles   what each axis of each kernel is (roles.py), scheduled into loops (schedule.py, families.py)
-    written the form as the model has it has a place, whatever the bounds leave out (as_written.py)
+    written the form as the model has it has a place, whatever the bounds leave out (forms.py)
     launch  independent kernels that read a common tensor are one launch (horizontal.py)
 
 Every value is an e-class and every op an e-node, so nothing is generated that could not be part of an equivalent
@@ -23,14 +23,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import sympy
 
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device
 from prism.cost.roofline import seconds
-from prism.generate.as_written import written
 from prism.generate.families import Family, Space, Target, families
-from prism.generate.forms import Form, forms, one_pass, shared_once
-from prism.generate.isomorphism import isomorphism_key
+from prism.generate.forms import Form, forms, one_pass, shared_once, written
 from prism.generate.materialise import PREPARED, Choices, Plan, Planner
 from prism.generate.options import ONE_PASS, Weights, Within, below, fixed_classes, options
 from prism.generate.places import Places, Window
@@ -38,11 +37,32 @@ from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import SLACK, Array, Reach, keep, reach
 from prism.generate.values import Builder
 from prism.program.classes import EClasses
-from prism.program.index import Index
+from prism.program.index import Axis, Index
 from prism.program.nodes import Formula, Tensor
+from prism.program.ops import OPS
 from prism.sgraph.horizontal import fusable, fuse
 from prism.sgraph.library import library_call
-from prism.sgraph.nodes import SGraph
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Gather,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    Position,
+    Role,
+    Scan,
+    SGraph,
+    Split,
+    Statistic,
+    Stmt,
+    Store,
+    TileReduce,
+    Whole,
+)
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
 PER_CUT = 4
@@ -138,7 +158,7 @@ class Candidate:
     Attributes:
         sgraph: the family.
         seconds: its least estimated time over its feasible assignments, on the device of the task; for ranking only.
-        written: whether it computes every value as the model does (see as_written.py); at most one does.
+        written: whether it computes every value as the model does (`forms.written`); at most one does.
     """
 
     sgraph: SGraph
@@ -746,3 +766,83 @@ def _joinable(plan: Plan, pick: Sequence[_Kept]) -> tuple[tuple[int, ...], ...]:
         if len(fused) > 1:
             launches.append(tuple(fused))
     return tuple(launches)
+
+
+def isomorphism_key(kernels: Sequence[Kernel], sgraph: SGraph) -> tuple[object, ...]:
+    """What the cost and the constraints of the kernels depend on; equal for kernels that differ by names alone.
+
+    Forms that associate a product differently, cuts that store under another name and outputs that swap give such.
+    """
+    numbers: dict[sympy.Symbol, int] = {}
+    return tuple(_kernel_rows(k, sgraph, numbers) for k in kernels)
+
+
+def _kernel_rows(kernel: Kernel, sgraph: SGraph, numbers: dict[sympy.Symbol, int]) -> object:
+    def symbol(s: object) -> object:
+        return numbers.setdefault(s, len(numbers)) if isinstance(s, sympy.Symbol) else s
+
+    def role(r: Role) -> object:
+        match r:
+            case Grid(tile):
+                return "grid", symbol(tile)
+            case LoopRole(tile):
+                return "loop", symbol(tile)
+            case Split(parts, tile):
+                return "split", symbol(parts), symbol(tile)
+            case Whole():
+                return "whole"
+
+    axes: dict[Axis, int] = {}
+    roles: list[object] = []
+    for axis, r in kernel.roles:
+        axes[axis] = len(axes)
+        roles.append((numbers.get(axis.extent, axis.extent), axis.name.endswith(".part"), role(r)))
+
+    def index(items: Sequence[object]) -> tuple[object, ...]:
+        found: list[object] = []
+        for i in items:
+            terms = i.terms  # type: ignore[attr-defined]
+            found.append(tuple((axes.get(a, a), c) for a, c in terms))
+        return tuple(found)
+
+    def tensor(name: str) -> object:
+        declared = sgraph.tensor(name)
+        return declared.dtype, tuple(numbers.get(e, e) for e in declared.shape)
+
+    def body(statements: Sequence[Stmt]) -> tuple[object, ...]:
+        found: list[object] = []
+        for s in statements:
+            match s:
+                case Load(dst, name, at):
+                    found.append(("load", dst, tensor(name), index(at)))
+                case Gather(dst, name, at, places):
+                    where = tuple((p.value, p.dimension, p.extent) for p in places)
+                    found.append(("gather", dst, tensor(name), index(at), where))
+                case Position(dst, at):
+                    found.append(("position", dst, index((at,))))
+                case Pointwise(dst, op, args):
+                    found.append((OPS[op].flops, dst, tuple(a if isinstance(a, str) else None for a in args)))
+                case TileReduce(dst, kind, axis, src, moments):
+                    found.append(("reduce", isinstance(kind, Statistic), dst, axes.get(axis), src, moments))
+                case Contract(dst, axis, lhs, rhs):
+                    found.append(("contract", dst, axes.get(axis), lhs, rhs))
+                case Accumulate(dst, _, src, shift):
+                    found.append(("accumulate", dst, src, shift))
+                case Scan(dst, axis, src, growth, before):
+                    found.append(
+                        (
+                            "scan",
+                            dst,
+                            axes.get(axis),
+                            src,
+                            growth if isinstance(growth, str) else growth is None,
+                            before,
+                        )
+                    )
+                case Loop(axis, inner, condition):
+                    found.append(("loop", axes.get(axis), index(condition), str(condition), body(inner)))
+                case Store(name, at, src):
+                    found.append(("store", tensor(name), index(at), src if isinstance(src, str) else None))
+        return tuple(found)
+
+    return tuple(roles), body(kernel.body)

@@ -24,7 +24,7 @@ from onnx.reference import ReferenceEvaluator
 from prism.errors import PrismError
 from prism.frontend.onnx import contrib
 from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue
-from prism.frontend.onnx.reference_runtime import ReferenceRuntime
+from prism.frontend.onnx.other_readers import ReferenceRuntime
 from prism.program import conformance, example_draws, extents
 from prism.program.arrays import numpy_type
 from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, SINGLE, Claim, Comparison, Difference, Precision

@@ -31,7 +31,7 @@ from prism.frontend.onnx import contrib, reader
 from prism.frontend.onnx.dtypes import element_type
 from prism.frontend.onnx.functions import nodes_within
 from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue, identifier
-from prism.frontend.onnx.inference import Inference
+from prism.frontend.onnx.other_readers import Inference
 from prism.program.extents import Extent, is_static, symbol
 from prism.program.nodes import DType, Reduce, walk
 from prism.program.operators import Operator

@@ -1,0 +1,95 @@
+"""What onnx and onnxruntime say of small models, in processes of their own: some models end the process that asks.
+
+`infer_shapes` checks little of what it is given: an operand that is left out, an attribute that is too short, or a
+sub-graph without outputs. Nodes that are translated are not asked about; of those that stay as they are, prism knows no
+more than onnx does. Of onnxruntime's fused operators some do not survive a call: `com.microsoft.Attention` without a
+bias, or with a mask of ends beyond its keys (onnxruntime 1.31).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from prism.process.child import Closing, child_environment, module_command
+from prism.process.serve import Answer, Request, serve
+from prism.process.worker import Ending, Worker
+
+LIMIT_S = 120.0
+"""How long one node may take, seconds: what is asked is small, and loading onnxruntime takes one."""
+
+
+class _Asked(Closing):
+    """A process that starts with the first question, and again after one that ends it."""
+
+    def __init__(self) -> None:
+        self._worker = Worker(module_command(__name__), child_environment())
+
+    def _ask(self, wanted: str, model: bytes, **more: str) -> str | None:
+        """The answer of that name; None where the model is refused, or not survived."""
+        reply = self._worker.ask({"model": base64.b64encode(model).decode(), **more}, LIMIT_S)
+        return reply.answer.get(wanted) if reply.ending is Ending.ANSWERED else None
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
+
+
+class Inference(_Asked):
+    """Types and shapes as onnx infers them."""
+
+    def outputs(self, model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+        """The outputs with their types and shapes; none where onnx refuses the model, or does not survive it."""
+        answer = self._ask("model", model.SerializeToString())
+        return [] if answer is None else list(_model(answer).graph.output)
+
+
+class ReferenceRuntime(_Asked):
+    """Runs models in onnxruntime."""
+
+    def run(self, model: bytes, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+        """The results in order; None where there is no onnxruntime, or it cannot run the model."""
+        answer = self._ask("results", model, inputs=_packed(inputs))
+        return None if answer is None else [*_unpacked(answer).values()]
+
+
+def _model(text: str) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.ParseFromString(base64.b64decode(text))
+    return model
+
+
+def _packed(arrays: Mapping[str, np.ndarray]) -> str:
+    data = io.BytesIO()
+    np.savez(data, **dict[str, Any](arrays))
+    return base64.b64encode(data.getvalue()).decode()
+
+
+def _unpacked(text: str) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as held:
+        return {name: held[name] for name in held.files}
+
+
+def answered(request: Request) -> Answer:
+    """The results of a model on inputs, or without any the model with what onnx infers; what is raised is an error."""
+    if "inputs" not in request:
+        found = onnx.shape_inference.infer_shapes(_model(request["model"]), data_prop=True)
+        return {"model": base64.b64encode(found.SerializeToString()).decode()}
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    model = base64.b64decode(request["model"])
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    results = session.run(None, _unpacked(request["inputs"]))
+    return {"results": _packed({f"{n:06}": a for n, a in enumerate(results)})}
+
+
+if __name__ == "__main__":
+    serve(answered)
