@@ -100,3 +100,19 @@ def _shifted(row: Row) -> tuple[Expr, Expr]:
     axes, element = row("q")
     highest = build.reduce(ReduceKind.MAX, axes, element)
     return highest, folded(ReduceKind.SUM, row, lambda x: op("exp", sub(x, highest)))
+
+
+def cumulative(
+    kind: ReduceKind,
+    row: Row,
+    here: Axis,
+    f: Callable[[Expr], Expr] = lambda x: x,
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+) -> Expr:
+    """The sum, or the product, of f over the row's places up to `here`: quadratic, and exactly what is meant."""
+    (bound,), element = row("r")
+    before, after = build.position(bound), build.position(here)
+    inside = op("lt" if exclusive else "le", *((after, before) if reverse else (before, after)))
+    return build.reduce(kind, bound, op("where", inside, f(element), Const(kind.identity)))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
+from prism.frontend.einsum import contraction, subscripts
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import op
-from prism.program.index import Axis, Index
+from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, broadcast_shapes, same_extent
 
@@ -68,52 +70,20 @@ def _scaled(factor: float, expr: Expr) -> Expr:
 
 def _einsum(graph: Graph, node: Node) -> OnnxValue:
     operands = [node.input(place) for place in range(len(node.inputs))]
-    terms, result = _subscripts(node, operands)
-    extents: dict[str, Extent] = {}
+    equation = str(node.attributes["equation"])
+    try:
+        terms, result = subscripts(equation, [v.rank for v in operands])
+    except ValueError as error:
+        raise node.shape_error(str(error)) from None
+    if any(c.startswith("e") and len(c) > 1 and c not in result for labels in terms for c in labels):
+        raise node.unsupported(f"the result of {equation!r} has no ellipsis", fix="sum what it stands for by a letter")
+    known: dict[str, Extent] = {}
     for labels, v in zip(terms, operands, strict=True):
         for c, e in zip(labels, v.shape, strict=True):
-            known = extents.get(c, 1)
-            if known != 1 and e != 1:
-                node.agree([(known, e)], f"dimension {c} has extents {known} and {e}")
-            extents[c] = e if known == 1 else known
-    axes = {c: Axis(c, e) for c, e in extents.items()}
-    product: Expr | None = None
-    for labels, v in zip(terms, operands, strict=True):
-        index = [Index.const(0) if e == 1 else Index.axis(axes[c]) for c, e in zip(labels, v.shape, strict=True)]
-        element = graph.at(v, index)
-        product = element if product is None else op("mul", product, element)
-    assert product is not None
-    summed = tuple(axes[c] for c in dict.fromkeys(c for term in terms for c in term) if c not in result)
-    return graph.define(
-        node, [axes[c] for c in result], build.reduce(ReduceKind.SUM, summed, product), operands[0].dtype
-    )
-
-
-def _subscripts(node: Node, operands: Sequence[OnnxValue]) -> tuple[list[list[str]], list[str]]:
-    """The labels of every operand's dimensions and of the result's; what an ellipsis stands for is labelled `e`."""
-    equation = str(node.attributes["equation"]).replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    texts = left.split(",")
-    named = [text.replace("...", "") for text in texts]
-    covered = [v.rank - len(n) for v, n in zip(operands, named, strict=False)]
-    fits = all(c == 0 or (c > 0 and "..." in t) for c, t in zip(covered, texts, strict=False))
-    if len(texts) != len(operands) or not fits or any("." in n for n in (*named, right.replace("...", ""))):
-        raise node.shape_error(f"the equation {equation!r} does not fit the operands")
-    most = max(covered)
-    if most and arrow and "..." not in right:
-        raise node.unsupported(f"the result of {equation!r} has no ellipsis", fix="sum what it stands for by a letter")
-
-    def labels(text: str, many: int) -> list[str]:
-        before, _, after = text.partition("...")
-        return [*before, *(f"e{d}" for d in range(most - many, most) if "..." in text), *after]
-
-    if not arrow:
-        letters = [c for n in named for c in n]
-        right = ("..." if most else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    result = labels(right, most)
-    if len(set(result)) < len(result) or not set(result) <= {c for t in texts for c in labels(t, most)}:
-        raise node.shape_error(f"the equation {equation!r} has no such result")
-    return [labels(t, c) for t, c in zip(texts, covered, strict=True)], result
+            if e != 1:
+                node.agree([(known.setdefault(c, e), e)], f"dimension {c} has extents {known[c]} and {e}")
+    axes, expr = contraction(terms, result, [(v.shape, partial(graph.at, v)) for v in operands])
+    return graph.define(node, axes, expr, operands[0].dtype)
 
 
 TRANSLATORS: Mapping[str, Callable[[Graph, Node], OnnxValue]] = MappingProxyType(

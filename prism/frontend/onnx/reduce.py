@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.frontend.onnx.pointwise import Translator
-from prism.frontend.rows import Row, folded, log_softmax, log_sum_exp, mean, softmax, square
-from prism.program import build, integers
+from prism.frontend.rows import Row, cumulative, folded, log_softmax, log_sum_exp, mean, softmax, square
+from prism.program import integers
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Reduce, ReduceKind
@@ -81,19 +81,13 @@ def _of_nothing(expr: Expr, dtype: DType) -> Expr:
 
 
 def _cumulative(kind: ReduceKind) -> Translator:
-    """The sum, or the product, over j of x[j] where j <= i: quadratic, and exactly what the operator means."""
-
     def translate(graph: Graph, node: Node) -> OnnxValue:
         x = node.input(0)
         axis = node.wrap(node.integers(1, "the axis")[0], x.rank)
         axes = axes_of(x.shape)
-        exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
-        (bound,), element = rows(graph, x, axes, [axis])("r")
-        there, here = build.position(bound), build.position(axes[axis])
-        before, after = (here, there) if reverse else (there, here)
-        inside = op("lt" if exclusive else "le", before, after)
-        chosen = op("where", inside, element, Const(kind.identity))
-        return graph.define(node, axes, build.reduce(kind, bound, chosen), x.dtype)
+        row, exclusive, reverse = rows(graph, x, axes, [axis]), node.flag("exclusive"), node.flag("reverse")
+        total = cumulative(kind, row, axes[axis], exclusive=exclusive, reverse=reverse)
+        return graph.define(node, axes, total, x.dtype)
 
     return translate
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from prism.frontend.einsum import contraction, subscripts
 from prism.frontend.rows import folded, log_sum_exp, softmax
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, number
 from prism.program import build
@@ -83,44 +84,8 @@ def _added(first: str, second: str) -> Handler:
 
 def _einsum(n: Node) -> Result:
     tensors: list[TorchValue] = n["tensors"]
-    spelling = n["equation"].replace(" ", "")
-    inputs, arrow, output = spelling.partition("->")
-    terms = [_letters(n, t, len(v.shape)) for t, v in zip(inputs.split(","), tensors, strict=True)]
-    if not arrow:
-        letters = [c for t in terms for c in t]
-        dots = sorted({c for c in letters if len(c) > 1})
-        output = "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and len(c) == 1))
-        wanted = dots + list(output)
-    else:
-        rank = max((len([c for c in t if len(c) > 1]) for t in terms), default=0)
-        wanted = _letters(n, output, len(output.replace("...", "")) + (rank if "..." in output else 0))
-    free = dict(zip(wanted, n.axes, strict=True))
-    extents: dict[str, Extent] = {}
-    for letters, value in zip(terms, tensors, strict=True):
-        for c, e in zip(letters, value.shape, strict=True):
-            if c not in extents or extents[c] == 1:
-                extents[c] = e
-    bound = {c: Axis(f"r{p}", extents[c]) for p, c in enumerate(extents) if c not in free}
-    factors = []
-    for letters, value in zip(terms, tensors, strict=True):
-        index = [
-            Index.const(0) if e == 1 else Index.axis(free.get(c) or bound[c])
-            for c, e in zip(letters, value.shape, strict=True)
-        ]
-        factors.append(value.at(index))
-    product = factors[0]
-    for f in factors[1:]:
-        product = op("mul", product, f)
-    return n.define(build.reduce(ReduceKind.SUM, tuple(bound.values()), product))
-
-
-def _letters(n: Node, term: str, rank: int) -> list[str]:
-    """The subscripts of one term; the dimensions of an ellipsis are called '.1' (the last), '.2', ..."""
-    before, dots, after = term.partition("...")
-    hidden = rank - len(before) - len(after)
-    if hidden < 0 or (hidden and not dots):
-        raise n.unsupported(f"subscripts {term!r} do not fit a tensor of {rank} dimensions")
-    return [*before, *(f".{d}" for d in range(hidden, 0, -1)), *after]
+    terms, result = subscripts(n["equation"], [len(t.shape) for t in tensors])
+    return n.define(contraction(terms, result, [(t.shape, t.at) for t in tensors], n.axes)[1])
 
 
 class _Scores:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prism.frontend import order
 from prism.frontend.order import place_of_extreme
-from prism.frontend.rows import Row, central, count, folded, log_softmax, log_sum_exp, mean, softmax
+from prism.frontend.rows import Row, central, count, cumulative, folded, log_softmax, log_sum_exp, mean, softmax
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, is_truth
 from prism.program import build
 from prism.program.fold import div, op, sub, truth
@@ -197,11 +197,9 @@ def _cumulative(kind: ReduceKind) -> Handler:
         d = n["dim"] % max(len(x.shape), 1)
         if not x.shape:
             return n.define(converted(n, x.at([]), n.dtype))
-        bound = Axis("r", x.shape[d])
-        index = [Index.axis(bound) if k == d else Index.axis(a) for k, a in enumerate(n.axes)]
-        before = op("le", build.position(bound), build.position(n.axes[d]))
-        element = converted(n, x.at(index), n.dtype)
-        return n.define(build.reduce(kind, bound, op("where", before, element, Const(kind.identity))))
+        return n.define(
+            cumulative(kind, along(x, [d], n.axes), n.axes[d], lambda element: converted(n, element, n.dtype))
+        )
 
     return handle
 
