@@ -149,11 +149,11 @@ def _compare(name: str, a: Expr, b: Expr) -> Expr | None:
     if not difference.terms and (known := compare_extents(name, difference.offset, 0)) is not None:
         return Const(float(known))
     left = Index(tuple((t, c) for t, c in difference.terms if at_most(0, c)), 0)
-    right = Index(tuple((t, _minus(c)) for t, c in difference.terms if not at_most(0, c)), 0)
+    right = Index(tuple((t, -c) for t, c in difference.terms if not at_most(0, c)), 0)
     if at_most(0, difference.offset):
         left = left + Index.const(difference.offset)
     else:
-        right = right + Index.const(_minus(difference.offset))
+        right = right + Index.const(-difference.offset)
     # Among integers, one spelling: bounds by numbers are half-open (a <= i, i < b), relations of positions are `<=`.
     if name == "le" and not right.terms and isinstance(right.offset, int):
         name, right = "lt", right + 1
@@ -165,10 +165,6 @@ def _compare(name: str, a: Expr, b: Expr) -> Expr | None:
         elif right.offset == 0 and isinstance(left.offset, int) and left.offset > 0:
             name, left = "le", left + 1
     return Map(name, (build.position(left), build.position(right)))
-
-
-def _minus(extent: Extent) -> Extent:
-    return -extent
 
 
 def _through_choice(name: str, args: tuple[Expr, ...]) -> Expr | None:

@@ -22,7 +22,7 @@ from itertools import pairwise
 
 from prism.program.build import position
 from prism.program.extents import Extent, add, exact_quotient, mul
-from prism.program.fold import op
+from prism.program.fold import as_index, op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Definition, Expr, Map, Position, Program, Read, Reduce, Size, free_axes, walk
 from prism.program.region import reads
@@ -307,7 +307,7 @@ class _Side:
             return first
         kinds = {type(e) for e in es}
         if kinds <= {Const, Position}:
-            return position(self._index([_as_index(e) for e in es]))
+            return position(self._index([as_index(e) for e in es]))
         if len(kinds) > 1:
             raise UnlikeError
         match first:
@@ -335,23 +335,16 @@ class _Side:
             name += "_"
         return name
 
-    def _index(self, indices: Sequence[Index]) -> Index:
+    def _index(self, indices: Sequence[Index | None]) -> Index:
         """The index whose offset grows evenly with the place."""
         first, second = indices[0], indices[1]
+        if first is None or second is None:
+            raise UnlikeError
         step = add(second.offset, mul(-1, first.offset))
         for n, i in enumerate(indices):
-            if i.terms != first.terms or not same_extent(i.offset, add(first.offset, mul(n, step))):
+            if i is None or i.terms != first.terms or not same_extent(i.offset, add(first.offset, mul(n, step))):
                 raise UnlikeError
         return first + Index.axis(self.place).scaled(step)
-
-
-def _as_index(e: Expr) -> Index:
-    match e:
-        case Position(index):
-            return index
-        case Const(value) if value.is_integer():
-            return Index.const(int(value))
-    raise UnlikeError
 
 
 def _over(d: Definition, axes: Sequence[Axis]) -> Expr:

@@ -9,6 +9,7 @@ whether `k` is one of its free axes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -16,7 +17,7 @@ from typing import TypeAlias
 from prism.program.build import size
 from prism.program.extents import Extent, is_static, text
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Map, Position, Read, Reduce, ReduceKind, Steps, free_axes, walk
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Steps, free_axes, walk
 
 _Names: TypeAlias = frozenset[tuple[Axis, Axis]]  # axis, its new name
 _NO_NAMES: _Names = frozenset()
@@ -152,6 +153,24 @@ def least_instance(extent: Extent, taken: Iterable[Axis]) -> Axis:
         if axis.name not in names:
             return axis
         number += 1
+
+
+def flat(e: Expr, op: str, most: float = math.inf) -> list[Expr]:
+    """The operands of nested sums, products or maxima; some are such themselves where there are more than `most`."""
+    parts = [e]
+    while True:
+        further = [inner for part in parts for inner in _apart(part, op)]
+        if len(further) == len(parts) or len(further) > most:
+            return parts
+        parts = further
+
+
+def _apart(e: Expr, op: str) -> Sequence[Expr]:
+    if isinstance(e, Map) and e.op == op:
+        return e.args
+    if op == "mul" and isinstance(e, Map) and e.op == "neg":
+        return Const(-1.0), e.args[0]
+    return (e,)
 
 
 def rebuilt(exprs: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:

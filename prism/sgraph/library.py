@@ -25,6 +25,7 @@ from prism.program.extents import Extent, add, exact_quotient, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Tensor, free_axes
 from prism.program.transform import substitute
+from prism.program.views import product
 from prism.sgraph.denote import kernel_stores
 from prism.sgraph.nodes import Gather, Kernel, Load, Pointwise, Scan, SGraph, Split, Store
 from prism.sgraph.products import PlainProduct, plain_product
@@ -289,7 +290,7 @@ class _Flat:
         for outer, inner in itertools.pairwise(axes):
             if self.strides[outer] != mul(self.strides[inner], inner.extent):
                 return None
-        return _product(axes), self.strides[axes[-1]] if axes else None
+        return product([a.extent for a in axes]), self.strides[axes[-1]] if axes else None
 
     def view(self, batch: Sequence[Axis], heads: Sequence[Axis], rows: Sequence[Axis], width: Axis) -> Strided | None:
         """The tensor in four dimensions, if that takes no copy."""
@@ -306,13 +307,6 @@ class _Flat:
         a, b, c, d = reversed(sizes)
         e, f, g, h = reversed(strides)
         return Strided(self.tensor, self.offset, (a, b, c, d), (e, f, g, h))
-
-
-def _product(axes: Sequence[Axis]) -> Extent:
-    size: Extent = 1
-    for a in axes:
-        size = mul(size, a.extent)
-    return size
 
 
 def contiguous(shape: Sequence[Extent]) -> tuple[Extent, ...]:

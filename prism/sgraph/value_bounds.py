@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from prism.program import transform
 from prism.program.extents import Extent
 from prism.program.index import Atom, Axis, Index
 from prism.program.integers import Interval, image, times
@@ -45,6 +46,11 @@ MOST_TERMS = 64
 """Terms that a sum, and factors that a product, is taken apart into at most: what is shared may have 2^n of them."""
 _LONGEST = 300
 """The longest shape that is kept as text; of a longer one, its hash stands for it."""
+
+
+def flat(e: Expr, op: str) -> list[Expr]:
+    """As `transform.flat`, up to MOST_TERMS."""
+    return transform.flat(e, op, MOST_TERMS)
 
 
 def shape(e: Expr) -> str:
@@ -147,24 +153,6 @@ class Shapes:
 def _atom(atom: Atom) -> str:
     """An axis by its extent; what is rounded or wrapped as it is written."""
     return str(atom.extent) if isinstance(atom, Axis) else str(atom)
-
-
-def flat(e: Expr, op: str) -> list[Expr]:
-    """The operands of nested sums, products or maxima; some are such themselves where there are very many."""
-    parts = [e]
-    while True:
-        further = [inner for part in parts for inner in _apart(part, op)]
-        if len(further) == len(parts) or len(further) > MOST_TERMS:
-            return parts
-        parts = further
-
-
-def _apart(e: Expr, op: str) -> Sequence[Expr]:
-    if isinstance(e, Map) and e.op == op:
-        return e.args
-    if op == "mul" and isinstance(e, Map) and e.op == "neg":
-        return Const(-1.0), e.args[0]
-    return (e,)
 
 
 def declared(t: Tensor | None) -> tuple[float, float]:

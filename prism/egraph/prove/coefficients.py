@@ -34,7 +34,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import BOOLEAN
 from prism.program.pretty import expr_text
-from prism.program.transform import canonical, least_instance, rename_free, replaced, substitute, with_args
+from prism.program.transform import canonical, flat, least_instance, rename_free, replaced, substitute, with_args
 
 # Elements of a coefficient, and products of which it is the sum, up to which it is evaluated.
 MAX_ELEMENTS = 1 << 25
@@ -268,7 +268,7 @@ class _Table:
         if not np.isfinite(array).all():
             return None
         size = array if isinstance(e, Read | Position) else evaluate_expr(_sizes_of(e), arrays, {}, axes)
-        factors = list(_factors(e))
+        factors = flat(e, "mul")
         scale = tuple(f for f in factors if not free_axes(f) and not any(isinstance(x, Read) for x in walk(f)))
         rest = [f for f in factors if f not in scale]
         stored = len(rest) == 1 and isinstance(rest[0], Read)
@@ -329,7 +329,7 @@ class _Table:
         unit = max(types, default=_FLOAT32)
         near = f" (to within {apart / (2 * unit):.2g} ulp of {types.get(unit, 'float32')})" if apart else ""
         # A factor that both have says nothing.
-        ours, theirs = list(_factors(e)), list(_factors(read))
+        ours, theirs = flat(e, "mul"), flat(read, "mul")
         for c in [f for f in ours if not any(isinstance(x, Read) for x in walk(f))]:
             if c in theirs and len(ours) > 1 and len(theirs) > 1:
                 ours.remove(c)
@@ -446,7 +446,7 @@ def _terms(e: Expr) -> Iterator[tuple[list[Axis], list[Expr]]]:
             for bound, factors in _terms(body):
                 yield [axis, *bound], factors
         case Map("mul", _):
-            factors = list(_factors(e))
+            factors = flat(e, "mul")
             sums = [f for f in factors if _is_sum(f)]
             if len(sums) != 1:
                 yield [], factors
@@ -472,18 +472,6 @@ def _is_sum(e: Expr) -> bool:
             # Large numbers are written as sums.
             return any(isinstance(x, Read) for x in walk(e))
     return False
-
-
-def _factors(e: Expr) -> Iterator[Expr]:
-    match e:
-        case Map("mul", args):
-            for a in args:
-                yield from _factors(a)
-        case Map("neg", (a,)):
-            yield const(-1.0)
-            yield from _factors(a)
-        case _:
-            yield e
 
 
 def _keyed(

@@ -26,7 +26,7 @@ from prism.program.formulas import LARGEST_POWER
 from prism.program.index import Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size
 from prism.program.ops import BOOLEAN
-from prism.program.transform import canonical
+from prism.program.transform import canonical, flat
 
 
 def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False) -> Expr:
@@ -239,7 +239,7 @@ class _Machine(Algebra):
 
     def _extreme(self, e: Map, name: str) -> Poly:
         """A maximum (minimum) of several, of which one may be infinite: an atom, whatever their order."""
-        parts = {self._masked(x) for x in _flat(e, name)} - {const(-math.inf if name == "maximum" else math.inf)}
+        parts = {self._masked(x) for x in flat(e, name)} - {const(-math.inf if name == "maximum" else math.inf)}
         first, *rest = sorted(parts, key=str)
         return self.atom(functools.reduce(lambda a, b: Map(name, (a, b)), rest, first))
 
@@ -405,11 +405,6 @@ def _digits(d: Index) -> tuple[Index, Index] | None:
 def _few(times: Fraction) -> bool:
     """Whether a power is written as a product."""
     return times.denominator == 1 and 1 <= abs(times) <= 4
-
-
-def _flat(e: Expr, name: str) -> list[Expr]:
-    """The operands of nested operations of that name."""
-    return [x for a in e.children for x in _flat(a, name)] if isinstance(e, Map) and e.op == name else [e]
 
 
 def _is_sum(p: Poly) -> bool:
