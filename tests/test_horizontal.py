@@ -40,7 +40,7 @@ from prism.program.nodes import Definition, DType, Program, ReduceKind, Tensor
 from prism.sgraph import spec
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.denote import denote
-from prism.sgraph.horizontal import fusable, fuse
+from prism.sgraph.launches import fusable, fuse
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,

@@ -44,7 +44,7 @@ from prism.program.verdict import Status
 from prism.sgraph import spec as sgraph_spec
 from prism.sgraph.compose import steps_differ
 from prism.sgraph.config import Config
-from prism.sgraph.launch_order import apart, waits
+from prism.sgraph.launches import apart, waits
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.record import plain, sgraph_of
 from prism.sgraph.show import key, text

@@ -34,7 +34,7 @@ from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Program, ReduceKind, Tensor
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.horizontal import fuse
+from prism.sgraph.launches import fuse
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,

@@ -37,7 +37,7 @@ from prism.platforms.gpu import AbsentGpu, PresentGpu
 from prism.process.worker import Pool
 from prism.program.extents import evaluate
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.horizontal import fuse
+from prism.sgraph.launches import fuse
 from prism.sgraph.nodes import SGraph, Store
 
 H200 = device("sm_90")

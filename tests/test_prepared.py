@@ -37,7 +37,7 @@ from prism.program.region import canonical
 from prism.report.html import render_html
 from prism.report.units import prepared_note
 from prism.sgraph.config import Config
-from prism.sgraph.horizontal import fusable
+from prism.sgraph.launches import fusable
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.record import plain, sgraph_of
 

@@ -19,7 +19,7 @@ from prism.generate.enumerate import Bounds, generate
 from prism.generate.forms import forms
 from prism.generate.materialise import Cut, cuts
 from prism.generate.options import Weights, options
-from prism.generate.slices import Slices
+from prism.generate.places import Slices
 from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index

@@ -30,7 +30,7 @@ from prism.program.nodes import Const, Definition, DType, Expr, Map, Program, Re
 from prism.program.region import subprogram
 from prism.sgraph.config import Config
 from prism.sgraph.denote import kernel_values
-from prism.sgraph.launch_order import apart, waits
+from prism.sgraph.launches import apart, waits
 from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store
 from prism.sgraph.value_bounds import Bounds, shape
 

@@ -34,7 +34,7 @@ from prism.sgraph import spec
 from prism.sgraph.compose import Part, compose
 from prism.sgraph.config import Config
 from prism.sgraph.folding import folds
-from prism.sgraph.launch_order import apart, waits
+from prism.sgraph.launches import apart, waits
 from prism.sgraph.nodes import Grid, Kernel, Load, SGraph, Store
 
 US = 1e-6

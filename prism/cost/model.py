@@ -44,7 +44,7 @@ from prism.program.prefix import stepwise
 from prism.program.products import work
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED
-from prism.sgraph.launch_order import apart, waits
+from prism.sgraph.launches import apart, waits
 from prism.sgraph.library import library_calls
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.products import nominal_types

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from prism.sgraph.launch_order import After, behind
+from prism.sgraph.launches import After, behind
 
 STREAMS = "streams"
 """What configurations call it; the number is the stream, from 1, beside the first one."""

@@ -5,7 +5,7 @@
             is one over places (places.py); one after another where the operators one by one are more launches
     roles   what each axis of each kernel is (roles.py), scheduled into loops (schedule.py, families.py)
     written the form as the model has it has a place, whatever the bounds leave out (forms.py)
-    launch  independent kernels that read a common tensor are one launch (horizontal.py)
+    launch  independent kernels that read a common tensor are one launch (launches.py)
 
 Every value is an e-class and every op an e-node, so nothing is generated that could not be part of an equivalent
 program; that it *is* one is for the prover to say. Pruners remove what cannot be best and lose nothing
@@ -40,7 +40,7 @@ from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Formula, Tensor
 from prism.program.ops import OPS
-from prism.sgraph.horizontal import fusable, fuse
+from prism.sgraph.launches import fusable, fuse
 from prism.sgraph.library import library_call
 from prism.sgraph.nodes import (
     Accumulate,

@@ -3,7 +3,7 @@
 Any e-class with an axis, or that reduces something to a number, may be materialised if it is neither a leaf nor an
 output. Where two e-classes of a form are one
 value under two namings of its axes (a tensor used in two roles: keys and queries of the same projection), they are one
-cut: stored once, read back under either naming. So are slices of it (slices.py). An output is stored anyway: that
+cut: stored once, read back under either naming. So are slices of it (places.py). An output is stored anyway: that
 others read it back is a cut, too, without a buffer.
 """
 
@@ -33,8 +33,7 @@ from prism.generate.options import (
     below,
     fixed_classes,
 )
-from prism.generate.places import Window
-from prism.generate.slices import Slices
+from prism.generate.places import Slices, Window
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval, image

@@ -21,7 +21,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 from prism.program.ops import OPS
 from prism.sgraph import ranges
-from prism.sgraph.horizontal import check_together
+from prism.sgraph.launches import check_together
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,

@@ -15,7 +15,7 @@ from prism.cost.streams import STREAMS
 from prism.instantiate.options.option import Family, Offered, Option
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import launches_under
-from prism.sgraph.launch_order import DEPENDENT, overlapping
+from prism.sgraph.launches import DEPENDENT, overlapping
 from prism.sgraph.products import LIBRARY
 
 

@@ -20,7 +20,7 @@ from prism.backends.tile_rewrite import names_beside
 from prism.backends.triton.emit_kernel import KernelEmitter
 from prism.backends.triton.options.printed import Call, Printed
 from prism.sgraph.config import Config
-from prism.sgraph.launch_order import DEPENDENT, overlapping
+from prism.sgraph.launches import DEPENDENT, overlapping
 from prism.sgraph.nodes import SGraph
 
 

@@ -20,7 +20,7 @@ from prism.backends.tile import TileModule
 from prism.backends.triton.options.printed import Printed
 from prism.cost.streams import STREAMS
 from prism.sgraph.config import Config
-from prism.sgraph.launch_order import apart, waits
+from prism.sgraph.launches import apart, waits
 from prism.sgraph.nodes import SGraph
 
 ON_STREAMS = '''
