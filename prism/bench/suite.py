@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 BANDWIDTH_BYTES_S = 4.3e12
@@ -124,284 +124,211 @@ class Case:
         return self.group == "suite" and self.floor_us >= MEAN_FLOOR_US
 
 
-def _a(name: str, *shape: int, dtype: str = "bfloat16", scale: float = 1.0, offset: float = 0.0) -> Argument:
-    return Argument(name, shape, dtype, scale, offset)
+@dataclass(frozen=True, slots=True)
+class _Like:
+    """An argument at any sizes: `axes` are their names, divided where there is a stroke (`k/2`, `k/g`).
+
+    What has an axis `over` is drawn so small that products summed over it keep the scale of what it is applied to.
+    """
+
+    name: str
+    axes: str
+    dtype: str = "bfloat16"
+    scale: float = 1.0
+    offset: float = 0.0
+    over: str = ""
+
+    def at(self, z: Sizes) -> Argument:
+        """The argument at sizes."""
+        parts = [axis.split("/") for axis in self.axes.split()]
+        shape = tuple(z[a] // math.prod(int(d) if d.isdigit() else z[d] for d in by) for a, *by in parts)
+        return Argument(self.name, shape, self.dtype, z[self.over] ** -0.5 if self.over else self.scale, self.offset)
 
 
-def _w(name: str, *shape: int, over: int) -> Argument:
-    """A weight whose products keep the scale of what it is applied to: `over` terms are summed."""
-    return Argument(name, shape, scale=over**-0.5)
+_a = _Like
 
 
-def _g(name: str, *shape: int) -> Argument:
+def _w(name: str, axes: str, over: str = "") -> _Like:
+    """A weight, whose products are summed over an axis, the last by default."""
+    return _Like(name, axes, over=over or axes.split()[-1])
+
+
+def _g(name: str, axes: str) -> _Like:
     """A weight of a norm."""
-    return Argument(name, shape, scale=0.2, offset=1.0)
+    return _Like(name, axes, scale=0.2, offset=1.0)
 
 
+def _of(*arguments: _Like) -> Callable[[Sizes], tuple[Argument, ...]]:
+    return lambda z: tuple(a.at(z) for a in arguments)
+
+
+def _ops(factor: float, axes: str) -> Callable[[Sizes], float]:
+    """So many operations for each element of these axes."""
+    return lambda z: float(factor * math.prod(z[a] for a in axes.split()))
+
+
+_NONE = _ops(0.0, "")
+_Y = _of(_a("y", "m n"))
+_ROWS = {"m": 5, "k": 1032, "n": 776}
 RMSNORM_LINEAR = Workload(
     "rmsnorm_linear",
-    lambda z: (_a("x", z["m"], z["k"]), _g("g", z["k"]), _w("w", z["n"], z["k"], over=z["k"])),
-    lambda z: (_a("y", z["m"], z["n"]),),
-    lambda z: 2.0 * z["m"] * z["k"] * z["n"],
-    {"m": 5, "k": 1032, "n": 776},
+    _of(_a("x", "m k"), _g("g", "k"), _w("w", "n k")),
+    _Y,
+    _ops(2, "m k n"),
+    _ROWS,
     ("F.rms_norm + cuBLAS", "liger", "helion"),
 )
-
 RMSNORM_GATE_UP = Workload(
     "rmsnorm_gate_up",
-    lambda z: (
-        _a("x", z["m"], z["k"]),
-        _g("g", z["k"]),
-        _w("gate", z["n"], z["k"], over=z["k"]),
-        _w("up", z["n"], z["k"], over=z["k"]),
-    ),
-    lambda z: (_a("y", z["m"], z["n"]),),
-    lambda z: 4.0 * z["m"] * z["k"] * z["n"],
-    {"m": 5, "k": 1032, "n": 776},
+    _of(_a("x", "m k"), _g("g", "k"), _w("gate", "n k"), _w("up", "n k")),
+    _Y,
+    _ops(4, "m k n"),
+    _ROWS,
     ("F.rms_norm + cuBLAS", "liger"),
 )
-
 GATED_MLP = Workload(
     "gated_mlp",
-    lambda z: (
-        _a("x", z["m"], z["k"]),
-        _w("gate", z["n"], z["k"], over=z["k"]),
-        _w("up", z["n"], z["k"], over=z["k"]),
-        _w("down", z["k"], z["n"], over=z["n"]),
-    ),
-    lambda z: (_a("y", z["m"], z["k"]),),
-    lambda z: 6.0 * z["m"] * z["k"] * z["n"],
-    {"m": 5, "k": 1032, "n": 776},
+    _of(_a("x", "m k"), _w("gate", "n k"), _w("up", "n k"), _w("down", "k n")),
+    _of(_a("y", "m k")),
+    _ops(6, "m k n"),
+    _ROWS,
     ("fused gate+up cuBLAS", "liger"),
 )
 
 _SDPA = ("SDPA flash", "SDPA cuDNN", "SDPA efficient")
-
-
-def _gqa(z: Sizes) -> tuple[Argument, ...]:
-    cache = (z["b"], z["kv"], z["s"], z["d"])
-    return _a("q", z["b"], z["h"], z["q"], z["d"]), _a("k", *cache), _a("v", *cache)
-
-
+_GQA = (_a("q", "b h q d"), _a("k", "b kv s d"), _a("v", "b kv s d"))
+_HEADS = _of(_a("y", "b h q d"))
+_SCORES = _ops(4, "b h q s d")
+_DECODED = {"b": 2, "h": 8, "kv": 2, "q": 1, "s": 1000, "d": 128}
 GQA_DECODE = Workload(
-    "gqa_decode",
-    _gqa,
-    lambda z: (_a("y", z["b"], z["h"], z["q"], z["d"]),),
-    lambda z: 4.0 * z["b"] * z["h"] * z["q"] * z["s"] * z["d"],
-    {"b": 2, "h": 8, "kv": 2, "q": 1, "s": 1000, "d": 128},
-    (*_SDPA, "SDPA flash, packed", "SDPA cuDNN, packed"),
+    "gqa_decode", _of(*_GQA), _HEADS, _SCORES, _DECODED, (*_SDPA, "SDPA flash, packed", "SDPA cuDNN, packed")
 )
-
 GQA_PREFILL = Workload(
     "gqa_prefill",
-    _gqa,
-    lambda z: (_a("y", z["b"], z["h"], z["q"], z["d"]),),
-    lambda z: 2.0 * z["b"] * z["h"] * z["q"] * z["s"] * z["d"],
+    _of(*_GQA),
+    _HEADS,
+    _ops(2, "b h q s d"),
     {"b": 1, "h": 8, "kv": 2, "q": 328, "s": 328, "d": 128},
     _SDPA,
 )
-
 QK_NORM_ROPE_GQA_DECODE = Workload(
     "qk_norm_rope_gqa_decode",
-    lambda z: (*_gqa(z), _g("gq", z["d"]), _a("cos", z["d"]), _a("sin", z["d"])),
-    lambda z: (_a("y", z["b"], z["h"], z["q"], z["d"]),),
-    lambda z: 4.0 * z["b"] * z["h"] * z["q"] * z["s"] * z["d"],
-    {"b": 2, "h": 8, "kv": 2, "q": 1, "s": 1000, "d": 128},
+    _of(*_GQA, _g("gq", "d"), _a("cos", "d"), _a("sin", "d")),
+    _HEADS,
+    _SCORES,
+    _DECODED,
     ("norm, RoPE + SDPA flash, packed", "norm, RoPE + SDPA cuDNN, packed"),
 )
-
 LORA = Workload(
     "lora",
-    lambda z: (
-        _a("x", z["m"], z["k"]),
-        _w("w", z["n"], z["k"], over=z["k"]),
-        _w("a", z["r"], z["k"], over=z["k"]),
-        _w("b", z["n"], z["r"], over=z["r"]),
-    ),
-    lambda z: (_a("y", z["m"], z["n"]),),
+    _of(_a("x", "m k"), _w("w", "n k"), _w("a", "r k"), _w("b", "n r")),
+    _Y,
     lambda z: 2.0 * z["m"] * (z["k"] * z["n"] + z["k"] * z["r"] + z["r"] * z["n"]),
-    {"m": 5, "k": 1032, "n": 776, "r": 16},
+    {**_ROWS, "r": 16},
 )
-
 LAYERNORM_GELU_MLP = Workload(
     "layernorm_gelu_mlp",
-    lambda z: (
-        _a("x", z["m"], z["k"]),
-        _g("g", z["k"]),
-        _a("b", z["k"], scale=0.2),
-        _w("w1", z["n"], z["k"], over=z["k"]),
-        _a("b1", z["n"], scale=0.2),
-        _w("w2", z["k"], z["n"], over=z["n"]),
-        _a("b2", z["k"], scale=0.2),
+    _of(
+        _a("x", "m k"),
+        _g("g", "k"),
+        _a("b", "k", scale=0.2),
+        _w("w1", "n k"),
+        _a("b1", "n", scale=0.2),
+        _w("w2", "k n"),
+        _a("b2", "k", scale=0.2),
     ),
-    lambda z: (_a("y", z["m"], z["k"]),),
-    lambda z: 4.0 * z["m"] * z["k"] * z["n"],
+    _of(_a("y", "m k")),
+    _ops(4, "m k n"),
     {"m": 40, "k": 264, "n": 520},
 )
-
 SOFTMAX_V = Workload(
     "softmax_v",
-    lambda z: (_a("s", z["h"], z["q"], z["k"]), _a("v", z["h"], z["k"], z["d"])),
-    lambda z: (_a("y", z["h"], z["q"], z["d"]),),
-    lambda z: 2.0 * z["h"] * z["q"] * z["k"] * z["d"],
+    _of(_a("s", "h q k"), _a("v", "h k d")),
+    _of(_a("y", "h q d")),
+    _ops(2, "h q k d"),
     {"h": 2, "q": 72, "k": 328, "d": 128},
 )
-
 INT8_LINEAR = Workload(
     "int8_linear",
-    lambda z: (
-        _a("x", z["m"], z["k"]),
-        _a("w", z["n"], z["k"], dtype="int8"),
-        _a("scale", z["n"], scale=2e-5, offset=2e-4),
-    ),
-    lambda z: (_a("y", z["m"], z["n"]),),
-    lambda z: 2.0 * z["m"] * z["k"] * z["n"],
-    {"m": 5, "k": 1032, "n": 776},
+    _of(_a("x", "m k"), _a("w", "n k", "int8"), _a("scale", "n", scale=2e-5, offset=2e-4)),
+    _Y,
+    _ops(2, "m k n"),
+    _ROWS,
 )
-
 INT4_LINEAR = Workload(
     "int4_linear",
-    lambda z: (
-        _a("x", z["m"], z["k"]),
-        _a("w", z["n"], z["k"] // 2, dtype="uint8"),
-        _a("scale", z["n"], z["k"] // z["g"], scale=2e-4, offset=3e-3),
-        _a("zero", z["n"], z["k"] // z["g"], scale=1.0, offset=7.5),
+    _of(
+        _a("x", "m k"),
+        _a("w", "n k/2", "uint8"),
+        _a("scale", "n k/g", scale=2e-4, offset=3e-3),
+        _a("zero", "n k/g", scale=1.0, offset=7.5),
     ),
-    lambda z: (_a("y", z["m"], z["n"]),),
-    lambda z: 2.0 * z["m"] * z["k"] * z["n"],
+    _Y,
+    _ops(2, "m k n"),
     {"m": 5, "k": 1152, "n": 776, "g": 128},
     ("_weight_int4pack_mm",),
 )
-
 ADD_RMSNORM = Workload(
     "add_rmsnorm",
-    lambda z: (_a("x", z["m"], z["k"]), _a("residual", z["m"], z["k"]), _g("g", z["k"])),
-    lambda z: (_a("y", z["m"], z["k"]), _a("h", z["m"], z["k"])),
-    lambda z: 0.0,
+    _of(_a("x", "m k"), _a("residual", "m k"), _g("g", "k")),
+    _of(_a("y", "m k"), _a("h", "m k")),
+    _NONE,
     {"m": 13, "k": 1000},
     ("F.rms_norm + cuBLAS", "liger", "helion"),
 )
-
 MLA_DECODE = Workload(
     "mla_decode",
-    lambda z: (
-        _a("q", z["b"], z["h"], z["r"], scale=0.5),
-        _a("qr", z["b"], z["h"], z["p"], scale=0.5),
-        _a("c", z["b"], z["s"], z["r"]),
-        _a("kr", z["b"], z["s"], z["p"]),
-    ),
-    lambda z: (_a("y", z["b"], z["h"], z["r"]),),
+    _of(_a("q", "b h r", scale=0.5), _a("qr", "b h p", scale=0.5), _a("c", "b s r"), _a("kr", "b s p")),
+    _of(_a("y", "b h r")),
     lambda z: 2.0 * z["b"] * z["h"] * z["s"] * (2 * z["r"] + z["p"]),
     {"b": 2, "h": 20, "r": 256, "p": 64, "s": 520},
     ("SDPA cuDNN, concatenated",),
 )
-
 NGPT_RESIDUAL = Workload(
     "ngpt_residual",
-    lambda z: (
-        _a("h", z["m"], z["k"], scale=z["k"] ** -0.5),
-        _a("block", z["m"], z["k"]),
-        _a("alpha", z["k"], scale=0.05),
-    ),
-    lambda z: (_a("y", z["m"], z["k"]),),
-    lambda z: 0.0,
+    _of(_w("h", "m k"), _a("block", "m k"), _a("alpha", "k", scale=0.05)),
+    _of(_a("y", "m k")),
+    _NONE,
     {"m": 13, "k": 1000},
 )
-
-LOGSUMEXP = Workload(
-    "logsumexp",
-    lambda z: (_a("x", z["m"], z["v"]),),
-    lambda z: (_a("y", z["m"], dtype="float32"),),
-    lambda z: 0.0,
-    {"m": 13, "v": 3000},
-)
-
+LOGSUMEXP = Workload("logsumexp", _of(_a("x", "m v")), _of(_a("y", "m", "float32")), _NONE, {"m": 13, "v": 3000})
 LINEAR_ATTENTION = Workload(
     "linear_attention",
-    lambda z: (
-        _w("q", z["h"], z["l"], z["d"], over=z["d"]),
-        _w("k", z["h"], z["l"], z["d"], over=z["d"]),
-        _a("v", z["h"], z["l"], z["d"]),
-    ),
-    lambda z: (_a("y", z["h"], z["l"], z["d"]),),
+    _of(_w("q", "h l d"), _w("k", "h l d"), _a("v", "h l d")),
+    _of(_a("y", "h l d")),
     # By chunks of 128: half of each chunk's own scores, their product with the values, states, and their use.
     lambda z: z["h"] * z["l"] * z["d"] * (2.0 * 128 + 4.0 * z["d"]),
     {"h": 2, "l": 384, "d": 32},
 )
-
 MATMUL_ATTENTION = Workload(
     "matmul_attention",
-    lambda z: (_a("q", z["b"], z["q"], z["d"]), _a("k", z["b"], z["d"], z["s"]), _a("v", z["b"], z["s"], z["d"])),
-    lambda z: (_a("y", z["b"], z["q"], z["d"]),),
-    lambda z: 4.0 * z["b"] * z["q"] * z["s"] * z["d"],
+    _of(_a("q", "b q d"), _a("k", "b d s"), _a("v", "b s d")),
+    _of(_a("y", "b q d")),
+    _ops(4, "b q s d"),
     {"b": 2, "q": 72, "s": 520, "d": 64},
 )
-
-QK_NORM_MATMUL_ATTENTION = Workload(
-    "qk_norm_matmul_attention",
-    MATMUL_ATTENTION.arguments,
-    MATMUL_ATTENTION.outputs,
-    MATMUL_ATTENTION.flops,
-    MATMUL_ATTENTION.reduced,
-)
-
-NORM_MATMUL = Workload(
-    "norm_matmul",
-    lambda z: (_a("x", z["m"], z["k"]), _w("w", z["k"], z["n"], over=z["k"])),
-    lambda z: (_a("y", z["m"], z["n"]),),
-    lambda z: 2.0 * z["m"] * z["k"] * z["n"],
-    {"m": 5, "k": 1032, "n": 776},
-)
-
-
-def _gated(z: Sizes) -> tuple[Argument, ...]:
-    return (
-        _a("x", z["m"], z["k"]),
-        _w("gate", z["k"], z["n"], over=z["k"]),
-        _w("up", z["k"], z["n"], over=z["k"]),
-    )
-
-
-NORM_GATED_MATMUL = Workload(
-    "norm_gated_matmul",
-    _gated,
-    lambda z: (_a("y", z["m"], z["n"]),),
-    lambda z: 4.0 * z["m"] * z["k"] * z["n"],
-    {"m": 5, "k": 1032, "n": 776},
-)
-
+QK_NORM_MATMUL_ATTENTION = replace(MATMUL_ATTENTION, name="qk_norm_matmul_attention")
+NORM_MATMUL = Workload("norm_matmul", _of(_a("x", "m k"), _w("w", "k n", "k")), _Y, _ops(2, "m k n"), _ROWS)
 GATED_MATMUL = Workload(
-    "gated_matmul", _gated, NORM_GATED_MATMUL.outputs, NORM_GATED_MATMUL.flops, NORM_GATED_MATMUL.reduced
+    "gated_matmul", _of(_a("x", "m k"), _w("gate", "k n", "k"), _w("up", "k n", "k")), _Y, _ops(4, "m k n"), _ROWS
 )
-
+NORM_GATED_MATMUL = replace(GATED_MATMUL, name="norm_gated_matmul")
 LORA_MATMUL = Workload(
     "lora_matmul",
-    lambda z: (
-        _a("x", z["m"], z["k"]),
-        _w("w", z["k"], z["n"], over=z["k"]),
-        _w("a", z["k"], z["r"], over=z["k"]),
-        _w("b", z["r"], z["n"], over=z["r"]),
-    ),
+    _of(_a("x", "m k"), _w("w", "k n", "k"), _w("a", "k r", "k"), _w("b", "r n", "r")),
     LORA.outputs,
     LORA.flops,
     LORA.reduced,
 )
-
-
-def _heads(z: Sizes) -> tuple[Argument, ...]:
-    return _gqa({**z, "kv": z["h"]})
-
-
 ATTENTION = Workload(
     "attention",
-    _heads,
-    GQA_DECODE.outputs,
-    GQA_DECODE.flops,
+    _of(_a("q", "b h q d"), _a("k", "b h s d"), _a("v", "b h s d")),
+    _HEADS,
+    _SCORES,
     {"b": 2, "h": 3, "q": 72, "s": 520, "d": 128},
     _SDPA,
 )
-
-QK_NORM_ATTENTION = Workload("qk_norm_attention", _heads, ATTENTION.outputs, ATTENTION.flops, ATTENTION.reduced)
+QK_NORM_ATTENTION = replace(ATTENTION, name="qk_norm_attention", baselines=())
 
 
 def _suite() -> list[Case]:
