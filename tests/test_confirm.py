@@ -37,7 +37,7 @@ from prism.instantiate.measure import KERNEL, Bench, Contender, Timed, summarise
 from prism.instantiate.rounds import BLOCK, HEATS, LONGER, Prepared, contest
 from prism.instantiate.study import Failure
 from prism.platforms.contenders import Contenders, why_not_compiled
-from prism.platforms.cpu_worker import hopeless, made_in
+from prism.platforms.cpu_worker import hopeless, made_in, trial
 from prism.process.child import run_tool
 from prism.process.deadline import NEVER, Deadline
 from prism.process.worker import Ending, Reply
@@ -141,6 +141,25 @@ def test_what_is_compiled_for_all_threads_and_has_no_chance_is_not_compiled_for_
     assert not hopeless(3, specs, {0: 1.0, 1: 1.5}), "the other did not run"
     assert not hopeless(1, specs, {0: 1.9, 2: 0.1}), "what costs nothing to make is timed"
     assert hopeless(1, specs, {0: 2.1, 2: 0.1}), "but for calls that never end"
+
+
+def test_a_trial_that_is_far_from_the_best_is_called_no_more() -> None:
+    def calls(seconds: float, beat_s: float) -> tuple[int, int]:
+        clock = Clock()
+        made: list[int] = []
+
+        def counted(n: int) -> float:
+            made.append(n)
+            return 1.0
+
+        one = clock.contender(seconds, counted)
+        before = len(made)
+        (samples,) = trial([one], 10, beat_s)
+        return len(samples), len(made) - before
+
+    assert calls(0.1, 0.05) == (1, 0)
+    assert calls(0.1, 0.09) == (10, 11), "one that warms it up, and no more"
+    assert calls(0.1, 1.0)[0] == calls(1e-3, 1.0)[0] == 10
 
 
 def test_what_takes_seconds_is_not_called_again_to_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:

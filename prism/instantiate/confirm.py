@@ -42,6 +42,7 @@ from prism.instantiate.proposals import Point
 from prism.instantiate.rounds import (
     EQUAL_S,
     INCREDIBLE,
+    LEADING,
     LONGER,
     NEAR,
     NEAR_QUIET,
@@ -372,8 +373,6 @@ def _why_not(program: Program, target: str) -> str:
 
 LEADERS = 8
 """Trials that are timed again, at most."""
-LEADERS_WITHIN = 1.5
-"""How many times the least time a trial may have taken to be timed again."""
 REPEATS = 12
 """Samples of each."""
 
@@ -440,5 +439,5 @@ def _leaders(trials: Sequence[Trial]) -> list[Trial]:
         (t for t in trials if t.outcome.seconds is not None),
         key=lambda t: (t.outcome.seconds, t.point.candidate, t.point.config.key()),
     )
-    limit = LEADERS_WITHIN * (timed[0].outcome.seconds or 0.0) if timed else 0.0
+    limit = LEADING * (timed[0].outcome.seconds or 0.0) if timed else 0.0
     return [t for t in timed if (t.outcome.seconds or 0.0) <= limit][:LEADERS]

@@ -60,7 +60,7 @@ hundreds of ordinary numbers overflow, and of what is not finite nothing can be 
 FAR_OFF = 0.05
 """By how much a baseline may be off, relative to an output's root mean square: beyond, it computes something else."""
 KERNEL, BASELINE = "kernel", "baseline"
-PROTOCOL = 6
+PROTOCOL = 7
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
 
@@ -428,16 +428,20 @@ class Bench(Arena):
     def _path(self, name: str) -> Path:
         return Path(self._folder.name) / name
 
-    def time(self, contenders: Sequence[Contender], repeats: int) -> list[Timed]:
+    def time(self, contenders: Sequence[Contender], repeats: int, beat_s: float = math.inf) -> list[Timed]:
         """Time contenders interleaved; a time is given only to results that pass the numeric gate.
 
         A request that loses its child is tried again contender by contender, so that one bad kernel costs one trial.
+        One contender alone is timed shortly where it is far from the time `beat_s`, seconds.
         """
         self._ready()
         limit = TIMING_LIMIT_S * len(contenders)
         if not self.device.is_gpu:
             limit += BASELINE_CALLS * self._eager_s * sum(c.module is None for c in contenders)
-        reply = self._worker.ask(self._request(contenders, repeats), limit)
+        request = self._request(contenders, repeats)
+        if beat_s < math.inf:
+            request["beat_s"] = beat_s
+        reply = self._worker.ask(request, limit)
         if reply.ending is Ending.ANSWERED and not reply.answer.get("error"):
             return self._checked(contenders, reply.answer["contenders"])
         if len(contenders) > 1:
@@ -641,6 +645,7 @@ class Measuring(Closing):
         self.bench = bench
         self._shared = shared
         self._store = store or Store()
+        self._least_s = math.inf
         self.compiler = compiler
 
     @property
@@ -662,8 +667,9 @@ class Measuring(Closing):
                 yield Outcome(None, Failure.SHARED, over, outcome.resources)
                 continue
             contender = Contender(candidate.key, candidate.module, candidate.sgraph, config)
-            (timed,) = self.bench.time([contender], REPEATS)
+            (timed,) = self.bench.time([contender], REPEATS, self._least_s)
             seconds = None if timed.measurement is None else self.rank(timed.measurement)
+            self._least_s = min(self._least_s, seconds or math.inf)
             yield Outcome(seconds, timed.failure, timed.detail, outcome.resources)
 
     def remembered(self, points: Sequence[tuple[Candidate, Config]]) -> list[Outcome]:

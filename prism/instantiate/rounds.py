@@ -144,6 +144,8 @@ ENDLESS_S = 2.0
 LASTING = 5
 """Samples of a turn on several threads where cores are taken: these stall for some tenths of a second, and then not."""
 SCHEDULED = Path("/proc/thread-self/schedstat")
+LEADING = 1.5
+"""How many times the least time of a study's trials one may have taken to be timed again."""
 HEATS = 4
 """Rounds that all contenders run; those that are near the best of their side run the others."""
 NEAR, NEAR_QUIET = 2.0, 1.3

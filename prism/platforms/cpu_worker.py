@@ -13,6 +13,7 @@ in the caches is therefore found there; what does not comes from memory.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ from prism.backends.cpu.support import PRODUCTS_FOLDER
 from prism.backends.interleave import interleave
 from prism.backends.tensors import Framed, save
 from prism.instantiate.machine_load import Watch, load_now, plain
-from prism.instantiate.rounds import ENDLESS_S, HOPELESS, LASTING, WARM_S, Prepared, Queue, contest, rounds
+from prism.instantiate.rounds import ENDLESS_S, HOPELESS, LASTING, LEADING, WARM_S, Prepared, Queue, contest, rounds
 from prism.process.serve import Answer, Request, one_line, serve
 from prism.sgraph.config import Config
 
@@ -156,7 +157,7 @@ def time_contenders(request: Request) -> Answer:
     watch = Watch()
     with torch.inference_mode():
         if limit_s is None:
-            taken = interleave([p.sample for p in able], rounds(able, int(request["repeats"]), ROUNDS_S))
+            taken = trial(able, int(request["repeats"]), float(request.get("beat_s", math.inf)))
         else:
             sides = [str(s["side"]) for s, p in zip(specs, prepared, strict=True) if p is not None]
             code = [json.dumps({**s, "threads": 0}) for s, p in zip(specs, prepared, strict=True) if p is not None]
@@ -172,6 +173,24 @@ def time_contenders(request: Request) -> Answer:
             answer["calls"] = p.calls
     save(results, request["results"])
     return {"contenders": answers, "load": plain(load)}
+
+
+def trial(contenders: Sequence[Prepared], repeats: int, beat_s: float) -> list[list[float]]:
+    """Seconds of a study's trial, by contender: of one alone whose calls are long, samples that follow each other.
+
+    Args:
+        contenders: those that run.
+        repeats: samples that are wanted.
+        beat_s: the least time of the study so far, seconds; one that is far from it is not timed further.
+    """
+    count = rounds(contenders, repeats, ROUNDS_S)
+    if len(contenders) == 1:
+        (one,) = contenders
+        if one.call_s > LEADING * beat_s:
+            return [[one.call_s]]
+        if one.call_s > WARM_S:  # what warms it up would take as long again
+            return [one.turn(count)]
+    return interleave([p.sample for p in contenders], count)
 
 
 def _poison(outputs: Sequence[Any]) -> None:
