@@ -158,8 +158,9 @@ def test_a_trial_that_is_far_from_the_best_is_called_no_more() -> None:
         return len(samples), len(made) - before
 
     assert calls(0.1, 0.05) == (1, 0)
-    assert calls(0.1, 0.09) == (10, 11), "one that warms it up, and no more"
-    assert calls(0.1, 1.0)[0] == calls(1e-3, 1.0)[0] == 10
+    assert calls(0.02, 0.018) == (10, 11), "one that warms it up, and no more"
+    assert calls(1e-3, 1.0)[0] == 10
+    assert calls(0.2, 1.0)[0] == 3
 
 
 def test_what_takes_seconds_is_not_called_again_to_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,9 @@ from prism.process.serve import Answer, Request, one_line, serve
 from prism.sgraph.config import Config
 
 ROUNDS_S = 4.0
-"""Rounds of a study's trial should take no longer than this, seconds."""
+"""Rounds of leaders of a study that meet should take no longer than this, seconds,"""
+TRIAL_S = 1.0
+"""and the samples of a trial, of which leaders are what is wanted."""
 SPIN_S = 4e-2
 """How long to wait after onnxruntime's turn, seconds: its threads spin for longer than OpenMP's."""
 CONTEST_WARM_S = 1e-2
@@ -183,7 +185,7 @@ def trial(contenders: Sequence[Prepared], repeats: int, beat_s: float) -> list[l
         repeats: samples that are wanted.
         beat_s: the least time of the study so far, seconds; one that is far from it is not timed further.
     """
-    count = rounds(contenders, repeats, ROUNDS_S)
+    count = rounds(contenders, repeats, ROUNDS_S if len(contenders) > 1 else TRIAL_S)
     if len(contenders) == 1:
         (one,) = contenders
         if one.call_s > LEADING * beat_s:
