@@ -53,9 +53,9 @@ ESTIMATED_BASELINE = "operator by operator"
 """What estimates are compared with."""
 CONFIRMED = 3
 """Finalists that meet the baseline on a device that is here."""
-CLOSE = 1.25
-"""How many times the time of the fastest a finalist may have taken to meet the baseline: by so much those that met in
-interleaved rounds may change places in others."""
+CLOSE, CLOSE_QUIET = 1.25, 1.1
+"""How many times the time of the fastest a finalist may have taken to meet the baseline, by so much those that met in
+interleaved rounds may change places in others: where cores are taken, and elsewhere."""
 ALTERNATIVES = 64
 """Configurations that the numeric gate is offered to be quick under."""
 SHOWN = 4
@@ -215,7 +215,9 @@ def _choose(request: Request, chosen: list[Finalist], tools: Tools, bench: Bench
         begin_contest(request, bench, tools)
         # A region meets no baseline by itself: the fastest of those that met each other is taken.
         wanted = CONFIRMED if bench is not None and request.baselines and not tools.time.finite else 1
-        right = right_of(request, chosen, tuned, tools, wanted, SHORT_CASES if tools.time.finite else None)
+        quiet = bench is not None and bench.load is not None and not bench.load.crowded
+        limit = SHORT_CASES if tools.time.finite else None
+        right = right_of(request, chosen, tuned, tools, wanted, limit, CLOSE_QUIET if quiet else CLOSE)
         detail.append(f"{right[0][1].cases} cases")
     right = beside(chosen, right, platform.timed)
     best, checked = right[0]
@@ -288,10 +290,11 @@ def right_of(
     tools: Tools,
     wanted: int,
     limit: int | None = None,
+    close_by: float = CLOSE,
 ) -> list[tuple[Best, CheckSummary]]:
     """The fastest of the finalists that pass the numeric gate, at most `wanted`: one, and others that are close to it.
 
-    `limit` as for `check_module`.
+    `limit` as for `check_module`; what takes no more than `close_by` times as long as the fastest is close.
 
     Raises:
         VerificationError: none passes, and one computes something else than its sGraph.
@@ -305,7 +308,7 @@ def right_of(
     tools.runner.forget()
     drawn = Drawn(request.program)
     waiting = [*tuned.ranking]
-    close = [b for b in waiting if b.seconds <= CLOSE * waiting[0].seconds]
+    close = [b for b in waiting if b.seconds <= close_by * waiting[0].seconds]
     for best in close[:wanted]:
         c = chosen[best.candidate].candidate
         offered = c.points[:ALTERNATIVES]

@@ -192,6 +192,8 @@ class Arena(ABC):
         self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prism-arena")
         self._begun: Future[None] | None = None
         self._closing = False
+        self.load: Load | None = None
+        """How busy the machine was when kernels were last timed; None where nobody told."""
 
     @property
     @abstractmethod
@@ -443,6 +445,7 @@ class Bench(Arena):
             request["beat_s"] = beat_s
         reply = self._worker.ask(request, limit)
         if reply.ending is Ending.ANSWERED and not reply.answer.get("error"):
+            self.load = from_plain(found) if (found := reply.answer.get("load")) else None
             return self._checked(contenders, reply.answer["contenders"])
         if len(contenders) > 1:
             return [t for c in contenders for t in self.time([c], repeats)]
