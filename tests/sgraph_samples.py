@@ -12,6 +12,7 @@ from prism.program.extents import Extent, evaluate, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.sgraph.nodes import (
+    SO_FAR,
     Accumulate,
     Contract,
     Gather,
@@ -23,6 +24,7 @@ from prism.sgraph.nodes import (
     Place,
     Pointwise,
     Position,
+    Recurrence,
     Scan,
     SGraph,
     Split,
@@ -834,14 +836,14 @@ def running_state(dtype: DType = F32, n: Extent = 5, c: int = 24, d: int = 16) -
     return Sample(sgraph, reference, ({},), ({"T_e": 16},))
 
 
-def _recurrence(growth: np.ndarray, added: np.ndarray, before: bool = False) -> np.ndarray:
-    """By place of the first axis, the state times exp(growth), plus what is added; or the state as it was before."""
+def _recurrence(factor: np.ndarray, added: np.ndarray, before: bool = False, way: slice = slice(None)) -> np.ndarray:
+    """By place of the first axis, the state times a factor, plus what is added; or the state as it was before."""
     state, found = np.zeros_like(added[0]), []
-    for n, new in enumerate(added):
-        after = (np.exp(growth[n]) * state if n else 0.0) + new
+    for n, (new, by) in enumerate(zip(added[way], factor[way], strict=True)):
+        after = (by * state if n else 0.0) + new
         found.append(state if before else after)
         state = after
-    return np.stack(found)
+    return np.stack(found[way])
 
 
 def decaying_state(dtype: DType = F32, n: Extent = 5, c: int = 24, d: int = 16, before: bool = False) -> Sample:
@@ -855,7 +857,7 @@ def decaying_state(dtype: DType = F32, n: Extent = 5, c: int = 24, d: int = 16, 
     assert isinstance(loop, Loop)
     chunk = loop.axis
     decay = (Load("a1", "a", at(chunk)), op("size", "abs", "a1"), op("g", "neg", "size"))
-    scan = Scan("state", chunk, "kv", "g", before)
+    scan = Scan("state", chunk, "kv", "g", how=Recurrence(before=before))
     inner = (*decay, *(scan if isinstance(s, Scan) else s for s in loop.body))
     name = "state_before" if before else "decaying_state"
     sgraph = replace(
@@ -866,7 +868,7 @@ def decaying_state(dtype: DType = F32, n: Extent = 5, c: int = 24, d: int = 16, 
     )
 
     def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, a: np.ndarray) -> tuple[np.ndarray]:
-        return (q @ _recurrence(-np.abs(a), k.transpose(0, 2, 1) @ v, before),)
+        return (q @ _recurrence(np.exp(-np.abs(a)), k.transpose(0, 2, 1) @ v, before),)
 
     return replace(sample, sgraph=sgraph, reference=reference)
 
@@ -881,30 +883,65 @@ def one_by_one(dtype: DType = F32) -> Sample:
     return decays(dtype, tile=1)
 
 
-def decays(dtype: DType = F32, whole: bool = False, tile: int = 0) -> Sample:
-    """y[m, k] = exp(-|a[m, k]|) * y[m, k-1] + x[m, k], by tiles of the axis, by its elements or in one tile"""
+def decays(
+    dtype: DType = F32,
+    whole: bool = False,
+    tile: int = 0,
+    how: Recurrence = SO_FAR,
+    growth: str | float = "g",
+) -> Sample:
+    """y[m, k] = exp(-|a[m, k]|) * y[m, k-1] + x[m, k], by tiles of the axis, by its elements or in one tile
+
+    Or as `how` has it: y = -|a[m, k]| * y[m, k + 1] + x[m, k], for instance.
+    """
     m, k = Axis("m", 20), Axis("k", sym("K"))
     body: tuple[Stmt, ...] = (
         Load("x1", "x", at(m, k)),
         Load("a1", "a", at(m, k)),
         op("size", "abs", "a1"),
         op("g", "neg", "size"),
-        Scan("sums", k, "x1", "g"),
+        Scan("sums", k, "x1", growth, how),
         Store("y", at(m, k), "sums"),
     )
     role = Whole() if whole else LoopRole(tile or sym("T_k"))
     kernel = Kernel("decay_kernel", ((m, Grid(sym("T_m"))), (k, role)), body if whole else (Loop(k, body),))
     shape = (20, sym("K"))
     inputs = (Tensor("x", shape, dtype), Tensor("a", shape, dtype))
-    sgraph = SGraph(
-        f"decays_{tile or ('whole' if whole else 'tiled')}", inputs, (), (Tensor("y", shape, dtype),), (kernel,)
-    )
+    name = f"decays_{tile or ('whole' if whole else 'tiled')}_{how}".replace(" ", "_")
+    sgraph = SGraph(name, inputs, (), (Tensor("y", shape, dtype),), (kernel,))
     tiles = ({"T_m": 8, "T_k": 16}, {"T_m": 16, "T_k": 32}) if not (whole or tile) else ({"T_m": 8},)
 
     def reference(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray]:
-        return (_recurrence(-np.abs(a.T), x.T).T,)
+        by = -np.abs(a.T) if isinstance(growth, str) else np.full_like(a.T, growth)
+        way = slice(None, None, -1 if how.back else 1)
+        return (_recurrence(by if how.factors else np.exp(by), x.T, how.before, way).T,)
 
     return Sample(sgraph, reference, ({"K": 37}, {"K": 64}, {"K": 5}), tiles)
+
+
+def gates_from_the_end(dtype: DType = F32) -> Sample:
+    """y[m, k] = -|a[m, k]| * y[m, k + 1] + x[m, k]"""
+    return decays(dtype, how=Recurrence(back=True, factors=True))
+
+
+def whole_gates_from_the_end(dtype: DType = F32) -> Sample:
+    """The same in one tile."""
+    return decays(dtype, whole=True, how=Recurrence(back=True, factors=True))
+
+
+def decays_from_the_end(dtype: DType = F32) -> Sample:
+    """y[m, k] = exp(-|a[m, k]|) * y[m, k + 1] + x[m, k]"""
+    return decays(dtype, how=Recurrence(back=True))
+
+
+def averages(dtype: DType = F32) -> Sample:
+    """y[m, k] = 0.5 * y[m, k - 1] + x[m, k]"""
+    return decays(dtype, how=Recurrence(factors=True), growth=0.5)
+
+
+def gates_one_by_one(dtype: DType = F32) -> Sample:
+    """What is left by what comes later, -|a[m, k + 1]| times what that is left plus x[m, k + 1], by elements"""
+    return decays(dtype, tile=1, how=Recurrence(before=True, back=True, factors=True))
 
 
 def whole_decays(dtype: DType = F32) -> Sample:
@@ -917,7 +954,7 @@ def sums_before(dtype: DType = F32) -> Sample:
     sample = prefix_sums(dtype)
 
     def changed(s: Stmt) -> Stmt:
-        return replace(s, before=True) if isinstance(s, Scan) else s
+        return replace(s, how=Recurrence(before=True)) if isinstance(s, Scan) else s
 
     kernel = sample.sgraph.kernels[0]
     loop = kernel.body[0]
@@ -945,6 +982,50 @@ def prefix_sums(dtype: DType = F32, whole: bool = False) -> Sample:
     sgraph = SGraph("prefix_sums", (Tensor("x", shape, dtype),), (), (Tensor("y", shape, dtype),), (kernel,))
     tiles = ({"T_m": 8},) if whole else ({"T_m": 8, "T_k": 16}, {"T_m": 16, "T_k": 32})
     return Sample(sgraph, lambda x: (np.cumsum(np.exp(x), axis=1),), ({"K": 37}, {"K": 64}, {"K": 5}), tiles)
+
+
+def running_kinds(dtype: DType = F32, whole: bool = False, back: bool = False) -> Sample:
+    """Of exp(x[m, k] / 16), the product before each place, less the largest and the least up to it, or from it on"""
+    m, k = Axis("m", 20), Axis("k", sym("K"))
+    body: tuple[Stmt, ...] = (
+        Load("x1", "x", at(m, k)),
+        op("small", "mul", "x1", 0.0625),
+        op("p", "exp", "small"),
+        Scan("product", k, "p", None, Recurrence(ReduceKind.PROD, before=True, back=back)),
+        Scan("so_far", k, "p", None, Recurrence(ReduceKind.PROD, back=back)),
+        Scan("most", k, "p", None, Recurrence(ReduceKind.MAX, back=back)),
+        Scan("least", k, "p", None, Recurrence(ReduceKind.MIN, back=back)),
+        op("half", "mul", "so_far", 0.5),
+        op("both", "add", "product", "half"),
+        op("range", "add", "most", "least"),
+        op("sum", "add", "both", "range"),
+        Store("y", at(m, k), "sum"),
+    )
+    role = Whole() if whole else LoopRole(sym("T_k"))
+    kernel = Kernel("kinds_kernel", ((m, Grid(sym("T_m"))), (k, role)), body if whole else (Loop(k, body),))
+    shape = (20, sym("K"))
+    name = f"kinds{'_whole' * whole}{'_back' * back}"
+    sgraph = SGraph(name, (Tensor("x", shape, dtype),), (), (Tensor("y", shape, dtype),), (kernel,))
+    tiles = ({"T_m": 8},) if whole else ({"T_m": 8, "T_k": 16}, {"T_m": 16, "T_k": 32})
+
+    def reference(x: np.ndarray) -> tuple[np.ndarray]:
+        p = np.exp((x[:, ::-1] if back else x) / 16)
+        product = np.cumprod(p, axis=1)
+        before = np.concatenate((np.ones_like(p[:, :1]), product[:, :-1]), axis=1)
+        found = before + product / 2 + np.maximum.accumulate(p, axis=1) + np.minimum.accumulate(p, axis=1)
+        return (found[:, ::-1] if back else found,)
+
+    return Sample(sgraph, reference, ({"K": 37}, {"K": 64}, {"K": 5}), tiles)
+
+
+def whole_kinds_from_the_end(dtype: DType = F32) -> Sample:
+    """The same in one tile, from the last place on."""
+    return running_kinds(dtype, whole=True, back=True)
+
+
+def kinds_from_the_end(dtype: DType = F32) -> Sample:
+    """The same by tiles, from the last place on."""
+    return running_kinds(dtype, back=True)
 
 
 def whole_prefix_sums(dtype: DType = F32) -> Sample:
@@ -1038,6 +1119,7 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     decaying_state,
     state_before,
     one_by_one,
+    gates_one_by_one,
     lookups,
     lookups_in_any_table,
 )
@@ -1048,5 +1130,12 @@ TILED_SCANS: tuple[Callable[[DType], Sample], ...] = (
     decays,
     whole_decays,
     sums_before,
+    gates_from_the_end,
+    whole_gates_from_the_end,
+    decays_from_the_end,
+    averages,
+    running_kinds,
+    kinds_from_the_end,
+    whole_kinds_from_the_end,
 )
 """What sums up along a dimension of a tile: backends need not do that, see `TileBounds.scans`."""

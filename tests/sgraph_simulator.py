@@ -224,21 +224,23 @@ class _Run:
                     place = tuple(self.index(i, axes) for i in index)
                     value = self.operand(src, axes) if moment is None else self.moment(src, moment, axes)
                     self.memory[tensor][place] = value
-                case Scan(dst, axis, src, growth, before):
+                case Scan(dst, axis, src, growth, how):
                     scanned = self.values[src]
                     along = scanned.axes.index(axis)
                     shape = scanned.data.shape
-                    grown = np.exp(0.0 if growth is None else self.operand(growth, scanned.axes))
-                    factors = np.moveaxis(np.broadcast_to(grown, shape), along, 0)
+                    grown = self.operand(0.0 if growth is None else growth, scanned.axes)
+                    factors = np.moveaxis(np.broadcast_to(grown if how.factors else np.exp(grown), shape), along, 0)
                     values = np.moveaxis(scanned.data, along, 0)
                     sums: list[Any] = []
                     last: Any = self.scanned.get(dst) if axis in self.chunk else None
-                    for value, factor in zip(values, factors, strict=True):
-                        new = value if last is None else factor * last + value
-                        sums.append(new if not before else np.zeros_like(new) if last is None else last)
+                    combine = COMBINE[how.kind]
+                    for value, factor in list(zip(values, factors, strict=True))[:: -1 if how.back else 1]:
+                        new = value if last is None else combine(last if growth is None else factor * last, value)
+                        nothing = np.full_like(new, how.kind.identity)
+                        sums.append(new if not how.before else nothing if last is None else last)
                         last = new
                     self.scanned[dst] = last
-                    self.values[dst] = Tile(scanned.axes, np.stack(sums, along))
+                    self.values[dst] = Tile(scanned.axes, np.stack(sums[:: -1 if how.back else 1], along))
                 case Accumulate():
                     raise AssertionError("outside a loop")
 
@@ -311,7 +313,8 @@ class _Run:
                 np.full([len(self.at[x]) for x in axes], a.kind.identity if isinstance(a.kind, ReduceKind) else 0.0),
             )
         counts = self.visits.setdefault(axis.name, [0, 0])
-        for start in self.chunk[axis]:
+        back = any(isinstance(s, Scan) and s.how.back for s in inner)
+        for start in reversed(self.chunk[axis]) if back else self.chunk[axis]:
             size = self.chunk[axis].step
             self.at[axis] = np.arange(start, min(start + size, self.chunk[axis].stop))
             counts[1] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sgraph_simulator import COMBINE
 
 from prism.api import trace
 from prism.backends.eager import eager
@@ -13,9 +14,11 @@ from prism.cost.model import baseline_estimate
 from prism.program.build import add, const, mul, op, position, read, reduce, sub
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Position
-from prism.program.prefix import PrefixSum, prefix_sum, recurrence, stepwise
+from prism.program.nodes import Definition, DType, Expr, Position, Program, Reduce, ReduceKind, Tensor, walk
+from prism.program.prefix import Carried, carried, recurrence, running, stepwise
+from prism.program.transform import substitute
 
+SUM, F32 = ReduceKind.SUM, DType.FLOAT32
 i, n, m, other = Axis("i", 4), Axis("n", 6), Axis("m", 6), Axis("o", 5)
 UP_TO = op("le", position(m), position(n))
 
@@ -25,12 +28,43 @@ def masked(term: Expr, mask: Expr = UP_TO, otherwise: float = 0.0) -> Expr:
 
 
 def test_a_sum_of_what_stands_up_to_a_place_is_a_prefix_sum() -> None:
-    assert prefix_sum(masked(mul(read("x", i, m), read("g", m)))) == PrefixSum(n, mul(read("x", i, n), read("g", n)))
+    assert carried(masked(mul(read("x", i, m), read("g", m)))) == Carried(n, mul(read("x", i, n), read("g", n)))
+
+
+KINDS = [Carried(n, read("x", i, n), kind, None, back) for kind in ReduceKind for back in (False, True)]
+FACTORS = [
+    Carried(n, read("x", i, n), SUM, f, b) for f in (read("g", n), const(0.5), read("g", i)) for b in (False, True)
+]
+
+
+@pytest.mark.parametrize("c", [*KINDS, *FACTORS], ids=str)
+def test_what_is_carried_is_what_its_reduction_is_at_every_place(c: Carried) -> None:
+    made = running(c.kind, read("x", i, m), m, n, back=c.back, factor=c.factor)
+    assert carried(made) == c
+    step = recurrence(made)
+    assert step is not None
+    assert not any(isinstance(e, Reduce) for e in walk(step))
+    rng = np.random.default_rng(2)
+    x, g = rng.normal(size=(4, 6)), rng.normal(size=6)
+    inputs = (Tensor("x", (4, 6), F32), Tensor("g", (6,), F32))
+    p = Program("p", inputs, (Definition("o", (i, n), made, F32),), ("o",), {})
+    by = np.ones((4, 6)) if c.factor is None else np.full((4, 6), 0.5) if c.factor == const(0.5) else g[None, :] + 0 * x
+    by = g[:4, None] + 0 * x if c.factor == read("g", i) else by
+    wanted, state = np.empty((4, 6)), None
+    for place in reversed(range(6)) if c.back else range(6):
+        state = x[:, place] if state is None else COMBINE[c.kind](by[:, place] * state, x[:, place])
+        wanted[:, place] = state
+    np.testing.assert_allclose(evaluate(p, {"x": x, "g": g})["o"], wanted, rtol=1e-12)
+    # As it is written, place by place.
+    whole = [substitute(made, {n: Index.const(k)}) for k in range(6)]
+    ones = tuple(Definition(f"o{k}", (i,), e, F32) for k, e in enumerate(whole))
+    apart = evaluate(Program("p", inputs, ones, tuple(d.name for d in ones), {}), {"x": x, "g": g})
+    np.testing.assert_allclose(np.stack([apart[f"o{k}"] for k in range(6)], 1), wanted, rtol=1e-12)
 
 
 NOT: dict[str, Expr] = {
     "a maximum": reduce("max", m, op("where", UP_TO, read("x", m), const(0.0))),
-    "another mask": masked(read("x", m), op("le", position(n), position(m))),
+    "another mask": masked(read("x", m), op("le", position(Index.axis(n) + 1), position(m))),
     "something behind it": masked(read("x", m), otherwise=1.0),
     "a term of both places": masked(mul(read("x", m), read("y", n))),
     "a term of neither": masked(read("x", i)),
@@ -42,7 +76,7 @@ NOT: dict[str, Expr] = {
 
 @pytest.mark.parametrize("what", NOT)
 def test_what_only_looks_like_one_is_none(what: str) -> None:
-    assert prefix_sum(NOT[what]) is None
+    assert carried(NOT[what]) is None
     assert recurrence(NOT[what]) is None
     assert stepwise(NOT[what]) == NOT[what]
 
@@ -63,8 +97,7 @@ CARRIED: dict[str, tuple[Expr, Expr]] = {
 @pytest.mark.parametrize("what", CARRIED)
 def test_what_goes_from_place_to_place_takes_one_step(what: str) -> None:
     given, term = CARRIED[what]
-    assert prefix_sum(given) is None
-    assert recurrence(given) == PrefixSum(n, term)
+    assert recurrence(given) == op("add", term, const(0.0))
     assert stepwise(given) == op("add", term, const(0.0))
 
 

@@ -14,7 +14,8 @@ import prism
 from prism.frontend.torch.reader import trace
 from prism.program import spec
 from prism.program.evaluate import evaluate
-from prism.program.nodes import Program, Read, Steps
+from prism.program.nodes import Program, Read, Steps, walk
+from prism.program.prefix import carried
 from prism.program.recurrences import direct, looped
 from prism.program.rolled import rolled
 
@@ -176,15 +177,6 @@ def fewer(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     return layer(x[:3], w, u)
 
 
-def pointwise(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    h, found = x[0], []
-    for t in range(x.shape[0]):
-        gate = torch.sigmoid(x[t] @ w)
-        h = gate * h + (1 - gate) * x[t]
-        found.append(h)
-    return torch.stack(found)
-
-
 def numbered(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     h, found = torch.zeros(4, 8), []
     for t in range(x.shape[0]):
@@ -203,7 +195,6 @@ def own_weights(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tens
     ("make", "shapes"),
     [
         (fewer, [X, W, W]),
-        (pointwise, [X, W]),
         (numbered, [X, W, W]),
         (own_weights, [H, W, W, W, W]),
         (lambda x: torch.stack([torch.softmax(r, -1) for r in x]), [X]),
@@ -253,3 +244,120 @@ def test_long_sequences_are_read_and_stay_small() -> None:
     assert program.conformance.draws
     again = prism.trace(layer, tensors, check=False)
     assert str(again) == str(program)
+
+
+# What is pointwise and linear in what it carries is there at every place at once.
+
+STEPS, ROWS = 7, (7, 5)
+
+
+def advantages(r: torch.Tensor, v: torch.Tensor, done: torch.Tensor, last: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    carried, after, found = torch.zeros_like(last), last, []
+    for t in reversed(range(STEPS)):
+        live = 1 - done[t]
+        carried = r[t] + 0.99 * after * live - v[t] + 0.9 * live * carried
+        found.insert(0, carried)
+        after = v[t]
+    made = torch.stack(found)
+    return made, made + v
+
+
+def average(x: torch.Tensor) -> torch.Tensor:
+    h, found = x[0], []
+    for t in range(STEPS):
+        h = 0.9 * h + 0.1 * x[t]
+        found.append(h)
+    return torch.stack(found, 1)
+
+
+def last_average(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for t in range(STEPS):
+        w = w.lerp(x[t], 0.25)
+    return w
+
+
+def returns(r: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    h, found = torch.zeros_like(r[0]), []
+    for t in reversed(range(STEPS)):
+        h = torch.where(r[t] > 0.5, r[t] + g * h, r[t] - h)
+        found.append(h)
+    return torch.stack(found[::-1])
+
+
+def largest(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    found = []
+    for t in range(STEPS):
+        h = torch.maximum(h, x[t].exp())
+        found.append(h)
+    return torch.stack(found)
+
+
+def momentum(g: torch.Tensor, w: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    for t in range(STEPS):
+        m = 0.9 * m + g[t]
+        w = w - 0.1 * m
+    return w, m
+
+
+def gated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    h, found = x[0], []
+    for t in range(STEPS):
+        gate = torch.sigmoid(x[t] @ w)
+        h = gate * h + (1 - gate) * x[t]
+        found.append(h)
+    return torch.stack(found)
+
+
+def selective(x: torch.Tensor, a: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """What steps reduce of a state feeds none of them."""
+    h, found = torch.zeros(6, 4), list[torch.Tensor]()
+    for t in range(STEPS):
+        h = torch.exp(x[t, :, None] * a) * h + x[t, :, None]
+        found.append((h * c[t]).sum(-1))
+    return torch.stack(found)
+
+
+AT_ONCE: list[tuple[Make, list[tuple[int, ...]]]] = [
+    (advantages, [ROWS, ROWS, ROWS, ROWS[1:]]),
+    (average, [ROWS]),
+    (last_average, [ROWS, ROWS[1:]]),
+    (returns, [ROWS, (1,)]),
+    (largest, [ROWS, ROWS[1:]]),
+    (momentum, [ROWS, ROWS[1:], ROWS[1:]]),
+    (gated, [(7, 4, 8), (8, 8)]),
+    (selective, [(7, 6), (6, 4), (7, 4)]),
+]
+
+
+@pytest.mark.parametrize(("make", "shapes"), AT_ONCE, ids=lambda x: getattr(x, "__name__", ""))
+def test_what_is_linear_in_its_state_is_there_at_all_places_at_once(make: Make, shapes: list[tuple[int, ...]]) -> None:
+    _, p = _read(make, *shapes)
+    assert not p.loops
+    assert any(carried(e) for d in p.definitions for e in walk(d.expr))
+    # However many steps there are, so many definitions.
+    assert len([d for d in p.definitions if not d.view]) < 2 * STEPS
+    rng = np.random.default_rng(3)
+    arrays = [rng.random(s) for s in shapes]
+    wanted = make(*map(torch.from_numpy, arrays))
+    found = evaluate(p, dict(zip([t.name for t in p.inputs], arrays, strict=True)))
+    for name, want in zip(p.outputs, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        np.testing.assert_allclose(found[name], want.numpy(), rtol=1e-12)
+
+
+def coupled(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    for t in range(STEPS):
+        a, b = a + 0.1 * b, b - 0.1 * a + x[t]
+    return a + b
+
+
+def squared(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(STEPS):
+        h = h * h * 0.5 + x[t]
+    return h
+
+
+@pytest.mark.parametrize(("make", "shapes"), [(coupled, [ROWS, ROWS[1:], ROWS[1:]]), (squared, [ROWS, ROWS[1:]])])
+def test_what_is_not_linear_in_its_own_state_stays(make: Make, shapes: list[tuple[int, ...]]) -> None:
+    plain, found = _read(make, *shapes)
+    assert looped(plain) is plain
+    assert not found.loops

@@ -20,6 +20,7 @@ from sgraph_samples import (
     at,
     decaying_state,
     decays,
+    gates_one_by_one,
     one_by_one,
     op,
     prefix_sums,
@@ -62,6 +63,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Recurrence,
     Role,
     Scan,
     SGraph,
@@ -75,7 +77,7 @@ from prism.sgraph.show import key, text
 # As the front end names output axes.
 M, K, J = Axis("d20", 20), Axis("d24", 24), Axis("d24_1", 24)
 TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
-BUILDS = (running_state, decaying_state, state_before, one_by_one, *TILED_SCANS)
+BUILDS = (running_state, decaying_state, state_before, one_by_one, gates_one_by_one, *TILED_SCANS)
 CPU = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
 
 
@@ -98,13 +100,19 @@ def test_the_samples_are_legal_and_can_be_read_back(build: Callable[[DType], Sam
     g = build(F32).sgraph
     spec.check(g)
     assert sgraph_of(plain(g)) == g
-    assert "summed over" in text(g)
-    assert ("times exp" in text(g)) == any(isinstance(s, Scan) and s.growth for k in g.kernels for s in k.statements())
+    scans = [s for k in g.kernels for s in k.statements() if isinstance(s, Scan)]
+    assert all(str(s) in text(g) for s in scans)
+    assert ("times exp" in text(g)) == any(s.growth and not s.how.factors for s in scans)
 
 
 def test_a_scan_is_part_of_what_tells_sgraphs_apart() -> None:
     plain_sum = graph(LOAD, op("s", "add", "a", 0.0), STORE)
-    scans = (SCAN, replace(SCAN, before=True), replace(SCAN, growth="a"), replace(SCAN, growth="a", before=True))
+    scans = (
+        SCAN,
+        replace(SCAN, how=Recurrence(before=True)),
+        replace(SCAN, growth="a"),
+        replace(SCAN, growth="a", how=Recurrence(before=True)),
+    )
     assert len({key(plain_sum), *(key(graph(LOAD, s, STORE)) for s in scans), key(graph(LOAD, SCAN))}) == 6
 
 
@@ -116,7 +124,10 @@ BROKEN: dict[str, tuple[SGraph, str]] = {
         graph(SCAN, STORE, before=(Load("a", "x", (Index.axis(M), Index.const(0))),)),
         "which a does not have",
     ),
-    "before, with a growth, in tiles": (graph(LOAD, replace(SCAN, growth="a", before=True), STORE), "tiles of one"),
+    "before, with a growth, in tiles": (
+        graph(LOAD, replace(SCAN, growth="a", how=Recurrence(before=True)), STORE),
+        "tiles of one",
+    ),
     "with a growth of more axes": (
         graph(LOAD, Load("b", "x", (Index.const(0), Index.axis(K))), replace(SCAN, src="b", growth="a"), STORE),
         "axes that b does not have",
@@ -331,7 +342,7 @@ def test_what_grows_otherwise_is_no_scan(worker: Worker, what: str) -> None:
 
 def test_a_number_as_growth_is_the_growth_of_every_place() -> None:
     constant, element = graph(LOAD, replace(SCAN, growth=-0.25), STORE), LoopRole(1)
-    for g in (constant, graph(LOAD, replace(SCAN, growth=-0.25, before=True), STORE, role=element)):
+    for g in (constant, graph(LOAD, replace(SCAN, growth=-0.25, how=Recurrence(before=True)), STORE, role=element)):
         spec.check(g)
         assert sgraph_of(plain(g)) == g
         check_module(lower(g))

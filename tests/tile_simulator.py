@@ -201,14 +201,17 @@ class Machine:
                     self.values[dst] = self.values[value]
             case tile.Reduce(dst, kind, src, dim):
                 self.values[dst] = REDUCE[kind](self.values[src], axis=self.dims[src].index(dim))
-            case tile.Prefix(dst, src, dim, factor):
+            case tile.Prefix(dst, src, dim, kind, factor, back, before):
                 along = self.dims[src].index(dim)
-                sums = np.array(self.values[src])
-                scale = 1.0 if factor is None else np.broadcast_to(self.get(factor, self.dims[src]), sums.shape)
-                view, scales = np.moveaxis(sums, along, 0), np.moveaxis(np.broadcast_to(scale, sums.shape), along, 0)
+                found = np.array(self.values[src])
+                one = np.ones(found.shape)
+                scale = one if factor is None else np.broadcast_to(self.get(factor, self.dims[src]), found.shape)
+                view, scales = (np.moveaxis(a, along, 0)[:: -1 if back else 1] for a in (found, scale))
                 for n in range(1, len(view)):
-                    view[n] += scales[n] * view[n - 1]
-                self.values[dst] = sums
+                    view[n] = COMBINE[kind](scales[n] * view[n - 1], view[n])
+                if before:
+                    view[:] = np.concatenate((np.full_like(view[:1], kind.identity), view[:-1]))
+                self.values[dst] = found
             case tile.Dot(dst, lhs, rhs, _, add):
                 product = self.values[lhs] @ self.values[rhs]
                 self.values[dst] = product if add is None else self.values[add] + product

@@ -20,9 +20,11 @@ import numpy as np
 import torch
 
 from prism.errors import UsageError
+from prism.program.arrays import NUMPY
 from prism.program.evaluate import bind, run
 from prism.program.nodes import DType, Program, ReduceKind
 from prism.program.ops import ROUNDED
+from prism.program.prefix import Carried
 
 _DTYPES: Mapping[DType, torch.dtype] = {d: getattr(torch, d.value) for d in DType}
 
@@ -202,12 +204,25 @@ class TorchArrays:
                     wide = wide.prod(d)
                 return wide
 
-    def prefix_sums(self, array: torch.Tensor, dim: int) -> torch.Tensor:
+    def carried(self, how: Carried, dim: int, array: torch.Tensor, factor: torch.Tensor | None = None) -> torch.Tensor:
         """See Arrays."""
         wide: torch.Tensor = self._wide(array)
         if self._plain and self._device.type == "cpu":
-            return torch.from_numpy(np.add.accumulate(wide.numpy(), axis=dim))
-        return wide.cumsum(dim)
+            by = None if factor is None else self._wide(factor).numpy()
+            return torch.from_numpy(np.ascontiguousarray(NUMPY.carried(how, dim, wide.numpy(), by)))
+        made = wide.flip(dim) if how.back else wide
+        if factor is not None:
+            by = (self._wide(factor).flip(dim) if how.back else self._wide(factor)).unbind(dim)
+            steps = list(made.unbind(dim))
+            for n in range(1, len(steps)):
+                steps[n] = steps[n] + by[n] * steps[n - 1]
+            made = torch.stack(steps, dim)
+        else:
+            made = _SO_FAR[how.kind](made, dim)
+        if how.before:
+            nothing = torch.full_like(made.narrow(dim, 0, 1), how.kind.identity)
+            made = torch.cat((nothing, made.narrow(dim, 0, made.shape[dim] - 1)), dim)
+        return made.flip(dim) if how.back else made
 
     def matmul(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """See Arrays."""
@@ -224,6 +239,14 @@ class TorchArrays:
     def stack(self, arrays: Sequence[torch.Tensor]) -> torch.Tensor:
         """See Arrays."""
         return torch.stack(tuple(arrays))
+
+
+_SO_FAR: Mapping[ReduceKind, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    ReduceKind.SUM: torch.cumsum,
+    ReduceKind.PROD: torch.cumprod,
+    ReduceKind.MAX: lambda x, dim: torch.cummax(x, dim).values,
+    ReduceKind.MIN: lambda x, dim: torch.cummin(x, dim).values,
+}
 
 
 def _bitand(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

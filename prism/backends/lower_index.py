@@ -21,8 +21,8 @@ from prism.sgraph.ranges import growing, sign
 # What emitted modules call by name: modules, variables of the launcher, and helpers (triton/emit_helpers.py).
 RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
 HELPERS = frozenset({
-    "arctangent", "larger", "multiply", "one_after_another", "power", "recurrence", "round_half_even", "sign",
-    "smaller", "tanh",
+    "all_and_all_but_last", "arctangent", "larger", "multiply", "one_after_another", "power", "product_before",
+    "recurrence", "round_half_even", "sign", "smaller", "tanh",
 })  # fmt: skip
 
 
@@ -188,15 +188,20 @@ class Indexing:
         else:
             self._index[axis] = index
 
-    def ends(self, axis: Axis) -> tuple[str, str]:
-        """Masks of the first and of the last place of the present tile of a loop's axis, which is tiled."""
+    def ends(self, axis: Axis, back: bool = False) -> tuple[str, str]:
+        """Masks of the first and of the last place of the present tile of a loop's axis, which is tiled.
+
+        Args:
+            axis: the axis.
+            back: whether the last place comes first.
+        """
         dim, offsets, start = self.layout.dim_of(axis).name, self._index[axis], self._first[axis]
         assert offsets is not None
         first, last = self.names.fresh(f"first_{axis.name}"), self.names.fresh(f"last_{axis.name}")
         index = Affine(((offsets, 1),))
         self.emit(tile.InBounds(first, index, add(start, 1), None, (dim,)))
         self.emit(tile.InBounds(last, index, None, add(start, add(self._size(axis), -1)), (dim,)))
-        return first, last
+        return (last, first) if back else (first, last)
 
     # Indices.
 

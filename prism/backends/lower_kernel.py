@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from prism.backends import tile
 from prism.backends.lower_deviations import Deviations, Moments, Running, Span
-from prism.backends.lower_index import Indexing, Names
+from prism.backends.lower_index import Indexing, Names, cdiv
 from prism.backends.lower_layout import Layout
 from prism.backends.lower_types import INTS, Types
 from prism.backends.quotients import Quotients
-from prism.backends.tile import GridAxis
+from prism.backends.tile import GridAxis, symbol
 from prism.errors import IllegalIRError
 from prism.ir.kit import sources, statements
-from prism.program.extents import Extent, is_static, mul
+from prism.program.extents import Extent, add, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.ops import COMPARISONS, OPS
@@ -448,13 +448,17 @@ class KernelLowering:
                 self._start(s, None, axis)
         accumulators = {name: self._values[name].name for name in made}
         start, stop, step = self._indexing.bounds(loop)
-        index = self._indexing.enter(axis)
+        index = trip = self._indexing.enter(axis)
         self._spans[axis] = span = Span(index, start, stop, step)
         outer, self._out = self._out, []
         known = dict(self._known)
+        if any(isinstance(s, Scan) and s.axis == axis and s.how.back for s in body):
+            # From the last tile to the first; such a loop is of the whole axis.
+            trip = self.names.fresh(f"done_{axis.name}")
+            self._out.append(tile.Scalar(index, add(mul(add(cdiv(stop, step), -1), step), mul(-1, symbol(trip)))))
         self._indexing.step(axis, index)
         self._block(body, axis)
-        outer.append(tile.For(index, start, stop, step, tuple(self._out)))
+        outer.append(tile.For(trip, start, stop, step, tuple(self._out)))
         self._out, self._known = outer, known
         for name, s in made.items():
             value = replace(self._values[name], name=accumulators[name])
@@ -502,7 +506,7 @@ class KernelLowering:
         if isinstance(s, Scan):
             axes = tuple(a for a in axes if a != s.axis)
         dims = self.layout.dims_for(axes)
-        kind: Kind = s.kind if isinstance(s, Accumulate) else ReduceKind.SUM
+        kind: Kind = s.kind if isinstance(s, Accumulate) else s.how.kind
         if isinstance(kind, Statistic):
             self._running[s.dst] = self._deviations.start(axis, dims, kept is not None)
             self._values[s.dst] = TileValue(self._running[s.dst].squares, dims, F32)
@@ -549,9 +553,9 @@ class KernelLowering:
             self._scan_tile(s, acc)
         elif acc is not None:
             self._scan_element(s, acc)
-        elif s.before:
+        elif s.how.before:
             self._values[s.dst] = TileValue(self.names.fresh("prefix"), (), F32)
-            self._out.append(tile.Full(self._values[s.dst].name, 0.0, (), F32))
+            self._out.append(tile.Full(self._values[s.dst].name, s.how.kind.identity, (), F32))
         else:
             self._values[s.dst] = self._values[s.src]
 
@@ -559,12 +563,12 @@ class KernelLowering:
         """One place of a scan whose loop takes one element at a time."""
         # A name of its own: the next iteration changes the accumulator.
         name = self.names.fresh("prefix")
-        if s.before:
+        if s.how.before:
             self._out.append(tile.Copy(name, acc.name))
         if s.growth is not None:
             self._out.append(tile.Update(acc.name, ReduceKind.PROD, self._growth(s, carried=True).name))
-        updated = self._updated(acc, ReduceKind.SUM, s.src)
-        if s.before:
+        updated = self._updated(acc, s.how.kind, s.src)
+        if s.how.before:
             updated = acc
         else:
             self._out.append(tile.Copy(name, acc.name))
@@ -572,14 +576,19 @@ class KernelLowering:
 
     def _scan_tile(self, s: Scan, acc: TileValue | None) -> None:
         """The places of a tile, after those of the tiles before it."""
-        # Behind the end of the axis anything may stand: it comes after all that counts.
+        how, kind = s.how, s.how.kind
         src = self._cast(self._values[s.src], F32)
+        if how.back:
+            # Behind the end of the axis anything may stand; from the first place on it comes after all that counts.
+            src = self._inside(src, s.axis, kind)
         dim = self.layout.dim_of(s.axis).name
         factor = None if s.growth is None else self._growth(s, carried=acc is not None)
+        own = how.before and kind is ReduceKind.PROD
 
         def prefix(of: TileValue) -> TileValue:
             made = TileValue(self.names.fresh("prefix"), of.dims, F32, of.zero - {s.axis})
-            self._out.append(tile.Prefix(made.name, of.name, dim, None if factor is None else factor.name))
+            by = None if factor is None else factor.name
+            self._out.append(tile.Prefix(made.name, of.name, dim, kind, by, how.back, own))
             return made
 
         def pointwise(op: str, *args: TileValue) -> TileValue:
@@ -589,22 +598,23 @@ class KernelLowering:
 
         sums = found = prefix(src)
         if acc is not None and factor is None:
-            found = replace(pointwise("add", sums, acc), zero=sums.zero)
-            tile_sum = self._reduced(ReduceKind.SUM, src, s.axis, f"sum_{s.axis.name}")
-            self._out.append(tile.Update(acc.name, ReduceKind.SUM, tile_sum.name))
+            zero = sums.zero if kind is ReduceKind.SUM else frozenset()
+            found = replace(pointwise(kind.op, sums, acc), zero=zero)
+            of_tile = self._reduced(kind, src, s.axis, f"{kind.value}_{s.axis.name}")
+            self._out.append(tile.Update(acc.name, kind, of_tile.name))
         elif acc is not None and factor is not None:
             # What came before is multiplied by the factors up to each place; to the next tile goes what is last.
-            first, last = self._indexing.ends(s.axis)
+            first, last = self._indexing.ends(s.axis, how.back)
             seed = self.names.fresh("factor")
             self._out.append(tile.Pointwise(seed, "where", (first, factor.name, 0.0), factor.dims, F32))
             since = prefix(replace(factor, name=seed))
             found = pointwise("add", sums, pointwise("mul", since, acc))
-            for kind, value in ((ReduceKind.PROD, since), (ReduceKind.SUM, sums)):
+            for combine, value in ((ReduceKind.PROD, since), (ReduceKind.SUM, sums)):
                 ending = self.names.fresh("ending")
                 self._out.append(tile.Select(ending, last, value.name, 0.0))
                 end = self._reduced(ReduceKind.SUM, replace(value, name=ending), s.axis, "end")
-                self._out.append(tile.Update(acc.name, kind, end.name))
-        if s.before:
+                self._out.append(tile.Update(acc.name, combine, end.name))
+        if how.before and not own:
             found = pointwise("add", found, pointwise("neg", src))
         self._values[s.dst] = found
 
@@ -612,18 +622,24 @@ class KernelLowering:
         """The factors of a scan: at the first place of all 0, where something is carried, for nothing is there yet."""
         assert s.growth is not None
         if isinstance(s.growth, str):
-            value = self._cast(self._values[s.growth], F32)
-            factor = TileValue(self.names.fresh("factor"), value.dims, F32)
-            self._out.append(tile.Pointwise(factor.name, "exp", (value.name,), value.dims, F32))
+            factor = self._cast(self._values[s.growth], F32)
+            if not s.how.factors:
+                growth, factor = factor, TileValue(self.names.fresh("factor"), factor.dims, F32)
+                self._out.append(tile.Pointwise(factor.name, "exp", (growth.name,), factor.dims, F32))
         else:
             factor = TileValue(self.names.fresh("factor"), (), F32)
-            self._out.append(tile.Full(factor.name, math.exp(min(s.growth, 700.0)), (), F32))
+            number = s.growth if s.how.factors else math.exp(min(s.growth, 700.0))
+            self._out.append(tile.Full(factor.name, number, (), F32))
         place = self._indexing.affine(Index.axis(s.axis)).terms
-        if not carried or not place:
+        if not place or not (carried or s.how.back):
             return factor
         along = self.layout.dims_for((s.axis,))
         first = TileValue(self.names.fresh("first"), along, DType.BOOL)
-        self._out.append(tile.Pointwise(first.name, "eq", (place[0][0], 0), along, DType.BOOL))
+        if s.how.back:
+            end = tile.Affine(((place[0][0], 1),))
+            self._out.append(tile.InBounds(first.name, end, None, add(s.axis.extent, -1), along))
+        else:
+            self._out.append(tile.Pointwise(first.name, "eq", (place[0][0], 0), along, DType.BOOL))
         kept = TileValue(self.names.fresh("factor"), self._union((first, factor)), F32)
         self._out.append(tile.Pointwise(kept.name, "where", (first.name, 0.0, factor.name), kept.dims, F32))
         return kept

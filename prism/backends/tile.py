@@ -23,7 +23,7 @@
               | Pointwise(dst, op, args, dtype)             TILE_OPS
               | Select(dst, mask, src, otherwise)           src where the mask holds, else a number
               | Reduce(dst, kind, src, dim)                 over the whole of the dimension
-              | Prefix(dst, src, dim, factor)               sums along the dimension up to each place
+              | Prefix(dst, src, dim, how, factor)          combined along the dimension up to each place
               | Dot(dst, lhs, rhs, precision, add)          [M, K] x [K, N], accumulated in float32; plus `add`
               | Rearrange(dst, src, groups)                 the dimensions in another order, or several taken as one
               | For(index, start, stop, step, body)         sequential; the accumulators are what was Full before it
@@ -274,15 +274,23 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """dst = the sum of src over the places of one of its dimensions up to each place, that one included.
+    """dst = src combined over the places of one of its dimensions up to each place, or from each place on.
 
     With a factor, what comes from the place before is multiplied by it: dst[n] = factor[n]*dst[n-1] + src[n].
+
+    Attributes:
+        kind: a sum where there is a factor.
+        back: whether it goes from the last place to the first.
+        before: whether each place's own src is left out; of a product alone.
     """
 
     dst: Defined
     src: Used
     dim: str
+    kind: ReduceKind = ReduceKind.SUM
     factor: Used | None = None
+    back: bool = False
+    before: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -476,12 +476,12 @@ class _Counter:
                     if shift is not None:
                         self.work(1, self.axes[dst], loops)
                         self.work(OPS["exp"].flops + 1, self.axes[shift], loops)
-                case Scan(dst, growth=growth):
+                case Scan(dst, growth=growth, how=how):
                     # Within the tile, and with what came before it.
                     self.work(2, self.axes[dst], loops)
                     if growth is not None:
                         self.work(1, self.axes[dst], loops)
-                    if isinstance(growth, str):
+                    if isinstance(growth, str) and not how.factors:
                         self.work(OPS["exp"].flops, self.axes[growth], loops)
                 case Loop(axis, inner, conditions):
                     share = self.visited(axis, conditions) if conditions else None

@@ -828,7 +828,7 @@ def _kernel_rows(kernel: Kernel, sgraph: SGraph, numbers: dict[sympy.Symbol, int
                     found.append(("contract", dst, axes.get(axis), lhs, rhs))
                 case Accumulate(dst, _, src, shift):
                     found.append(("accumulate", dst, src, shift))
-                case Scan(dst, axis, src, growth, before):
+                case Scan(dst, axis, src, growth, how):
                     found.append(
                         (
                             "scan",
@@ -836,7 +836,7 @@ def _kernel_rows(kernel: Kernel, sgraph: SGraph, numbers: dict[sympy.Symbol, int
                             axes.get(axis),
                             src,
                             growth if isinstance(growth, str) else growth is None,
-                            before,
+                            how,
                         )
                     )
                 case Loop(axis, inner, condition):

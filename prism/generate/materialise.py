@@ -439,7 +439,7 @@ def _blind(choice: Choice) -> object:
         case Axis(_, extent):
             return str(extent)
         case Along(Axis(_, extent)) as along:
-            return str(extent), along.before
+            return str(extent), along.how
         case Over(axes):
             return tuple(str(a.extent) for a in axes)
         case Chosen(Read(tensor, indices)) as chosen:

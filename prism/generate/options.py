@@ -42,6 +42,7 @@ from prism.program.index import Axis
 from prism.program.nodes import Const, Read, ReduceKind, Size, Tensor
 from prism.program.ops import OPS
 from prism.program.products import matrix_product
+from prism.sgraph.nodes import SO_FAR, Recurrence
 
 REDUCTIONS = frozenset(k.value for k in ReduceKind)
 FIRST = {"first max": ReduceKind.MAX, "first min": ReduceKind.MIN}
@@ -60,13 +61,13 @@ class Along:
         bound: the axis of its operand.
         axis: that of its result.
         over: the axis of its growth, which goes along with it; None where that has none, or there is no growth.
-        before: whether each place's own operand and growth are left out.
+        how: from place to place.
     """
 
     bound: Axis
     axis: Axis
     over: Axis | None = None
-    before: bool = False
+    how: Recurrence = SO_FAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +166,12 @@ def options(
             if node.op in REDUCTIONS and node.payload not in classes.axes[node.children[0]]:
                 continue  # as many equal values as the axis is long: the rules write it without the axis
             mine[Choice(node.op, node.payload, node.children)] = None
-            if node.op == "sum":
+            if node.op in REDUCTIONS:
                 assert isinstance(node.payload, Axis)
-                for s in scans.of(node.payload, node.children[0]):
-                    along = Along(node.payload, s.axis, s.over, s.before)
+                for s in scans.of(ReduceKind(node.op), node.payload, node.children[0]):
+                    along = Along(node.payload, s.axis, s.over, s.how)
                     mine[Choice("scan", along, (s.kept,) if s.growth is None else (s.kept, s.growth))] = None
+            if node.op == "sum":
                 for extra in _sum_forms(classes, node, shifts):
                     mine[extra] = None
             if node.op == "min":
@@ -527,7 +529,9 @@ class Weights:
                     return work + self.size(exponent | axes[2]) * self._weight(exponent, axes[2], choice)
                 return work + self.size(exponent)
             case "scan":
-                grown = self.size(axes[1]) * OPS["exp"].flops + self.size(axes[0]) if len(axes) == 2 else 0.0
+                assert isinstance(choice.payload, Along)
+                exponential = 0 if choice.payload.how.factors else OPS["exp"].flops
+                grown = self.size(axes[1]) * exponential + self.size(axes[0]) if len(axes) == 2 else 0.0
                 return self.size(axes[0]) + grown
             case op if op in REDUCTIONS:
                 return self.size(axes[0])

@@ -11,11 +11,12 @@ from enum import StrEnum
 import sympy
 
 from prism.cost.constraints import RoleBounds
-from prism.generate.values import SCANS, KernelValue, reachable
+from prism.generate.values import KernelValue, Scanned, reachable
 from prism.program.extents import is_static
 from prism.program.index import Axis
+from prism.program.nodes import ReduceKind
 from prism.program.products import matrix_product
-from prism.sgraph.nodes import Grid, LoopRole, Role, Split, Whole
+from prism.sgraph.nodes import Grid, LoopRole, Recurrence, Role, Split, Whole
 
 
 class Kind(StrEnum):
@@ -58,17 +59,23 @@ def batch_axes(outputs: Sequence[KernelValue]) -> frozenset[Axis]:
 
 def scanned_axes(outputs: Sequence[KernelValue]) -> frozenset[Axis]:
     """The axes along which something is summed up from place to place: never on the grid."""
-    return frozenset(v.axis for v in reachable(tuple(outputs)) if v.op in SCANS)
+    return frozenset(s.axis for v in reachable(tuple(outputs)) if isinstance(s := v.payload, Scanned))
 
 
 def single_axes(outputs: Sequence[KernelValue], scans: bool = True) -> frozenset[Axis]:
     """The axes whose loops take one element at a time.
 
     Those are the batch of some matrix product; what a scan that grows is along where it leaves out each place's own, or
-    where there are no prefix sums within a tile (`scans`).
+    where there are no prefix sums within a tile (`scans`); and that of an extreme before each place.
     """
-    growing = [v for v in reachable(tuple(outputs)) if v.op in SCANS and len(v.args) == 2]
-    return batch_axes(outputs) | {v.axis for v in growing if v.op == "before" or not scans}
+    found = batch_axes(outputs)
+    for v in reachable(tuple(outputs)):
+        match v.payload:
+            case Scanned(axis, Recurrence(kind, before)):
+                sums = kind is ReduceKind.SUM and len(v.args) == 1
+                if not (sums or scans) or (before and not sums and kind is not ReduceKind.PROD):
+                    found |= {axis}
+    return found
 
 
 def reduced_axes(outputs: Sequence[KernelValue]) -> tuple[Axis, ...]:

@@ -1,12 +1,14 @@
-"""Scans in an e-graph: the sums that a loop over places carries on from one to the next, growing or decaying.
+"""Scans in an e-graph: what a loop over places carries on from one to the next, growing or decaying.
 
-    sum_m where(m <= n, f(m), 0)                              prefix sums of f
+    sum_m where(m <= n, f(m), 0)                              prefix sums of f; products and extremes alike
+    sum_m where(m <= n, a(m + 1)*...*a(n) * f(m), 0)          the same, times a(n) from each place to the next
     sum_m where(m <= n, exp(G(n) - G(m)) * f(m), 0)           the same, times exp(g(n)) from each place to the next
     sum_m where(m < n, exp(G(n) - g(n) - G(m)) * f(m), 0)     of that, the sum up to the place before
 
 G(n) is the prefix sum of a growth g, as a cumulative sum of the logarithms of gates is, or n*g where g is the same at
 all places, as a decay by a power of the distance is. Masks stand around the whole term or around a factor of it, are
-factors themselves, or are in an exponent, as minus infinity where they do not hold.
+factors themselves, or are in an exponent, as minus infinity where they do not hold. Each may go from the last place to
+the first, with n <= m.
 
 Axes are names, so g(n) and g(m) are two e-classes. `Alike` says whether one is the other, renamed.
 """
@@ -16,13 +18,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from prism.program.classes import EClasses, ENode
 from prism.program.extents import add
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Position, Read, Size
+from prism.program.nodes import Const, Position, Read, ReduceKind, Size
+from prism.sgraph.nodes import Recurrence
 
 Pairs: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
 """By e-class, pairs of e-classes (a, b) of which it is something."""
@@ -34,14 +37,14 @@ class Found:
 
     Attributes:
         axis: that of its result.
-        before: whether each place's own term and growth are left out.
+        how: from place to place.
         kept: f, over the summed axis.
-        growth: g; None where there is none.
+        growth: g, or the factor; None where there is none.
         over: the axis of g that its places are along; None where it is the same at all of them.
     """
 
     axis: Axis
-    before: bool
+    how: Recurrence
     kept: int
     growth: int | None = None
     over: Axis | None = None
@@ -49,19 +52,21 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """The places m, of the summed axis, that a mask leaves: those up to n of `axis`, or before it."""
+    """The places m, of the summed axis, that a mask leaves: those up to n of `axis`, or from it on; or without it."""
 
     axis: Axis
     before: bool
+    back: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """What is summed, taken apart: under a mask, exp(exponent) times the other factors."""
+    """What is summed, taken apart: under a mask, exp(exponent), or the product of factors, times the other factors."""
 
     mask: _Mask
     factor: int | None
     exponent: int | None
+    product: int | None = None
 
 
 def differences(classes: EClasses) -> Pairs:
@@ -105,19 +110,24 @@ class Scans:
     def __post_init__(self) -> None:
         self._alike = _Alike(self.classes)
 
-    def of(self, axis: Axis, body: int) -> Iterator[Found]:
-        """The scans that sum_axis(body) is, each once."""
+    def of(self, kind: ReduceKind, axis: Axis, body: int) -> Iterator[Found]:
+        """The scans that a reduction is, each once."""
         seen: dict[Found, None] = {}
-        for term in self._terms(axis, body):
-            along = term.mask.axis
+        for term in self._terms(kind, axis, body):
+            along, mask = term.mask.axis, term.mask
             if term.factor is None or along in self._axes(term.factor) or axis not in self._axes(term.factor):
                 continue
-            if term.exponent is None:
-                seen[Found(along, term.mask.before, term.factor)] = None
-                continue
-            for growth, over in self._growths(term.exponent, axis, term.mask):
+            how = Recurrence(kind, mask.before, mask.back)
+            grown: Iterator[tuple[int, Axis | None]] = iter(())
+            if term.exponent is not None:
+                grown = self._growths(term.exponent, axis, mask)
+            elif term.product is not None:
+                how, grown = replace(how, factors=True), self._factors(term.product, axis, mask)
+            else:
+                seen[Found(along, how, term.factor)] = None
+            for growth, over in grown:
                 if self._axes(growth) - {over} <= self._axes(term.factor):
-                    seen[Found(along, term.mask.before, term.factor, growth, over)] = None
+                    seen[Found(along, how, term.factor, growth, over)] = None
         yield from seen
 
     def _axes(self, cls: int) -> frozenset[Axis]:
@@ -128,11 +138,16 @@ class Scans:
 
     # The summand.
 
-    def _terms(self, axis: Axis, body: int) -> Iterator[_Term]:
-        for mask, kept in self._masked(body, axis, 0.0):
+    def _terms(self, kind: ReduceKind, axis: Axis, body: int) -> Iterator[_Term]:
+        for mask, kept in self._masked(body, axis, kind.identity):
             yield _Term(mask, kept, None)
-            for exponent, factor in self._exponentials(kept):
-                yield _Term(mask, factor, exponent)
+            if kind is ReduceKind.SUM:
+                for exponent, factor in self._exponentials(kept):
+                    yield _Term(mask, factor, exponent)
+                for p, factor in self._products(kept):
+                    yield _Term(mask, factor, None, p)
+        if kind is not ReduceKind.SUM:
+            return
         for p, factor in self._products(body):
             for mask in self._up_to(p, axis):
                 yield _Term(mask, factor, None)
@@ -176,13 +191,26 @@ class Scans:
         """What the mask leaves of the axis, where that is what comes before a place of another one as long."""
         for n in self.classes.nodes[mask]:
             if n.op in ("le", "lt"):
-                for m in positions(self.classes, n.children[0]):
-                    if m == axis:
-                        for other in positions(self.classes, n.children[1]):
+                for back, (own, there) in enumerate((n.children, n.children[::-1])):
+                    if axis in positions(self.classes, own):
+                        for other in positions(self.classes, there):
                             if other != axis and other.extent == axis.extent:
-                                yield _Mask(other, n.op == "lt")
+                                yield _Mask(other, n.op == "lt", bool(back))
 
     # What it grows by.
+
+    def _factors(self, cls: int, axis: Axis, mask: _Mask) -> Iterator[tuple[int, Axis | None]]:
+        """The factors, and the axis they are over, whose product from behind a place of `axis` on an e-class is.
+
+        prod_l where(l <= n, where(m < l, a(l), 1), 1), l < n where each place's own is left out.
+        """
+        wanted = {_Mask(mask.axis, mask.before, mask.back), _Mask(axis, True, not mask.back)}
+        for n in self._nodes(cls, "prod"):
+            assert isinstance(n.payload, Axis)
+            for first, kept in self._masked(n.children[0], n.payload, 1.0):
+                for second, factor in self._masked(kept, n.payload, 1.0):
+                    if {first, second} == wanted and not {axis, mask.axis} & self._axes(factor):
+                        yield factor, n.payload if n.payload in self._axes(factor) else None
 
     def _growths(self, exponent: int, axis: Axis, mask: _Mask) -> Iterator[tuple[int, Axis | None]]:
         """The growths g, and the axes they are over, that sum up to an exponent from a place of `axis` on."""
@@ -192,9 +220,10 @@ class Scans:
                 continue
             starts = self.differences.get(here, ()) if mask.before else ((here, None),)
             for total, own in starts:
-                for g, over in self._summed(total, along):
+                for g, over in self._summed(total, along, mask.back):
                     left_out = own is None or self._alike.of(g, own, {over: along})
-                    if left_out and any(self._alike.of(g, h, {over: k}) for h, k in self._summed(there, axis)):
+                    ends = self._summed(there, axis, mask.back)
+                    if left_out and any(self._alike.of(g, h, {over: k}) for h, k in ends):
                         yield g, over
         for n in self._nodes(exponent, "mul"):
             for steps, g in (n.children, n.children[::-1]):
@@ -203,7 +232,7 @@ class Scans:
 
     def _is_distance(self, cls: int, axis: Axis, mask: _Mask) -> bool:
         """Whether the e-class is the number of steps from a place of the axis to one's own, or the one before it."""
-        wanted = Index.axis(mask.axis) + Index.axis(axis).scaled(-1)
+        wanted = (Index.axis(mask.axis) + Index.axis(axis).scaled(-1)).scaled(-1 if mask.back else 1)
         offset = -1 if mask.before else 0
         return any(
             isinstance(n.payload, Position)
@@ -212,13 +241,13 @@ class Scans:
             for n in self.classes.nodes[cls]
         )
 
-    def _summed(self, cls: int, along: Axis) -> Iterator[tuple[int, Axis]]:
+    def _summed(self, cls: int, along: Axis, back: bool) -> Iterator[tuple[int, Axis]]:
         """What an e-class is the prefix sums of along an axis: the e-class of the terms, and the axis they are over."""
         for n in self._nodes(cls, "sum"):
             assert isinstance(n.payload, Axis)
             for mask, kept in self._masked(n.children[0], n.payload, 0.0):
                 over = self._axes(kept)
-                if mask == _Mask(along, False) and n.payload in over and along not in over:
+                if mask == _Mask(along, False, back) and n.payload in over and along not in over:
                     yield kept, n.payload
 
 

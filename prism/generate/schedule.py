@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prism.generate.values import SCANS, Fetch, KernelValue
+from prism.generate.values import Fetch, KernelValue, Scanned
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Read
 from prism.program.nodes import Position as PositionExpr
@@ -31,9 +31,11 @@ from prism.sgraph.nodes import (
     Place,
     Pointwise,
     Position,
+    Recurrence,
     Role,
     Scan,
     Split,
+    Statistic,
     Stmt,
     Store,
     TileReduce,
@@ -215,6 +217,9 @@ class Scheduler:
             inner.body.append(Accumulate(names[v.number], self._kind(v), src, names[v.args[-1].number]))
         if outputs:
             self._fill(inner, (), outputs)
+        back = {s.how.back for s in inner.body if isinstance(s, Scan)}
+        if len(back) > 1 or (True in back and any(isinstance(v.kind, Statistic) for v in accumulators)):
+            raise Unschedulable
         block.body.append(Loop(axis, tuple(inner.body)))
         block.names.update(names)
 
@@ -265,15 +270,15 @@ class Scheduler:
             block.body.append(TileReduce(dst, self._kind(value), value.axis, names[0], names[1:]))
         return dst
 
-    def _scan(self, axis: Axis, value: KernelValue, block: _Block) -> str:
-        """Prefix sums along a whole axis, or one that the block is the loop over."""
+    def _scan(self, axis: Axis, how: Recurrence, value: KernelValue, block: _Block) -> str:
+        """What is combined along a whole axis, or one that the block is the loop over."""
         role = self.roles[axis]
         if not isinstance(role, Whole) and (not isinstance(role, LoopRole) or block.loops[-1:] != (axis,)):
             raise Unschedulable
         src = self._ensure(value.args[0], block)
         growth = self._operand(value.args[1], block) if len(value.args) == 2 else None
         name = self._name("sum")
-        block.body.append(Scan(name, axis, src, growth, value.op == "before"))
+        block.body.append(Scan(name, axis, src, growth, how))
         return name
 
     def _operand(self, value: KernelValue, block: _Block) -> Operand:
@@ -301,8 +306,8 @@ class Scheduler:
             case Const(number):
                 name = self._name("c")
                 block.body.append(Pointwise(name, "add", (number, 0.0)))
-            case Axis() as axis if value.op in SCANS:
-                name = self._scan(axis, value, block)
+            case Scanned(axis, how):
+                name = self._scan(axis, how, value, block)
             case Axis():
                 assert not self.is_loop(value.axis), "an accumulator is made by its loop"
                 name = self._tile_part(value, block)

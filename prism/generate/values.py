@@ -25,11 +25,18 @@ from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
 from prism.program.transform import least_instance
-from prism.sgraph.nodes import Kind, Statistic
+from prism.sgraph.nodes import Kind, Recurrence, Statistic
 
 Renaming: TypeAlias = "frozenset[tuple[Axis, Axis]] | None"
 UNCHANGED: Mapping[Axis, Axis] = MappingProxyType({})
-SCANS = frozenset({"scan", "before"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What a scan goes along, and how."""
+
+    axis: Axis
+    how: Recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class KernelValue:
     """
 
     op: str
-    payload: Read | Const | Position | Axis | Fetch | None
+    payload: Read | Const | Position | Axis | Fetch | Scanned | None
     args: tuple[KernelValue, ...]
     axes: frozenset[Axis]
     kind: Kind | None
@@ -89,7 +96,7 @@ class Values:
         self,
         op: str,
         args: tuple[KernelValue, ...] = (),
-        payload: Read | Const | Position | Axis | Fetch | None = None,
+        payload: Read | Const | Position | Axis | Fetch | Scanned | None = None,
         axes: frozenset[Axis] | None = None,
         kind: Kind | None = None,
     ) -> KernelValue:
@@ -214,13 +221,13 @@ class Builder:
             case "deviations", Axis() | Over():
                 several = choice.payload.axes if isinstance(choice.payload, Over) else (choice.payload,)
                 return self._deviations(choice.children[0], several, live)
-            case "scan", Along(bound, axis, grown, before):
+            case "scan", Along(bound, axis, grown, how):
                 place = live.get(axis, axis)
                 operands = tuple(
                     self.build(c, live if own is None else {**{a: b for a, b in live.items() if a != own}, own: place})
                     for c, own in zip(choice.children, (bound, grown), strict=False)
                 )
-                return self.values.make("before" if before else "scan", operands, place)
+                return self.values.make("scan", operands, Scanned(place, how))
             case "gather", Chosen(element, axes) as chosen:
                 apart = {**mapping, **{a: Index.const(0) for a in axes}}
                 index = tuple(i.substitute(apart) for i in element.index)

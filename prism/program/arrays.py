@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from prism.program.nodes import DType, ReduceKind
+from prism.program.prefix import Carried
 
 Array: TypeAlias = Any
 
@@ -54,8 +55,8 @@ class Arrays(Protocol):
     def reduce(self, kind: ReduceKind, array: Array, dims: Sequence[int]) -> Array:
         """The reduction over some dimensions, which the result does not have."""
 
-    def prefix_sums(self, array: Array, dim: int) -> Array:
-        """The sums over the places of a dimension up to each place."""
+    def carried(self, how: Carried, dim: int, array: Array, factor: Array | None = None) -> Array:
+        """What is carried along a dimension, at each place: `array` has the terms."""
 
     def matmul(self, a: Array, b: Array) -> Array:
         """The product of matrices [m, k] @ [k, n], or of stacks of them [b, m, k] @ [b, k, n]."""
@@ -192,9 +193,20 @@ class NumpyArrays:
             case ReduceKind.MIN:
                 return np.min(array, axis=axis, initial=np.inf)
 
-    def prefix_sums(self, array: Array, dim: int) -> Array:
+    def carried(self, how: Carried, dim: int, array: Array, factor: Array | None = None) -> Array:
         """See Arrays."""
-        return np.cumsum(array, axis=dim)
+        way = slice(None, None, -1 if how.back else 1)
+        terms = np.moveaxis(array, dim, 0)[way]
+        with np.errstate(all="ignore"):
+            if factor is None:
+                made = _UFUNCS[how.kind].accumulate(terms, axis=0)
+            else:
+                made, by = np.array(terms), np.moveaxis(factor, dim, 0)[way]
+                for n in range(1, len(made)):
+                    made[n] += by[n] * made[n - 1]
+        if how.before:
+            made = np.concatenate((np.full_like(made[:1], how.kind.identity), made[:-1]))
+        return np.moveaxis(made[way], 0, dim)
 
     def matmul(self, a: Array, b: Array) -> Array:
         """See Arrays."""
@@ -211,6 +223,12 @@ class NumpyArrays:
         return np.stack(arrays)
 
 
+_UFUNCS: Mapping[ReduceKind, np.ufunc] = {
+    ReduceKind.SUM: np.add,
+    ReduceKind.PROD: np.multiply,
+    ReduceKind.MAX: np.maximum,
+    ReduceKind.MIN: np.minimum,
+}
 NUMPY = NumpyArrays()
 
 

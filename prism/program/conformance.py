@@ -38,7 +38,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.ops import ROUNDED
-from prism.program.prefix import prefix_sum, stepwise
+from prism.program.prefix import carried, stepwise
 from prism.program.transform import substitute
 
 # What one draw may take: elements of all values in float64, and in float32 of all but the weights; the weights' own;
@@ -261,7 +261,7 @@ def _work(expr: Expr, axes: Sequence[Axis], size: Callable[[Axis], int]) -> Work
     elements, reads, products = _count([size(a) for a in axes]), 0, 0
     contracted: set[int] = set()
     for e in reversed(list(walk(stepwise(expr, sums=False)))):  # parents first
-        if isinstance(e, Reduce) and e.kind is ReduceKind.SUM and prefix_sum(e) is None:
+        if isinstance(e, Reduce) and e.kind is ReduceKind.SUM and carried(e) is None:
             inner: Expr = e
             while isinstance(inner, Reduce) and inner.kind is ReduceKind.SUM:
                 contracted.add(id(inner))

@@ -37,7 +37,7 @@ from prism.program.nodes import (
     Tensor,
     walk,
 )
-from prism.program.prefix import prefix_sum
+from prism.program.prefix import carried
 from prism.program.transform import Numbering
 
 # Above this many elements a product is not held whole, even for the sake of infinities (see _sum_of_product).
@@ -378,10 +378,14 @@ class Interpreter:
     # Reductions
 
     def _reduce(self, expr: Reduce) -> NamedArray:
-        running = prefix_sum(expr)
-        if running is not None:
-            term = self.value(running.term)
-            return NamedArray(term.axes, self._xp.prefix_sums(term.array, term.axes.index(running.axis)))
+        found = carried(expr)
+        if found is not None:
+            term = self.value(found.term)
+            values = [term] if found.factor is None else [term, self.value(found.factor)]
+            axes, arrays = self._together(values)
+            sizes = [self.size(a) for a in axes]
+            dim, arrays = axes.index(found.axis), [self._xp.broadcast(a, sizes) for a in arrays]
+            return NamedArray(axes, self._xp.carried(found, dim, *arrays))
         chosen = lookup(expr)
         places = getattr(self._xp, "places", None)
         if chosen is not None and places is not None and self.size(chosen.axis) > 0:

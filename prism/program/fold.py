@@ -154,11 +154,14 @@ def _compare(name: str, a: Expr, b: Expr) -> Expr | None:
         left = left + Index.const(difference.offset)
     else:
         right = right + Index.const(-difference.offset)
-    # Among integers, one spelling: bounds by numbers are half-open (a <= i, i < b), relations of positions are `<=`.
+    # Among integers, one spelling: bounds by numbers are half-open (a <= i, i < b), relations of positions are `<=`
+    # where a number is in them, and i < j for i + 1 <= j.
     if name == "le" and not right.terms and isinstance(right.offset, int):
         name, right = "lt", right + 1
     elif name == "lt" and not left.terms and isinstance(left.offset, int):
         name, left = "le", left + 1
+    elif name == "le" and left.terms and right.terms and (left.offset, right.offset) == (1, 0):
+        name, left = "lt", left + (-1)
     elif name == "lt" and left.terms and right.terms:
         if isinstance(right.offset, int) and right.offset > 0:
             name, right = "le", right + (-1)

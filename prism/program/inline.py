@@ -17,6 +17,17 @@ in common is computed once. So are those of something that a few elements are ap
     ->  maximum(max_j s[j], z)                           j in [0, n)
 
 Where what is appended holds reductions of its own (a class token's scores), it stays in the loop.
+
+Reductions that read from the end, as what is flipped, summed and flipped back, go along the axis:
+
+    sum_r where(r <= N-1 - i, x[N-1 - r], 0)
+    ->  sum_r where(i <= r, x[r], 0)
+
+And choices that their other operand makes anyway are none, as of a running product that is moved on by a place and
+begins with 1:
+
+    where(i < 1, 1, prod_r where(r < i, x[r], 1))
+    ->  prod_r where(r < i, x[r], 1)
 """
 
 from __future__ import annotations
@@ -251,8 +262,13 @@ def unrolled(expr: Expr) -> Expr:
     """The expression with reductions written out: over short axes that alone decide a choice, and appended elements."""
 
     def written(e: Expr) -> Expr:
+        if isinstance(e, Map) and e.op == "where":
+            return _made_anyway(e)
         if not isinstance(e, Reduce):
             return e
+        if _backwards(e.axis, e.body):
+            turned = Index.axis(e.axis).scaled(-1) + (int(e.axis.extent) - 1)
+            e = Reduce(e.kind, e.axis, _refolded(substitute(e.body, {e.axis: turned})))
         if _decides(e.axis, e.body):
             return _combined(e.kind, [_at(e.body, e.axis, n) for n in range(int(e.axis.extent))])
         ends = _ends(e.axis, e.body)
@@ -265,6 +281,43 @@ def unrolled(expr: Expr) -> Expr:
         return _combined(e.kind, [Reduce(e.kind, rest, inner), *(_at(e.body, e.axis, n) for n in few)])
 
     return _decided(rebuilt([expr], written)[0])
+
+
+def _backwards(axis: Axis, body: Expr) -> bool:
+    """Whether what is read along the axis is read from the end."""
+    if not is_static(axis.extent):
+        return False
+    found = [c for e in walk(body) if isinstance(e, Read) for i in e.index for a, c in i.terms if a == axis]
+    return bool(found) and all(is_static(c) and int(c) < 0 for c in found)
+
+
+def _refolded(expr: Expr) -> Expr:
+    """The expression with its comparisons of positions in one spelling."""
+
+    def compared(e: Expr) -> Expr:
+        return fold.op(e.op, *e.args) if isinstance(e, Map) and e.op in ("le", "lt", "eq") else e
+
+    return rebuilt([expr], compared)[0]
+
+
+def _made_anyway(e: Map) -> Expr:
+    """The other operand of a choice where it is also the one for the first places of an axis: nothing to choose."""
+    match e.args:
+        case Map("lt", (Position(index), Const() | Position(Index(())) as border)), few, rest:
+            end = border
+        case Map("le", (Const() | Position(Index(())) as border, Position(index))), rest, few:
+            end = border
+        case _:
+            return e
+    first = int(end.value if isinstance(end, Const) else end.index.offset)
+    axis = index.as_axis()
+    if axis is None or not is_static(axis.extent) or not 0 < first < int(axis.extent):
+        return e
+    if any(axis in i.axes() for x in walk(rest) if isinstance(x, Read) for i in x.index):
+        return e  # what is read at the first places may not be there
+    places = {axis: Index.axis(Axis(f"{axis.name}.first", first))}
+    same = _decided(_refolded(substitute(rest, places))) == _decided(substitute(few, places))
+    return _refolded(rest) if same else e
 
 
 def _combined(kind: ReduceKind, terms: Sequence[Expr]) -> Expr:
@@ -321,13 +374,19 @@ def _decided(expr: Expr) -> Expr:
         match e:
             case Map("lt", (Position(index), Const(border))) if index.terms and _always(index, border) is not None:
                 done[id(e)] = Const(float(bool(_always(index, border))))
+            case Map("lt" | "le" as name, (Position(index), Position(end))) if (
+                known := _always(index + end.scaled(-1), 0.0 if name == "lt" else 0.5)
+            ) is not None:
+                done[id(e)] = Const(float(known))
             case Map(name, args):
                 made = tuple([done[id(a)] for a in args])
                 done[id(e)] = e if all(x is y for x, y in zip(made, args, strict=True)) else fold.op(name, *made)
             case Position(index):
                 done[id(e)] = position(index) if not index.terms else e
             case Reduce(kind, bound, inner):
-                done[id(e)] = e if done[id(inner)] is inner else Reduce(kind, bound, done[id(inner)])
+                kept = done[id(inner)]
+                none = kept == Const(kind.identity)
+                done[id(e)] = kept if none else e if kept is inner else Reduce(kind, bound, kept)
             case _:
                 done[id(e)] = e
     return done[id(expr)]

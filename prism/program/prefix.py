@@ -1,7 +1,8 @@
 """Prefix sums in index notation: sum_m where(m <= n, f(m), 0), with an f that n is not an axis of.
 
 As it is written it takes a sum for every n. What runs or weighs a program adds one term from each n to the next. So it
-is with what is summed before n alone (m < n), and with what decays or grows on the way, exp(a(n) - b(m))*f(m): what was
+is with products and extremes, with what is summed before n alone (m < n) or from n on (n <= m), and with what decays or
+grows on the way, by exp(a(n) - b(m))*f(m) or by factors, prod_l where(l <= n, where(m < l, a(l), 1), 1)*f(m): what was
 summed up to the place before is multiplied by a number.
 """
 
@@ -18,55 +19,124 @@ from prism.program.transform import substitute
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixSum:
-    """The sums of `term` over the places of the axis up to each place.
+class Carried:
+    """What one loop over the places of an axis carries on from each to the next.
 
     Attributes:
-        axis: along which it is summed.
-        term: at one place of the axis.
+        axis: along which it goes.
+        term: what comes in at one place of the axis.
+        kind: what combines it with what was there.
+        factor: what that was multiplied by before, of a sum; over the axis, or the same at all places.
+        back: whether it goes from the last place to the first.
+        before: whether each place's own term and factor are left out.
     """
 
     axis: Axis
     term: Expr
+    kind: ReduceKind = ReduceKind.SUM
+    factor: Expr | None = None
+    back: bool = False
+    before: bool = False
 
 
-def prefix_sum(e: Expr) -> PrefixSum | None:
-    """What the expression is the prefix sum of, where it is one."""
+@dataclass(frozen=True, slots=True)
+class _UpTo:
+    """The places m of the bound axis with m <= n, n <= m, m < n or n < m."""
+
+    axis: Axis
+    back: bool
+    before: bool
+
+
+def carried(e: Expr) -> Carried | None:
+    """What the expression carries on along an axis as it stands: prefix sums, products and extremes, with factors."""
     match e:
-        case Reduce(ReduceKind.SUM, bound, Map("where", (Map("le", (Position(m), Position(n))), f, Const(0.0)))):
-            axis = n.as_axis()
-            if m.as_axis() != bound or axis is None or axis == bound or axis.extent != bound.extent:
+        case Reduce(kind, bound, Map("where", (mask, f, Const(outside)))) if outside == kind.identity:
+            to = _up_to(mask, bound)
+            if to is None or bound not in free_axes(f):
                 return None
-            free = free_axes(f)
-            return (
-                None if axis in free or bound not in free else PrefixSum(axis, substitute(f, {bound: Index.axis(axis)}))
-            )
+            here = {bound: Index.axis(to.axis)}
+            factor: Expr | None = None
+            if to.axis in free_axes(f) and kind is ReduceKind.SUM and isinstance(f, Map) and f.op == "mul":
+                for product, rest in (f.args, f.args[::-1]):
+                    factor = _product(product, bound, to) if to.axis not in free_axes(rest) else None
+                    if factor is not None:
+                        return Carried(to.axis, substitute(rest, here), kind, factor, to.back, to.before)
+            if to.axis in free_axes(f):
+                return None
+            return Carried(to.axis, substitute(f, here), kind, None, to.back, to.before)
         case _:
             return None
 
 
-def recurrence(e: Expr) -> PrefixSum | None:
-    """What is added from each place to the next, where an expression is a sum that one loop over places carries on."""
+def running(kind: ReduceKind, term: Expr, bound: Axis, axis: Axis, *, back: bool = False, factor: Expr | None) -> Expr:
+    """What is carried along an axis, each place's own included, as a reduction over `bound`.
+
+    Args:
+        kind: see Carried.
+        term: over `bound`.
+        bound: a name for the places that are gone through.
+        axis: that of the result.
+        back: see Carried.
+        factor: over `axis`; None where there is none.
+    """
+    if factor is not None:
+        between = Axis(f"{bound.name}_between", bound.extent)
+        kept = Map(
+            "where", (_mask(between, bound, back=not back, before=True), _moved(factor, axis, between), Const(1.0))
+        )
+        inner = Map("where", (_mask(between, axis, back=back), kept, Const(1.0)))
+        term = Map("mul", (Reduce(ReduceKind.PROD, between, inner), term))
+    return Reduce(kind, bound, Map("where", (_mask(bound, axis, back=back), term, Const(kind.identity))))
+
+
+def _mask(places: Axis, end: Axis, *, back: bool, before: bool = False) -> Expr:
+    sides = Position(Index.axis(places)), Position(Index.axis(end))
+    return Map("lt" if before else "le", sides[::-1] if back else sides)
+
+
+def _moved(e: Expr, axis: Axis, other: Axis) -> Expr:
+    return substitute(e, {axis: Index.axis(other)})
+
+
+def _up_to(mask: Expr, bound: Axis) -> _UpTo | None:
+    match mask:
+        case Map("le" | "lt" as op, (Position(m), Position(n))):
+            for back, (own, end) in enumerate(((m, n), (n, m))):
+                axis = end.as_axis()
+                if own.as_axis() == bound and axis is not None and axis != bound and axis.extent == bound.extent:
+                    return _UpTo(axis, bool(back), op == "lt")
+    return None
+
+
+def _product(e: Expr, bound: Axis, to: _UpTo) -> Expr | None:
+    """What a product of factors from behind a place on is of, at a place of the axis."""
+    match e:
+        case Reduce(ReduceKind.PROD, axis, Map("where", (one, Map("where", (other, f, Const(1.0))), Const(1.0)))):
+            wanted = {to, _UpTo(bound, not to.back, True)}
+            if {_up_to(one, axis), _up_to(other, axis)} == wanted and not {bound, to.axis} & free_axes(f):
+                return substitute(f, {axis: Index.axis(to.axis)})
+    return None
+
+
+def recurrence(e: Expr) -> Expr | None:
+    """What is done from each place to the next, where an expression is what one loop over places carries on."""
     match e:
         case Reduce(ReduceKind.SUM, bound, body):
             factors, masks = _factors(body)
-            match masks:
-                case [Map("le" | "lt", (Position(m), Position(n)))] if m.as_axis() == bound:
-                    axis = n.as_axis()
-                case _:
-                    return None
-            if axis is None or axis == bound or axis.extent != bound.extent:
+            to = _up_to(masks[0], bound) if len(masks) == 1 else None
+            if to is None:
                 return None
-            if not all(_of_one_place(f, bound, axis) for f in factors):
+            own = [f if (p := _product(f, bound, to)) is None else _moved(p, to.axis, bound) for f in factors]
+            if not all(_of_one_place(f, bound, to.axis) for f in own) or not any(bound in free_axes(f) for f in own):
                 return None
-            if not any(bound in free_axes(f) for f in factors):
-                return None
-            term = factors[0]
-            for f in factors[1:]:
+            term = own[0]
+            for f in own[1:]:
                 term = Map("mul", (term, f))
-            return PrefixSum(axis, substitute(term, {bound: Index.axis(axis)}))
+            return Map("add", (stepwise(_moved(term, bound, to.axis)), Const(0.0)))
         case _:
-            return None
+            found = carried(e)
+            return None if found is None else Map(found.kind.op, (stepwise(found.term), Const(found.kind.identity)))
 
 
 def _factors(e: Expr) -> tuple[list[Expr], list[Expr]]:
@@ -131,9 +201,9 @@ def _step(e: Expr, made: Mapping[int, Expr], sums: bool) -> Expr:
             new = tuple([made[id(a)] for a in args])
             return e if all(a is b for a, b in zip(args, new, strict=True)) else Map(op, new)
         case Reduce(kind, axis, body):
-            running, chosen = recurrence(e) if sums else None, lookup(e)
-            if running is not None:
-                return Map("add", (stepwise(running.term), Const(0.0)))
+            step, chosen = recurrence(e) if sums else None, lookup(e)
+            if step is not None:
+                return step
             if chosen is not None:
                 place, element = made[id(chosen.place)], made[id(chosen.element)]
                 at = sum((Index.axis(a) for a in sorted(free_axes(place), key=str)), Index.const(0))

@@ -9,6 +9,12 @@ laid side by side: a read of the same step stays one, a read of the step before 
 is the same in every step or a slice whose place grows evenly. What hangs on no state is taken out of the loop, as one
 definition with an axis for the steps.
 
+Steps that are pointwise and linear in what they carry are no loop but a running sum with factors (prefix.py), at every
+place at once; so are products and extremes:
+
+    h0 = a[0]*h + f[0]     h1 = a[1]*h0 + f[1]     ...
+    ->  h[t] = sum_m where(m <= t, (a[m + 1]*...*a[t]) * where(m == 0, a[0]*h + f[0], f[m]), 0)
+
 As with other unrolled source (rolled.py), every definition has to be given back: a step of the loop, with the names of
 the n-th step in place of its own, is that step, operator by operator. What is not stays as it was.
 """
@@ -16,8 +22,9 @@ the n-th step in place of its own, is that step, operator by operator. What is n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from prism.program.extents import is_static
 from prism.program.fold import op
@@ -29,14 +36,17 @@ from prism.program.nodes import (
     Expr,
     Loop,
     Map,
+    Position,
     Program,
     Read,
     Reduce,
+    ReduceKind,
     State,
     Steps,
     Tensor,
     walk,
 )
+from prism.program.prefix import running
 from prism.program.region import reads
 from prism.program.rolled import UnlikeError, live_definitions, ordered, shape_of, side_by_side
 from prism.program.transform import rebuilt, replaced, substitute, with_tensors
@@ -198,22 +208,138 @@ def _phases(
 
 
 @dataclass(frozen=True, slots=True)
+class _Begun:
+    """What there is before the first step.
+
+    Attributes:
+        value: a number, or a tensor around the loop.
+        place: along the tensor's first dimension; None where the tensor has no other.
+    """
+
+    value: str | float
+    place: int | None = None
+
+    @classmethod
+    def of(cls, e: Expr, index: tuple[Index, ...], inside: Collection[str]) -> _Begun:
+        """What an expression is, at an index.
+
+        Raises:
+            UnlikeError: it is of the steps, or of another index.
+        """
+        match e:
+            case Const(value):
+                return cls(value)
+            case Read(tensor, at) if tensor not in inside and at == index:
+                return cls(tensor)
+            case Read(tensor, (place, *at)) if tensor not in inside and tuple(at) == index and not place.terms:
+                if is_static(place.offset):
+                    return cls(tensor, int(place.offset))
+        raise UnlikeError
+
+    def at(self, index: Sequence[Index]) -> Expr:
+        """Its element."""
+        if not isinstance(self.value, str):
+            return Const(self.value)
+        return Read(self.value, tuple(index) if self.place is None else (Index.const(self.place), *index))
+
+
+@dataclass(frozen=True, slots=True)
 class _Slice:
-    """A tensor around the loop, of which a step reads the place `first + step * n` along a dimension."""
+    """A tensor around the loop, of which a step reads the place `first + step * n` along a dimension.
+
+    Attributes:
+        begun: what the first step reads in its place, if it does: as what is before the place where values begin.
+    """
 
     tensor: str
     dimension: int
     first: int
     step: int
+    begun: _Begun | None = None
 
-    def at(self, n: int | Index, index: Sequence[Index]) -> Read:
-        """The element at step n; the index is of the other dimensions."""
+    def at(self, n: int | Index, index: Sequence[Index]) -> Expr:
+        """The element at step n, of an axis one that is not the first's; the index is of the other dimensions."""
+        if n == 0 and self.begun is not None:
+            return self.begun.at(index)
         where = n.scaled(self.step) + self.first if isinstance(n, Index) else Index.const(self.first + n * self.step)
         return Read(self.tensor, (*index[: self.dimension], where, *index[self.dimension :]))
 
     def turned(self, trips: int) -> _Slice:
         """The same places from the last step's to the first's."""
         return replace(self, first=self.first + self.step * (trips - 1), step=-self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """What a step makes of a state: factor * state + added, or the larger or smaller of state and `added`.
+
+    Attributes:
+        kind: how the two are combined.
+        factor: None where it is 1.
+        added: None where it is nothing.
+    """
+
+    kind: ReduceKind
+    factor: Expr | None
+    added: Expr | None
+
+    @classmethod
+    def of(cls, e: Expr, state: Read) -> _Linear | None:
+        """What an expression is of a state; None where it is neither."""
+        for kind in (ReduceKind.MAX, ReduceKind.MIN):
+            if isinstance(e, Map) and e.op == kind.op and state in e.args:
+                (other,) = [a for a in e.args if a != state] or [state]
+                return None if state.tensor in reads(other) else cls(kind, None, other)
+        parts = _parts(e, state)
+        if parts is None or parts[0] is None:
+            return None
+        factor, added = parts
+        return cls(ReduceKind.SUM, None if factor == Const(1.0) else factor, added)
+
+
+_Parts: TypeAlias = "tuple[Expr | None, Expr | None]"
+"""What a state is multiplied by, and what is added; None in either is 0."""
+
+
+def _parts(e: Expr, state: Read) -> _Parts | None:
+    """What an expression is of a state; None where it is not linear."""
+    if state.tensor not in reads(e):
+        return None, e
+    if e == state:
+        return Const(1.0), None
+    match e:
+        case Map("add", (one, other)):
+            a, b = _parts(one, state), _parts(other, state)
+            return None if a is None or b is None else (_added(a[0], b[0]), _added(a[1], b[1]))
+        case Map("neg", (one,)):
+            return _times(_parts(one, state), Const(-1.0))
+        case Map("mul", (one, other)) if state.tensor not in reads(other):
+            return _times(_parts(one, state), other)
+        case Map("mul", (other, one)) if state.tensor not in reads(other):
+            return _times(_parts(one, state), other)
+        case Map("where", (mask, one, other)) if state.tensor not in reads(mask):
+            a, b = _parts(one, state), _parts(other, state)
+            return None if a is None or b is None else (_chosen(mask, a[0], b[0]), _chosen(mask, a[1], b[1]))
+        case _:
+            return None
+
+
+def _added(a: Expr | None, b: Expr | None) -> Expr | None:
+    return b if a is None else a if b is None else op("add", a, b)
+
+
+def _times(parts: _Parts | None, factor: Expr) -> _Parts | None:
+    if parts is None:
+        return None
+    a, b = (None if x is None else op("mul", x, factor) for x in parts)
+    return a, b
+
+
+def _chosen(mask: Expr, a: Expr | None, b: Expr | None) -> Expr | None:
+    if a is None and b is None:
+        return None
+    a, b = (Const(0.0) if x is None else x for x in (a, b))
+    return op("where", mask, a, b)
 
 
 @dataclass(slots=True)
@@ -225,7 +351,7 @@ class _Steps:
         steps: their definitions, step by step.
         exprs: what each is, as one expression of a step: reads of the same step, and of the one before it, are of the
             first step's names, and of `before`.
-        firsts: by a state, what it is before the first step: a tensor and its place there, or a number.
+        firsts: by a state, what it is before the first step.
         slices: by the name that a step has for it.
     """
 
@@ -233,7 +359,7 @@ class _Steps:
     bare: Mapping[str, Expr]
     steps: list[list[Definition]]
     exprs: list[Expr] = field(default_factory=list)
-    firsts: dict[int, tuple[str, int | None] | float] = field(default_factory=dict)
+    firsts: dict[int, _Begun] = field(default_factory=dict)
     slices: dict[_Slice, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     inside: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -257,12 +383,15 @@ class _Steps:
                 raise UnlikeError
             self.exprs.append(self._unified([self.bare[d.name] for d in alike]))
         held = self._depending()
-        if not self.states or not self._worth(held):
+        if not self.states:
+            return None
+        at_once = set(self.states) <= set(self._order(held))
+        if not at_once and not self._worth(held):
             return None
         for n in range(len(self.steps)):
             self._check(n)
         self._extend(before)
-        return self._made(held)
+        return (self._at_once(held) if at_once else None) or self._made(held)
 
     def _extend(self, before: Sequence[Definition]) -> None:
         """Take what is computed before as the first step, where it is one of states that are 0, folded."""
@@ -270,9 +399,11 @@ class _Steps:
         alike = len(before) == len(first) and all(
             (d.axes, d.dtype) == (b.axes, b.dtype) for d, b in zip(first, before, strict=True)
         )
-        if not alike or any(begun != (before[j].name, None) for j, begun in self.firsts.items()):
+        if not alike or any(begun != _Begun(before[j].name) for j, begun in self.firsts.items()):
             return
-        made = replace(self, steps=[list(before), *self.steps], firsts=dict.fromkeys(self.firsts, 0.0))
+        if any(s.begun is not None for s in self.slices):
+            return
+        made = replace(self, steps=[list(before), *self.steps], firsts=dict.fromkeys(self.firsts, _Begun(0.0)))
         made.slices = {replace(s, first=s.first - s.step): name for s, name in self.slices.items()}
         made.inside = {d.name: (n, j) for n, step in enumerate(made.steps) for j, d in enumerate(step)}
         names = {d.name: b.name for d, b in zip(first, before, strict=True)}
@@ -315,25 +446,13 @@ class _Steps:
             if at == 1 and isinstance(es[0], Read) and es[0] == Read(self.steps[0][j].name, second.index):
                 return es[0]
             raise UnlikeError
-        outer = [e for e in es if isinstance(e, Read) and e.tensor == second.tensor]
-        if len(outer) != len(es) or second.tensor in self.inside:
+        if any(e.tensor != second.tensor for e in reading) or second.tensor in self.inside:
             raise UnlikeError
-        return self._outer(outer)
+        return self._outer(es[0], reading)
 
     def _begins(self, j: int, e: Expr, index: tuple[Index, ...]) -> None:
         """Note what a state is before the first step."""
-        found: tuple[str, int | None] | float
-        match e:
-            case Const(value):
-                found = value
-            case Read(tensor, at) if tensor not in self.inside and at == index:
-                found = tensor, None
-            case Read(tensor, (place, *at)) if tensor not in self.inside and tuple(at) == index and not place.terms:
-                if not is_static(place.offset):
-                    raise UnlikeError
-                found = tensor, int(place.offset)
-            case _:
-                raise UnlikeError
+        found = _Begun.of(e, index, self.inside)
         if self.firsts.setdefault(j, found) != found:
             raise UnlikeError
 
@@ -342,26 +461,29 @@ class _Steps:
             self.states[j] = self._name(f"{self.steps[0][j].name}_before")
         return self.states[j]
 
-    def _outer(self, es: Sequence[Read]) -> Expr:
+    def _outer(self, first: Expr, later: Sequence[Read]) -> Expr:
         """What is read around the loop: the same in each step, or a slice."""
-        first, second = es[0], es[1]
-        varies = [d for d, (a, b) in enumerate(zip(first.index, second.index, strict=True)) if a != b]
+        second, third = later[0], later[1]
+        varies = [d for d, (a, b) in enumerate(zip(second.index, third.index, strict=True)) if a != b]
         if not varies:
-            if any(e != first for e in es):
+            if any(e != second for e in (first, *later)):
                 raise UnlikeError
-            return first
+            return second
         if len(varies) > 1:
             raise UnlikeError
         (d,) = varies
-        places = [e.index[d] for e in es]
+        places = [e.index[d] for e in later]
         if any(p.terms or not is_static(p.offset) for p in places):
             raise UnlikeError
-        rest = (*first.index[:d], *first.index[d + 1 :])
-        found = _Slice(first.tensor, d, int(places[0].offset), int(places[1].offset) - int(places[0].offset))
-        if any(found.at(n, rest) != e for n, e in enumerate(es)):
+        rest = (*second.index[:d], *second.index[d + 1 :])
+        step = int(places[1].offset) - int(places[0].offset)
+        found = _Slice(second.tensor, d, int(places[0].offset) - step, step)
+        if found.at(0, rest) != first:
+            found = replace(found, begun=_Begun.of(first, rest, self.inside))
+        if any(found.at(n + 1, rest) != e for n, e in enumerate(later)):
             raise UnlikeError
         if found not in self.slices:
-            self.slices[found] = self._name(f"{first.tensor}_slice")
+            self.slices[found] = self._name(f"{second.tensor}_slice")
         return Read(self.slices[found], rest)
 
     def _name(self, wanted: str) -> str:
@@ -384,13 +506,99 @@ class _Steps:
         return found
 
     def _worth(self, held: set[int]) -> bool:
-        """Whether a step reduces what hangs on a state, for which all of the step before has to be there.
-
-        Pointwise steps are fused, as many as a region holds, and are left alone.
-        """
+        """Whether a step reduces what hangs on a state, for which all of the step before has to be there."""
         names = {self.steps[0][j].name for j in held} | set(self.states.values())
         sums = (x for j in held for x in walk(self.exprs[j]) if isinstance(x, Reduce))
         return any(not names.isdisjoint(reads(x.body)) for x in sums)
+
+    def _begins_at(self, step: Axis) -> Expr:
+        """Whether the place of a step is the first step's."""
+        place = Const(float(len(self.steps) - 1 if self._reverse else 0))
+        return Map("eq", (Position(Index.axis(step)), place))
+
+    # Pointwise steps, at every place at once.
+
+    def _order(self, held: set[int]) -> dict[int, _Linear | None]:
+        """The definitions that hang on states in an order in which each is there at all places once those before are.
+
+        Those that are carried from step to step are with what they are of what they carry; others with None. What comes
+        after none of them is left out.
+        """
+        place = {d.name: j for j, d in enumerate(self.steps[0])}
+        own = {name: j for j, name in self.states.items()}
+        found: dict[int, _Linear | None] = {}
+
+        def needs(e: Expr) -> set[int]:
+            named = (place.get(t, own.get(t)) for t in reads(e))
+            return {j for j in named if j in held and j not in found}
+
+        def inlined(e: Expr) -> Expr:
+            """What is not there yet, written out down to states."""
+
+            def change(x: Expr) -> Expr:
+                j = place.get(x.tensor) if isinstance(x, Read) else None
+                if j is None or j not in held or j in found:
+                    return x
+                assert isinstance(x, Read)
+                d = self.steps[0][j]
+                return substitute(inlined(self.exprs[j]), dict(zip(d.axes, x.index, strict=True)))
+
+            return rebuilt([e], change)[0]
+
+        more = True
+        while more:
+            more = False
+            for j in sorted(held - set(found)):
+                if not needs(self.exprs[j]):
+                    found[j], more = None, True
+                elif j in self.states:
+                    expr = inlined(self.exprs[j])
+                    state = Read(self.states[j], tuple(map(Index.axis, self.steps[0][j].axes)))
+                    linear = _Linear.of(expr, state) if needs(expr) == {j} else None
+                    if linear is not None:
+                        found[j], more = linear, True
+        return found
+
+    def _at_once(self, held: set[int]) -> Program | None:
+        """The program in which what is carried from step to step is a running sum, product or extreme.
+
+        None where something else needs what is not there at once.
+        """
+        made: list[Definition] = []
+        kept = self._apart_from_states(held, made)
+        order = self._order(held)
+        for j, linear in order.items():
+            d = self.steps[0][j]
+            step = _apart(Axis("step", len(self.steps)), d.axes)
+            name = self._name(f"{d.name}_all")
+            if linear is None:
+                expr = self._taken_out(self.exprs[j], step, kept)
+            else:
+                expr = self._carried(j, linear, step, kept)
+            kept[j] = name
+            made.append(replace(d, name=name, axes=(step, *d.axes), expr=expr, view=False))
+        if not self._read_outside() <= set(kept):
+            return None
+        names = {d.name for d in made}
+        self._check_before({t for d in made for t in reads(d.expr)} - names)
+        return self._around(made, kept, self._reverse)
+
+    def _carried(self, j: int, linear: _Linear, step: Axis, kept: Mapping[int, str]) -> Expr:
+        """A state after each step."""
+        index = tuple(map(Index.axis, self.steps[0][j].axes))
+        factor, added = (None if e is None else self._taken_out(e, step, kept) for e in (linear.factor, linear.added))
+        first = self.firsts[j].at(index)
+        if linear.kind is ReduceKind.SUM:
+            grown = first if factor is None else op("mul", factor, first)
+            begun = added if first == Const(0.0) else grown if added is None else op("add", grown, added)
+            added = Const(0.0) if added is None else added
+        else:
+            assert added is not None
+            begun = op(linear.kind.op, first, added)
+        term = added if begun is None or begun == added else Map("where", (self._begins_at(step), begun, added))
+        bound = _apart(Axis("place", len(self.steps)), (step, *self.steps[0][j].axes))
+        term = substitute(term, {step: Index.axis(bound)})
+        return running(linear.kind, term, bound, step, back=self._reverse, factor=factor)
 
     def _check(self, n: int, folded: bool = False) -> None:
         """Compare the loop's n-th step with the n-th step, numbers in either as readers fold them where asked.
@@ -411,13 +619,7 @@ class _Steps:
                 return slices[e.tensor].at(n, e.index)
             if e.tensor in states:
                 j = states[e.tensor]
-                if n:
-                    return Read(self.steps[n - 1][j].name, e.index)
-                first = self.firsts[j]
-                if not isinstance(first, tuple):
-                    return Const(first)
-                tensor, place = first
-                return Read(tensor, e.index if place is None else (Index.const(place), *e.index))
+                return Read(self.steps[n - 1][j].name, e.index) if n else self.firsts[j].at(e.index)
             return e
 
         steps = [self.bare[d.name] for d in self.steps[n]]
@@ -429,22 +631,32 @@ class _Steps:
 
     # The loop
 
-    def _made(self, held: set[int]) -> Program:
-        first, trips = self.steps[0], len(self.steps)
-        # What is read from the last place on is stored so, too.
-        reverse = bool(self.slices) and all(s.step < 0 for s in self.slices)
-        by_place = {name: s.turned(trips) if reverse else s for s, name in self.slices.items()}
-        order = {d.name: j for j, d in enumerate(first)}
-        step = Axis("step", trips)
-        made: list[Definition] = []
-        before: dict[int, str] = {}  # what hangs on no state, of all steps
-        for j, d in enumerate(first):
+    @property
+    def _reverse(self) -> bool:
+        """Whether what is stored of all steps has the last one's first, as what they read has."""
+        return bool(self.slices) and all(s.step < 0 for s in self.slices)
+
+    def _by_place(self) -> dict[str, _Slice]:
+        trips = len(self.steps)
+        return {name: s.turned(trips) if self._reverse else s for s, name in self.slices.items()}
+
+    def _apart_from_states(self, held: set[int], made: list[Definition]) -> dict[int, str]:
+        """What hangs on no state, of all steps."""
+        before: dict[int, str] = {}
+        for j, d in enumerate(self.steps[0]):
             if j not in held:
                 before[j] = self._name(f"{d.name}_steps")
-                at = _apart(step, d.axes)
-                made.append(
-                    replace(d, name=before[j], axes=(at, *d.axes), expr=self._taken_out(j, at, before, by_place))
-                )
+                at = _apart(Axis("step", len(self.steps)), d.axes)
+                expr = self._taken_out(self.exprs[j], at, before)
+                made.append(replace(d, name=before[j], axes=(at, *d.axes), expr=expr))
+        return before
+
+    def _made(self, held: set[int]) -> Program:
+        first, trips = self.steps[0], len(self.steps)
+        reverse, by_place = self._reverse, self._by_place()
+        order = {d.name: j for j, d in enumerate(first)}
+        made: list[Definition] = []
+        before = self._apart_from_states(held, made)
         slices: dict[str, str] = {}
         inner: dict[str, Tensor] = {}
         for name, s in by_place.items():
@@ -487,14 +699,24 @@ class _Steps:
             dict(self.program.ranges),
         )
         loop = Loop(title, program, trips, tuple(states), tuple(slices.items()), reverse)
-        around = {s.tensor for s in self.slices} | {x[0] for x in self.firsts.values() if isinstance(x, tuple)}
+        starts = [*self.firsts.values(), *(s.begun for s in self.slices if s.begun is not None)]
+        around = {s.tensor for s in self.slices} | {x.value for x in starts if isinstance(x.value, str)}
         self._check_before(around.union(shared))
         stacks = {
             j: steps_of(loop, names[first[j].name], self._name(f"{first[j].name}_all"), first[j].origin)
             for j in outputs
         }
         made += stacks.values()
-        kept = {**before, **{j: d.name for j, d in stacks.items()}}
+        return self._around(made, {**before, **{j: d.name for j, d in stacks.items()}}, reverse)
+
+    def _around(self, made: list[Definition], kept: Mapping[int, str], reverse: bool) -> Program:
+        """The program in which what reads a step reads its place of what is made of all.
+
+        Args:
+            made: the definitions that stand for the steps; others are added.
+            kept: by a definition of a step, the tensor that has it of all steps.
+            reverse: whether the first place is the last step's.
+        """
         every = self.steps[::-1] if reverse else self.steps
         places = {d.name: (n, kept[j]) for n, one in enumerate(every) for j, d in enumerate(one) if j in kept}
 
@@ -524,45 +746,60 @@ class _Steps:
                 seen |= below
                 stack += below
 
-    def _taken_out(self, j: int, step: Axis, before: Mapping[int, str], slices: Mapping[str, _Slice]) -> Expr:
-        """What hangs on no state, at the place of a step."""
+    def _taken_out(self, e: Expr, step: Axis, kept: Mapping[int, str]) -> Expr:
+        """An expression of a step at the place of a step; of states only those that are kept.
+
+        Args:
+            e: the expression.
+            step: the axis of places.
+            kept: by a definition, the tensor that has it at all places.
+        """
         order = {d.name: n for n, d in enumerate(self.steps[0])}
+        states, slices = {name: j for j, name in self.states.items()}, self._by_place()
         here = Index.axis(step)
 
         def change(e: Expr) -> Expr:
             if not isinstance(e, Read):
                 return e
             if e.tensor in slices:
-                return slices[e.tensor].at(here, e.index)
-            return Read(before[order[e.tensor]], (here, *e.index)) if e.tensor in order else e
+                return self._sliced(slices[e.tensor], step, e.index)
+            if e.tensor in states:
+                j = states[e.tensor]
+                earlier = Read(kept[j], (here + (1 if self._reverse else -1), *e.index))
+                return Map("where", (self._begins_at(step), self.firsts[j].at(e.index), earlier))
+            return Read(kept[order[e.tensor]], (here, *e.index)) if e.tensor in order else e
 
-        return rebuilt([self.exprs[j]], change)[0]
+        return rebuilt([e], change)[0]
+
+    def _sliced(self, s: _Slice, step: Axis, index: Sequence[Index]) -> Expr:
+        """What a slice is at the place of a step."""
+        read = s.at(Index.axis(step), index)
+        return read if s.begun is None else Map("where", (self._begins_at(step), s.begun.at(index), read))
 
     def _stored(self, s: _Slice, made: list[Definition]) -> str:
         """The tensor whose first dimension are the places of the steps: what is sliced, or a view of it."""
         t, trips = self.program.tensor(s.tensor), len(self.steps)
-        if (s.dimension, s.first, s.step) == (0, 0, 1) and same_extent(t.shape[0], trips):
+        if s.begun is None and (s.dimension, s.first, s.step) == (0, 0, 1) and same_extent(t.shape[0], trips):
             return s.tensor
         rest = (*t.shape[: s.dimension], *t.shape[s.dimension + 1 :])
         axes = (Axis("step", trips), *(Axis(f"i{d}", e) for d, e in enumerate(rest)))
-        expr = s.at(Index.axis(axes[0]), [Index.axis(a) for a in axes[1:]])
-        made.append(Definition(self._name(f"{s.tensor}_places"), axes, expr, t.dtype, view=True))
+        expr = self._sliced(s, axes[0], [Index.axis(a) for a in axes[1:]])
+        made.append(Definition(self._name(f"{s.tensor}_places"), axes, expr, t.dtype, view=s.begun is None))
         return made[-1].name
 
     def _begun(self, j: int, made: list[Definition]) -> tuple[str, int | None]:
         """The tensor that a state is before the first step, and its place there."""
         d, found = self.steps[0][j], self.firsts[j]
-        if not isinstance(found, tuple):
-            name = defined_as(made, d.axes, Const(found), d.dtype)
+        if not isinstance(found.value, str):
+            name = defined_as(made, d.axes, Const(found.value), d.dtype)
             if name is None:
                 name = self._name(f"{d.name}_first")
-                made.append(Definition(name, d.axes, Const(found), d.dtype, d.origin))
+                made.append(Definition(name, d.axes, Const(found.value), d.dtype, d.origin))
             return name, None
-        tensor, place = found
-        t = self.program.tensor(tensor)
-        if (t.shape if place is None else t.shape[1:]) != d.tensor.shape or t.dtype is not d.dtype:
+        t = self.program.tensor(found.value)
+        if (t.shape if found.place is None else t.shape[1:]) != d.tensor.shape or t.dtype is not d.dtype:
             raise UnlikeError
-        return tensor, place
+        return found.value, found.place
 
     def _read_outside(self) -> set[int]:
         """The definitions of steps that something else needs."""

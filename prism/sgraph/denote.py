@@ -30,7 +30,7 @@ else is an IllegalIRError.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sympy
 
@@ -67,6 +67,7 @@ from prism.sgraph.nodes import (
     Operand,
     Pointwise,
     Position,
+    Recurrence,
     Role,
     Scan,
     SGraph,
@@ -363,26 +364,43 @@ class _Reader:
         place = Axis(f"{axis.name}.scan", axis.extent)
         there = self.memory.substitute(body, {axis: Index.axis(place)})
         if growth is not None:
-            there = self._mul(self._made(Map("exp", (self._grown(s, growth, place),))), there)
-        return self._up_to(axis, place, there, "lt" if s.before else "le")
+            grown = self._factors(s, growth, place) if s.how.factors else self._grown(s, growth, place)
+            there = self._mul(grown, there)
+        return self._up_to(axis, place, there, s.how)
 
-    def _up_to(self, axis: Axis, place: Axis, term: Expr, compare: str = "le") -> Expr:
-        """The sum of a term over the places up to one of the axis."""
-        index = (self._made(PositionExpr(Index.axis(place))), self._made(PositionExpr(Index.axis(axis))))
-        kept = self._made(Map("where", (self._made(Map(compare, index)), term, self._made(Const(0.0)))))
-        return self._made(Reduce(ReduceKind.SUM, place, kept))
+    def _up_to(self, axis: Axis, place: Axis, term: Expr, how: Recurrence) -> Expr:
+        """A term combined over the places up to one of the axis."""
+        kept = self._kept(how, axis, place, term, how.kind)
+        return self._made(Reduce(how.kind, place, kept))
+
+    def _kept(self, how: Recurrence, axis: Axis, place: Axis, term: Expr, kind: ReduceKind) -> Expr:
+        """A term at the places up to one of the axis, and what changes nothing at others."""
+        compare, index = how.compare(*(self._made(PositionExpr(Index.axis(a))) for a in (axis, place)))
+        return self._made(Map("where", (self._made(Map(compare, index)), term, self._made(Const(kind.identity)))))
+
+    def _factors(self, s: Scan, growth: Expr, place: Axis) -> Expr:
+        """The product of the factors from behind a place to the present one."""
+        between = Axis(f"{s.axis.name}.between", s.axis.extent)
+        factor = self.memory.substitute(growth, {s.axis: Index.axis(between)})
+        behind = self._kept(replace(s.how, before=True), between, place, factor, ReduceKind.PROD)
+        return self._made(Reduce(ReduceKind.PROD, between, self._kept(s.how, s.axis, between, behind, ReduceKind.PROD)))
 
     def _grown(self, s: Scan, growth: Expr, place: Axis) -> Expr:
-        """What a scan has grown by since a place: the difference of two sums, or the steps times the same growth."""
+        """The exponential of what a scan has grown by since a place.
+
+        That is the difference of two sums, or the steps times the same growth.
+        """
         axis = s.axis
         if axis not in free_axes(growth):
-            steps = Index.axis(axis) + Index.axis(place).scaled(-1) + (-1 if s.before else 0)
-            return self._mul(growth, self._made(PositionExpr(steps)))
-        total = self._up_to(axis, place, self.memory.substitute(growth, {axis: Index.axis(place)}))
+            sign = -1 if s.how.back else 1
+            steps = Index.axis(axis).scaled(sign) + Index.axis(place).scaled(-sign) + (-1 if s.how.before else 0)
+            return self._made(Map("exp", (self._mul(growth, self._made(PositionExpr(steps))),)))
+        up_to = Recurrence(back=s.how.back)
+        total = self._up_to(axis, place, self.memory.substitute(growth, {axis: Index.axis(place)}), up_to)
         minus = self._made(Const(-1.0))
         there = self._mul(minus, self.memory.substitute(total, {axis: Index.axis(place)}))
-        here = self._made(Map("add", (total, self._mul(minus, growth)))) if s.before else total
-        return self._made(Map("add", (here, there)))
+        here = self._made(Map("add", (total, self._mul(minus, growth)))) if s.how.before else total
+        return self._made(Map("exp", (self._made(Map("add", (here, there))),)))
 
     def _rescaled(self, body: Expr, shift: str, done: Mapping[str, Expr | _Part]) -> Expr:
         """The body with the running shift replaced by its final value, when it is exp(a - m) or exp(a - m)*f."""

@@ -14,7 +14,7 @@
              | Contract(dst, axis, lhs, rhs)       sum over the tile's part of the axis of lhs*rhs: a matrix product
              | Loop(axis, body, range)             over the tiles of the axis (of the program's chunk of it, if split)
              | Accumulate(dst, kind, src, shift)   dst := dst <combine> src, from the kind's identity before the loop
-             | Scan(dst, axis, src, growth, before)  prefix sums of src along the axis, which may decay on the way
+             | Scan(dst, axis, src, growth, how)    src combined along the axis, which may decay on the way
              | Store(tensor, index, src, moment)
 
 A tile has one dimension per axis that its value depends on, except Grid(1) and Loop(1) axes. Inside the loop and after
@@ -45,7 +45,10 @@ at each place n it is the sum over m <= n of exp(g[m+1] + ... + g[n])*src[m]. Wh
 one place's g is all that is computed, and what is carried is a value of the result. Where that overflows it stays
 infinite, though later places may have forgotten it: so g has to be known not to grow (see prism.sgraph.numerics). What
 g is at the first place is multiplied by nothing, and left out.
-*before* leaves out a place's own src, and its own g: the sum up to the place before.
+A growth may be the factor itself, of any sign and also 0, as what an episode that has ended carries on: then the result
+is the sum over m <= n of g[m+1]*...*g[n]*src[m].
+*before* leaves out a place's own src, and its own g: the sum up to the place before. *back* goes from the last place to
+the first; a loop's scans all go one way.
 
 A *gather* of places p is, for an axis k that is bound there, sum_k where(k == p, tensor[..., k, ...], 0).
 
@@ -64,7 +67,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import sympy
 
@@ -73,6 +76,8 @@ from prism.ir.kit import Changed, Defined, Holds, Used
 from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
+
+T = TypeVar("T")
 
 
 class Statistic(StrEnum):
@@ -283,26 +288,60 @@ class Accumulate:
 
 
 @dataclass(frozen=True, slots=True)
+class Recurrence:
+    """How a scan goes from place to place.
+
+    Attributes:
+        kind: what combines the places; a sum where there is a growth.
+        before: whether each place's own operand and growth are left out.
+        back: whether it goes from the last place to the first.
+        factors: whether a growth is what the sum so far is multiplied by, rather than the logarithm of that.
+    """
+
+    kind: ReduceKind = ReduceKind.SUM
+    before: bool = False
+    back: bool = False
+    factors: bool = False
+
+    def compare(self, here: T, there: T) -> tuple[str, tuple[T, T]]:
+        """The comparison that leaves the places which count at a place `here`."""
+        return "lt" if self.before else "le", (here, there) if self.back else (there, here)
+
+    def __str__(self) -> str:
+        kind = "" if self.kind is ReduceKind.SUM else self.kind.value
+        return " ".join(w for w in (kind, "before" * self.before, "back" * self.back, "factors" * self.factors) if w)
+
+
+SO_FAR = Recurrence()
+"""Prefix sums."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
-    """dst = for each place of the axis, the sum of src over the places up to it.
+    """dst = for each place of the axis, src combined over the places up to it.
 
     Attributes:
         axis: a whole axis, or that of the loop that the scan stands in.
-        src: what is summed; has the axis.
-        growth: the logarithm of what the sum up to the place before is multiplied by, over axes of src; None where
-            that is 1.
-        before: whether the place's own src and growth are left out.
+        src: what is combined; has the axis.
+        growth: the logarithm of what the sum up to the place before is multiplied by, or that itself, over axes of src;
+            None where that is 1.
+        how: from place to place.
     """
 
     dst: Defined
     axis: Annotated[Axis, Holds.AXIS]
     src: Used
     growth: Annotated[Operand, Holds.USES] | None = None
-    before: bool = False
+    how: Recurrence = SO_FAR
 
     def __str__(self) -> str:
-        grown = f", times exp {_operand(self.growth)} a place" if self.growth is not None else ""
-        return f"{self.dst} = {self.src} summed over {self.axis} {'before' if self.before else 'so far'}{grown}"
+        of = "" if self.how.factors else "exp "
+        grown = f", times {of}{_operand(self.growth)} a place" if self.growth is not None else ""
+        back = " from the end" * self.how.back
+        kind = "summed" if self.how.kind is ReduceKind.SUM else f"{self.how.kind.value} taken"
+        return (
+            f"{self.dst} = {self.src} {kind} over {self.axis}{back} {'before' if self.how.before else 'so far'}{grown}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

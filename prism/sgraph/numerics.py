@@ -243,7 +243,10 @@ def _unmasked(e: Expr) -> Expr | None:
 def _growing(sgraph: SGraph, bounds: Bounds) -> Iterator[Scan]:
     """The scans whose growth, over all places, may come to more than an exponential takes."""
     scans = [
-        (k.name, s) for k in sgraph.kernels for s in k.statements() if isinstance(s, Scan) and s.growth is not None
+        (k.name, s)
+        for k in sgraph.kernels
+        for s in k.statements()
+        if isinstance(s, Scan) and s.growth is not None and not s.how.factors
     ]
     values = kernel_values(sgraph) if any(isinstance(s.growth, str) for _, s in scans) else {}
     for kernel, s in scans:

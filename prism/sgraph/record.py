@@ -40,6 +40,7 @@ from prism.sgraph.nodes import (
     Place,
     Pointwise,
     Position,
+    Recurrence,
     Repeat,
     Scan,
     SGraph,
@@ -55,7 +56,7 @@ _CLASSES: Mapping[str, type] = {
     c.__name__: c
     for c in (
         Accumulate, Assumption, Axis, Contract, Gather, Grid, Index, Kernel, Load, Loop, LoopRole, Place, Pointwise,
-        Position, Repeat, Scan, SGraph, Split, Store, Tensor, TileReduce, Whole, Window,
+        Position, Repeat, Recurrence, Scan, SGraph, Split, Store, Tensor, TileReduce, Whole, Window,
     )
 }  # fmt: skip
 

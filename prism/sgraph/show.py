@@ -217,9 +217,9 @@ class _Serialiser:
                 case Accumulate(dst, kind, src, shift):
                     operands = self.operand(src) + ("" if shift is None else f" shift {self.operand(shift)}")
                     lines.append(f"{self.define(dst)}<-{kind.value} {operands}")
-                case Scan(dst, axis, src, growth, before):
+                case Scan(dst, axis, src, growth, how):
                     operands = self.operand(src) + ("" if growth is None else f" growth {self.operand(growth)}")
-                    lines.append(f"{self.define(dst)}=scan {self.axis(axis)} {operands}{' before' * before}")
+                    lines.append(f"{self.define(dst)}=scan {self.axis(axis)} {operands} {how}".rstrip())
                 case Store(tensor, index, src, moment):
                     of = "" if moment is None else f" {moment.value}"
                     lines.append(f"{self.element(tensor, index)}={self.operand(src)}{of}")

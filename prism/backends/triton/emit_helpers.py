@@ -88,10 +88,25 @@ def one_after_another(factor, value, next_factor, next_value):
 
 
 @triton.jit
-def recurrence(factor, value, axis: tl.constexpr):
+def recurrence(factor, value, axis: tl.constexpr, reverse: tl.constexpr = False):
     """At each place, the result of the place before times the factor, plus the value."""
-    _, sums = tl.associative_scan((factor, value), axis, one_after_another)
+    _, sums = tl.associative_scan((factor, value), axis, one_after_another, reverse)
     return sums
+'''
+
+PRODUCT_BEFORE = '''
+@triton.jit
+def all_and_all_but_last(whole, but_last, next_whole, next_but_last):
+    """Combines the products of two stretches, of all their factors and of all but the last."""
+    return whole * next_whole, whole * next_but_last
+
+
+@triton.jit
+def product_before(factor, axis: tl.constexpr, reverse: tl.constexpr = False):
+    """At each place, the product of the factors before it."""
+    one = tl.full(factor.shape, 1, factor.dtype)
+    _, before = tl.associative_scan((factor, one), axis, all_and_all_but_last, reverse)
+    return before
 '''
 
 HELPERS: Mapping[str, str] = MappingProxyType(
@@ -105,6 +120,7 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "larger": LARGER,
         "smaller": SMALLER,
         "recurrence": RECURRENCE,
+        "product_before": PRODUCT_BEFORE,
     }
 )
 """By name: the source of each helper, a docstring for what it is."""

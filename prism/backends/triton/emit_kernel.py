@@ -449,16 +449,9 @@ class KernelEmitter:
             case tile.Reduce(dst, kind, src, dim):
                 self._types[dst] = DType.FLOAT32
                 return self._reduce(kind, src, dim)
-            case tile.Prefix(dst, src, dim, factor):
-                self._types[dst] = DType.FLOAT32
-                text = self._operand(src)
-                axis = f"axis={text.dims.index(dim)}"
-                if factor is None:
-                    return Text(f"tl.cumsum({text.source}, {axis})", _ATOM, text.dims)
-                self.helpers.add("recurrence")
-                shape = ", ".join(self._length(d) for d in text.dims)
-                wide = f"tl.broadcast_to({self._expanded(factor, text.dims).source}, ({shape},))"
-                return Text(f"recurrence({wide}, {text.source}, {axis})", _ATOM, text.dims)
+            case tile.Prefix():
+                self._types[s.dst] = DType.FLOAT32
+                return self._prefix(s)
             case tile.Dot(dst):
                 self._types[dst] = DType.FLOAT32
                 return self._dot(s)
@@ -631,6 +624,26 @@ class KernelEmitter:
             self.helpers.add(combine)
             return Text(f"tl.reduce({text.source}, {axis}, {combine})", _ATOM, dims)
         return Text(f"tl.{kind.value}({text.source}, axis={axis})", _ATOM, dims)
+
+    def _prefix(self, s: tile.Prefix) -> Text:
+        text = self._operand(s.src)
+        axis, back = text.dims.index(s.dim), ", reverse=True" * s.back
+        where = f"axis={axis}{back}"
+        if s.factor is not None:
+            self.helpers.add("recurrence")
+            shape = ", ".join(self._length(d) for d in text.dims)
+            wide = f"tl.broadcast_to({self._expanded(s.factor, text.dims).source}, ({shape},))"
+            made = f"recurrence({wide}, {text.source}, {where})"
+        elif s.before:
+            self.helpers.add("product_before")
+            made = f"product_before({text.source}, {where})"
+        elif s.kind is ReduceKind.SUM:
+            made = f"tl.cumsum({text.source}, {where})"
+        else:
+            combine = _COMBINE[s.kind]
+            self.helpers.add(combine)
+            made = f"tl.associative_scan({text.source}, {axis}, {combine}{back})"
+        return Text(made, _ATOM, text.dims)
 
     def _dot(self, s: tile.Dot) -> Text:
         lhs, rhs = self._operand(s.lhs), self._operand(s.rhs)

@@ -17,6 +17,7 @@ from prism.egraph.running_error import Num
 from prism.program.arrays import NUMPY
 from prism.program.evaluate import Interpreter
 from prism.program.nodes import Expr, ReduceKind
+from prism.program.prefix import Carried
 
 Array: TypeAlias = Any  # a Num, a numpy array of integers, or a number
 
@@ -103,13 +104,21 @@ class TrackedArrays:
         pick = np.max if kind is ReduceKind.MAX else np.min
         return Num(pick(v, axis=dim), np.max(e, axis=dim))
 
-    def prefix_sums(self, array: Num, dim: int) -> Num:
-        """See Arrays."""
-        moved = np.moveaxis(np.arange(array.v.shape[dim])[:, None] >= np.arange(array.v.shape[dim]), 0, 0)
-        v, e = np.moveaxis(array.v, dim, -1)[..., None, :], np.moveaxis(array.e, dim, -1)[..., None, :]
-        kept = Num(np.where(moved, v, 0.0), np.where(moved, e, 0.0))
-        total = self._reduced(ReduceKind.SUM, kept, kept.v.ndim - 1)
-        return Num(np.moveaxis(total.v, -1, dim), np.moveaxis(total.e, -1, dim))
+    def carried(self, how: Carried, dim: int, array: Num, factor: Num | None = None) -> Num:
+        """See Arrays: one place after another."""
+        op = how.kind.op
+        places = range(array.v.shape[dim])
+        made: list[Num] = []
+        for n in reversed(places) if how.back else places:
+            new, last = _place(array, dim, n), made[-1] if made else None
+            if last is not None:
+                grown = last if factor is None else floats.pointwise("mul", [_place(factor, dim, n), last])
+                new = floats.pointwise(op, [grown, new])
+            made.append(new)
+        if how.before:
+            made = [floats.exactly(np.full_like(made[0].v, how.kind.identity)), *made[:-1]]
+        made = made[::-1] if how.back else made
+        return Num(np.stack([m.v for m in made], dim), np.stack([m.e for m in made], dim))
 
     def matmul(self, a: Num, b: Num) -> Num:
         """See Arrays."""
@@ -123,6 +132,10 @@ class TrackedArrays:
     def stack(self, arrays: Sequence[Num]) -> Num:
         """See Arrays."""
         return Num(np.stack([a.v for a in arrays]), np.stack([a.e for a in arrays]))
+
+
+def _place(array: Num, dim: int, n: int) -> Num:
+    return Num(np.take(array.v, n, dim), np.take(array.e, n, dim))
 
 
 def _num(array: Array) -> Num:

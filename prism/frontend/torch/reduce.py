@@ -222,8 +222,9 @@ def _up_to(n: Node) -> tuple[Callable[[Axis], Expr], Axis, Callable[[Axis], Expr
 
 def _running(n: Node, kind: ReduceKind, at: Callable[[Axis], Expr], bound: Axis, up_to: Callable[[Axis], Expr]) -> Expr:
     """The extreme of the elements up to each place."""
-    own = n["self"].under(n.axes)
-    return build.reduce(kind, bound, op("where", up_to(bound), at(bound), own))
+    # Of whole numbers there is no infinite one.
+    beyond = Const(kind.identity) if n["self"].dtype.is_float else n["self"].under(n.axes)
+    return build.reduce(kind, bound, op("where", up_to(bound), at(bound), beyond))
 
 
 def _cumulative_extreme(kind: ReduceKind) -> Handler:
