@@ -252,7 +252,7 @@ STEPS, ROWS = 7, (7, 5)
 
 
 def advantages(r: torch.Tensor, v: torch.Tensor, done: torch.Tensor, last: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    carried, after, found = torch.zeros_like(last), last, []
+    carried, after, found = torch.zeros_like(last), last, list[torch.Tensor]()
     for t in reversed(range(STEPS)):
         live = 1 - done[t]
         carried = r[t] + 0.99 * after * live - v[t] + 0.9 * live * carried
@@ -310,7 +310,7 @@ def gated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 def selective(x: torch.Tensor, a: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     """What steps reduce of a state feeds none of them."""
-    h, found = torch.zeros(6, 4), list[torch.Tensor]()
+    h, found = torch.zeros(6, 4), []
     for t in range(STEPS):
         h = torch.exp(x[t, :, None] * a) * h + x[t, :, None]
         found.append((h * c[t]).sum(-1))

@@ -20,7 +20,9 @@ from sgraph_samples import (
     at,
     decaying_state,
     decays,
+    gates_from_the_end,
     gates_one_by_one,
+    kinds_from_the_end,
     one_by_one,
     op,
     prefix_sums,
@@ -226,6 +228,8 @@ def test_kernels_compile_without_spills(compilers: Pool, tmp_path: Path) -> None
         (prefix_sums(F32, whole=True), {"K": 512}),
         (state_before(BF16), {}),
         (decays(BF16), {"K": 4096}),
+        (gates_from_the_end(BF16), {"K": 4096}),
+        (kinds_from_the_end(BF16), {"K": 4096}),
     ):
         source = emit_module(sample.sgraph, formula="sums", configs={})
         path = tmp_path / f"{sample.name}_{len(jobs)}.py"

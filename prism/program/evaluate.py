@@ -382,10 +382,10 @@ class Interpreter:
         if found is not None:
             term = self.value(found.term)
             values = [term] if found.factor is None else [term, self.value(found.factor)]
-            axes, arrays = self._together(values)
-            sizes = [self.size(a) for a in axes]
-            dim, arrays = axes.index(found.axis), [self._xp.broadcast(a, sizes) for a in arrays]
-            return NamedArray(axes, self._xp.carried(found, dim, *arrays))
+            axes, _ = self._together(values)
+            return NamedArray(
+                axes, self._xp.carried(found, axes.index(found.axis), *(self.over(v, axes) for v in values))
+            )
         chosen = lookup(expr)
         places = getattr(self._xp, "places", None)
         if chosen is not None and places is not None and self.size(chosen.axis) > 0:
