@@ -880,6 +880,85 @@ def volume_rendering(colour: Any, density: Any, step: Any) -> tuple[Any, Any]:
     return (weights[..., None] * colour).sum(1), weights
 
 
+# Recurrences as they are written: step by step.
+
+
+def advantages(reward: Any, value: Any, done: Any, last: Any) -> tuple[Any, Any]:
+    """Generalised advantages (Schulman 2016) and returns: [t, n] each, and the value [n] after the last step."""
+    import torch
+
+    carried, after = torch.zeros_like(last), last
+    found: list[Any] = []
+    for t in reversed(range(reward.shape[0])):
+        live = 1 - done[t]
+        carried = reward[t] + 0.99 * after * live - value[t] + 0.99 * 0.95 * live * carried
+        found.insert(0, carried)
+        after = value[t]
+    made = torch.stack(found)
+    return made, made + value
+
+
+def moving_average(x: Any) -> Any:
+    """x [t, n], exponentially weighted."""
+    import torch
+
+    h, found = x[0], []
+    for t in range(x.shape[0]):
+        h = 0.9 * h + 0.1 * x[t]
+        found.append(h)
+    return torch.stack(found)
+
+
+def selective_scan(x: Any, step: Any, a: Any, b: Any, c: Any) -> Any:
+    """x and step [b, t, d], a [d, n], b and c [b, t, n]."""
+    import torch
+
+    h, found = torch.zeros(x.shape[0], *a.shape, dtype=x.dtype, device=x.device), []
+    for t in range(x.shape[1]):
+        h = (step[:, t, :, None] * a).exp() * h + (step[:, t] * x[:, t])[..., None] * b[:, t, None]
+        found.append((h * c[:, t, None]).sum(-1))
+    return torch.stack(found, 1)
+
+
+def gated_average(x: Any, forget: Any) -> Any:
+    """x and forget [b, t, d]."""
+    import torch
+
+    h, found = torch.zeros_like(x[:, 0]), []
+    for t in range(x.shape[1]):
+        gate = forget[:, t].sigmoid()
+        h = gate * h + (1 - gate) * x[:, t]
+        found.append(h)
+    return torch.stack(found, 1)
+
+
+def cumulative_product_backward(x: Any, y: Any, dy: Any) -> Any:
+    """dx of y = cumprod(x), no element 0."""
+    return (dy * y).flip(-1).cumsum(-1).flip(-1) / x
+
+
+def running_maximum(x: Any) -> Any:
+    """The largest so far."""
+    return x.cummax(-1).values
+
+
+def running_logsumexp(x: Any) -> Any:
+    """The logarithm of the sum of exponentials so far."""
+    return x.logcumsumexp(-1)
+
+
+def lamb(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+    """A step of LAMB (You 2020): the weights and both moments."""
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    u = m / (v.sqrt() + EPS) + 0.01 * p
+    return p - 1e-3 * (p.norm() / u.norm()) * u, m, v
+
+
+def cross_layer(x0: Any, x: Any, w: Any, b: Any) -> Any:
+    """x0 and x [m, n]."""
+    return x0 * (x @ w + b) + x
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -1466,6 +1545,61 @@ KNOWN = (
         "m=16384 n=128",
         source="NerfAcc (Li 2022): one scan a ray",
         vector="m*n*40",
-        reason="products up to a place are no scan: each is computed from all before",
+    ),
+    Known(
+        "advantages, step by step",
+        advantages,
+        "r:t,n v:t,n z:t,n l:n",
+        "t=128 n=65536",
+        source=f"{LEAST}: a thread a sequence, from the last step on",
+    ),
+    Known(
+        "moving average, step by step",
+        moving_average,
+        "x:t,n",
+        "t=128 n=65536",
+        source=f"{LEAST}: a thread a sequence",
+    ),
+    Known(
+        "selective scan, step by step",
+        selective_scan,
+        "x:b,t,d z:b,t,d a:d,n p:b,t,n q:b,t,n",
+        "b=256 t=32 d=1024 n=16",
+        source="Mamba (Gu & Dao 2023): states on chip, inputs read once, outputs written once",
+    ),
+    Known(
+        "gated average, step by step",
+        gated_average,
+        "x:b,t,d f:b,t,d",
+        "b=256 t=64 d=1024",
+        source="Flash Linear Attention (Yang 2024), fused_recurrent_hgrn",
+    ),
+    Known("cumulative product backward", cumulative_product_backward, "x:m,n y:m,n dy:m,n", "m=65536 n=128"),
+    Known("running maximum", running_maximum, "x:m,n", "m=65536 n=128"),
+    Known(
+        "running logsumexp",
+        running_logsumexp,
+        "x:m,n",
+        "m=65536 n=128",
+        vector="m*n*40",
+        reason="no scan is rescaled by its running maximum: each sum is computed from all before",
+    ),
+    Known(
+        "LAMB step",
+        lamb,
+        "p:m,n g:m,n u:m,n/float32 s:m,n/float32",
+        "m=4096 n=4096",
+        "0",
+        "12*m*n",
+        3,
+        "apex: moments and both norms in one pass, their combine, and a pass that applies them",
+    ),
+    Known(
+        "cross layer",
+        cross_layer,
+        "x:m,n h:m,n w:n,n b:n",
+        "m=8192 n=1024",
+        "2*m*n*n",
+        source="a product whose epilogue multiplies and adds (DCN v2, Wang 2021)",
     ),
 )

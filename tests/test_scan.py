@@ -53,7 +53,7 @@ from prism.program.build import position
 from prism.program.evaluate import evaluate, evaluate_expr
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
-from prism.program.nodes import Const, DType, Read, Reduce, Tensor
+from prism.program.nodes import Const, DType, Map, Read, Reduce, ReduceKind, Tensor, walk
 from prism.program.transform import canonical
 from prism.sgraph import spec
 from prism.sgraph.config import Config
@@ -270,6 +270,38 @@ def test_a_cpu_scans_from_element_to_element_alone(worker: Worker) -> None:
     states = scanned(worker, lambda q, k, v: q @ (k.transpose(-1, -2) @ v).cumsum(1), shape, shape, shape)
     assert states["cpu"] == {1}
     assert 1 in states["sm_90"]
+
+
+FORMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Recurrence]] = {
+    "flipped": (lambda x: x.flip(-1).cumsum(-1).flip(-1), Recurrence(back=True)),
+    "moved on": (
+        lambda x: torch.cat((torch.ones_like(x[:, :1]), x.cumprod(-1)[:, :-1]), -1),
+        Recurrence(ReduceKind.PROD, before=True),
+    ),
+    "padded": (lambda x: torch.nn.functional.pad(x.cumsum(-1)[:, :-1], (1, 0)), Recurrence(before=True)),
+    "the largest so far": (lambda x: x.cummax(-1).values, Recurrence(ReduceKind.MAX)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scans_are_found_as_they_are_written(worker: Worker, form: str) -> None:
+    fn, how = FORMS[form]
+    p = trace(fn, [torch.empty(512, 2048, device="meta")], name="p")
+    best = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved[0].sgraph
+    assert [s.how for k in best.kernels for s in k.statements() if isinstance(s, Scan)] == [how]
+    x = np.random.default_rng(4).normal(size=(512, 2048))[:4, :9]
+    small = trace(fn, [torch.empty(4, 9, device="meta")], name="p")
+    np.testing.assert_allclose(evaluate(small, {"x": x})[small.outputs[0]], fn(torch.from_numpy(x)).numpy(), rtol=1e-12)
+
+
+def test_a_choice_that_is_another_at_the_first_places_stays() -> None:
+    p = trace(
+        lambda x: torch.cat((torch.zeros_like(x[:, :1]), x.cumprod(-1)[:, :-1]), -1),
+        [torch.empty(4, 9, device="meta")],
+        name="p",
+    )
+    (formula,) = inline(p)
+    assert any(isinstance(e, Map) and e.op == "where" and e.args[1] == Const(0.0) for e in walk(formula.expr))
 
 
 # Decays as models write them, quadratic: x [n, d], gates [n] or [n, d].
