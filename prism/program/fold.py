@@ -104,8 +104,10 @@ def _where(p: Expr, a: Expr, b: Expr) -> Expr:
     match p:
         case Const(value):
             return a if value != 0 else b
-        case Map("not", (q,)):
+        case Map("not", (q,)) | Map("where", (q, Const(0.0), Const(1.0))):
             return _where(q, b, a)
+        case Map("where", (q, Const(1.0), Const(0.0))):
+            return _where(q, a, b)
     if isinstance(a, Const) and not isinstance(b, Const) and (kept := _opposite(p)) is not None:
         p, a, b = kept, b, a  # one spelling: what is masked out comes last
     return a if a == b else Map("where", (p, a, b))
