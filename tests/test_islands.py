@@ -38,6 +38,7 @@ from prism.frontend.onnx.islands import Cut, cut, windowed
 from prism.frontend.onnx.other_readers import Inference
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
+from prism.program.extents import is_static
 from prism.program.nodes import Program
 from prism.report.model_folder import TOGETHER, render_model
 from prism.sgraph.config import Config
@@ -92,7 +93,7 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray], set[str]]] = {
                 again = Identity(go)  w = Mul(v, t) }>
             y = Add(last, x) }""",
         {"x": RNG.standard_normal(4, np.float32), "n": np.array(3)},
-        {"Loop", "Add"},  # of what a loop hands on nothing says the shape
+        {"Loop"},
     ),
     "a size that depends on data": (
         """(float[6] x) => (float[k] y) {
@@ -215,6 +216,70 @@ def test_what_the_file_says_of_operators_that_onnx_does_not_know_is_taken(tmp_pa
     np.testing.assert_allclose(
         in_parts(told, names, given)["y"], Stock(path, "m").run(given, list(given))["y"], rtol=1e-4
     )
+
+
+QUANTISED = """<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]> g (float[b, 8] x) => (float[b, 4] y)
+    <float s = {0.02}, uint8 z = {128}> {
+        q = com.microsoft.DynamicQuantizeMatMul(x, w, s, z)
+        y = Tanh(q) }"""
+LOOPS = {
+    "a state that keeps its shape": (
+        """(float[b, 8] x) => (float[b, 8] y, float[n, b, 1] z) <int64 trips = {5}, bool go = {1}> {
+            t = Tanh(x)
+            h, means = Loop (trips, go, t) <body = step (int64 i, bool on, float[r, c] before)
+                => (bool still, float[r, c] after, float[r, d] mean) {
+                still = Identity(on)  p = MatMul(before, w)  after = Tanh(p)
+                one = Constant <value_ints = [1]> ()  mean = ReduceMax(after, one) }>
+            e = Exp(h)  y = Mul(e, x)  z = Exp(means) }""",
+        ["b", "8"],
+    ),
+    "a state that grows in one dimension": (
+        """(float[4, 8] x) => (float[m, 8] y) <int64 trips = {3}, bool go = {1}> {
+            h = Loop (trips, go, x) <body = step (int64 i, bool on, float[r, c] before)
+                => (bool still, float[q, c] after) {
+                still = Identity(on)  after = Concat <axis = 0> (before, x) }>
+            p = MatMul(h, w)  y = Exp(p) }""",
+        ["h_d0", "8"],
+    ),
+    "a state that stands for another": (
+        """(float[4, 8] x, float[3, 8] x0) => (float[m, 8] y) <int64 trips = {3}, bool go = {1}> {
+            h, k = Loop (trips, go, x, x0) <body = step (int64 i, bool on, float[r, c] one, float[q, d] two)
+                => (bool still, float[q, d] other, float[r, c] back) {
+                still = Identity(on)  other = Exp(two)  back = Exp(one) }>
+            p = MatMul(h, w)  y = Exp(p) }""",
+        ["h_d0", "8"],
+    ),
+}
+
+
+def test_what_onnxruntime_says_of_its_own_operators_is_taken(tmp_path: Path, asked: Inference) -> None:
+    given = {"x": RNG.standard_normal((3, 8), np.float32)}
+    made = onnx.parser.parse_model(QUANTISED)
+    made.graph.initializer.append(numpy_helper.from_array(RNG.integers(0, 255, (8, 4), np.uint8), "w"))
+    onnx.save(made, tmp_path / "m.onnx")
+    parts = cut(tmp_path / "m.onnx", inference=asked)
+    assert [parts.operators(i) for i in parts.islands] == [["Tanh"]]
+    assert [str(e) for e in parts.part(parts.islands[0]).inputs[0].shape or ()] == ["b", "4"]
+    expected = Stock(tmp_path / "m.onnx", "m").run(given, list(given))["y"]
+    np.testing.assert_allclose(in_parts(parts, frozenset({"island_0"}), given)["y"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_shapes_that_a_loop_leaves_as_they_are_are_known(name: str, tmp_path: Path, asked: Inference) -> None:
+    text, shape = LOOPS[name]
+    with saved(text, tmp_path, w=RNG.standard_normal((8, 8), np.float32)) as path:
+        parts = cut(path, inference=asked)
+        assert {k.op for k in parts.kept.values()} == {"Loop"}
+        known = {p.name: p.shape for i in parts.islands for p in parts.part(i).inputs}
+        assert [str(e) for e in known["h"] or ()] == shape
+        sizes = {"b": 2} | {str(e): 4 for p in parts.inputs for e in p.shape or () if not is_static(e)}
+        given = {
+            p.name: RNG.standard_normal([int(sizes.get(str(e), e)) for e in p.shape or ()]).astype(np.float32)
+            for p in parts.inputs
+        }
+        found = in_parts(parts, frozenset(i.name for i in parts.islands), given)
+        for n, y in Stock(path, "m").run(given, list(given)).items():
+            np.testing.assert_allclose(found[n], y, rtol=1e-4, atol=1e-6)
 
 
 def test_sizes_that_onnx_makes_up_are_not_taken_for_one_another(tmp_path: Path, asked: Inference) -> None:

@@ -1,8 +1,8 @@
 """What onnx and onnxruntime say of small models, in processes of their own: some models end the process that asks.
 
 `infer_shapes` checks little of what it is given: an operand that is left out, an attribute that is too short, or a
-sub-graph without outputs. Nodes that are translated are not asked about; of those that stay as they are, prism knows no
-more than onnx does. Of onnxruntime's fused operators some do not survive a call: `com.microsoft.Attention` without a
+sub-graph without outputs. Nodes that are translated are not asked about; of those that stay as they are, prism knows
+what `inference` says. Of onnxruntime's fused operators some do not survive a call: `com.microsoft.Attention` without a
 bias, or with a mask of ends beyond its keys (onnxruntime 1.31).
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from prism.frontend.onnx import inference
 from prism.process.child import Closing, child_environment, module_command
 from prism.process.serve import Answer, Request, serve
 from prism.process.worker import Ending, Worker
@@ -41,12 +42,18 @@ class _Asked(Closing):
 
 
 class Inference(_Asked):
-    """Types and shapes as onnx infers them."""
+    """Types and shapes as onnx infers them, and as onnxruntime does where it is installed and onnx cannot."""
 
     def outputs(self, model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-        """The outputs with their types and shapes; none where onnx refuses the model, or does not survive it."""
-        answer = self._ask("model", model.SerializeToString())
-        return [] if answer is None else list(_model(answer).graph.output)
+        """The outputs, typed and shaped as far as known; none where onnx refuses the model, or does not survive it."""
+        answer = self._ask("model", model.SerializeToString(), of="onnx")
+        if answer is None:
+            return []
+        found = _model(answer)
+        if not inference.all_known(found):
+            answer = self._ask("model", found.SerializeToString(), of="onnxruntime")
+            found = found if answer is None else _model(answer)
+        return list(found.graph.output)
 
 
 class ReferenceRuntime(_Asked):
@@ -76,10 +83,10 @@ def _unpacked(text: str) -> dict[str, np.ndarray]:
 
 
 def answered(request: Request) -> Answer:
-    """The results of a model on inputs, or without any the model with what onnx infers; what is raised is an error."""
+    """The results of a model on inputs, or without any the model with what is inferred; what is raised is an error."""
     if "inputs" not in request:
-        found = onnx.shape_inference.infer_shapes(_model(request["model"]), data_prop=True)
-        return {"model": base64.b64encode(found.SerializeToString()).decode()}
+        infer = inference.inferred if request["of"] == "onnx" else inference.told
+        return {"model": base64.b64encode(infer(_model(request["model"])).SerializeToString()).decode()}
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
