@@ -56,6 +56,7 @@ def choice_of_program(request: Request, worker: Worker, tools: Tools) -> tuple[S
     kept = _recalled(request, tools)
     if kept is not None:
         return kept
+    worker.begin()
     tools.platform.preflight(request.program)
     before = len(recorder.warnings)
     with recorder.part("partition"):

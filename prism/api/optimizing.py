@@ -25,7 +25,7 @@ from prism.api.composing import choice_of_program
 from prism.api.finalists import formula_of
 from prism.api.given_inputs import given_to
 from prism.api.options import Options, ProgramOptions, by_keywords, check_dimensions
-from prism.api.records import Request, artifacts, certificate_of
+from prism.api.records import Request, artifacts, certificate_of, conditions
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.api.rules import rule_paths
 from prism.api.second_opinion import recorded
@@ -217,7 +217,7 @@ def produce(program: Program, options: Options, only_better: bool = True, matche
             matches,
         )
         stack.enter_context(refusing_depth(program.name))
-        worker = stack.enter_context(Worker(files, fp=request.budget.fp))
+        worker = stack.enter_context(Worker(files, fp=request.budget.fp, at_once=False))
         tools = tools_of(request, platform, recorder, stack, cache, options.anew, time)
         found, choice = choice_of_program(request, worker, tools)
         if only_better and not choice.better:
@@ -237,13 +237,18 @@ def produce(program: Program, options: Options, only_better: bool = True, matche
                 recorder.warn(STEP_BY_STEP)
         if given:
             choice = right_for(given, request, found, choice, tools)
-        module = platform.backend.emit(
-            choice.proved.sgraph,
-            formula=formula_of(found),
-            configs={device.target: [choice.best.config]},
-            weights=bool(program.weights),
-            returned=returned if program.places is not None else (),
-            ranges=program.ranges,
+        module = tools.results.module(
+            request,
+            choice,
+            returned,
+            lambda: platform.backend.emit(
+                choice.proved.sgraph,
+                formula=formula_of(found),
+                configs={device.target: [choice.best.config]},
+                weights=bool(program.weights),
+                returned=returned if program.places is not None else (),
+                ranges=program.ranges,
+            ),
         )
         spare = grace(time).part(0.75)
         derived = tools.results.certificate(
@@ -252,7 +257,8 @@ def produce(program: Program, options: Options, only_better: bool = True, matche
             time.given,
             lambda: certificate_of(request, found, choice, recorder, worker, spare),
         )
-        made = recorded(artifacts(request, found, choice, module, platform, recorder, derived), choice.opinion)
+        where = tools.results.conditions(request, choice, lambda: conditions(request, choice))
+        made = recorded(artifacts(request, found, choice, module, platform, recorder, derived, where), choice.opinion)
         return Produced(program, made, found, module)
 
 

@@ -124,9 +124,21 @@ def artifacts(
     platform: Platform,
     recorder: Recorder,
     derived: Derivation,
+    where: str,
 ) -> Artifacts:
-    """Everything that the output folder holds; `derived` is the chosen sGraph's certificate."""
-    report = _report(request, found, choice, recorder)
+    """Everything that the output folder holds.
+
+    Args:
+        request: what was asked for.
+        found: the search.
+        choice: what was chosen.
+        module: the emitted module.
+        platform: what it is for.
+        recorder: of the run.
+        derived: the chosen sGraph's certificate.
+        where: from `conditions`.
+    """
+    report = _report(request, found, choice, recorder, where)
     report = replace(
         report, rung=_rung(derived), backend=platform.backend.name, compiler=platform.compiler, memory=platform.memory
     )
@@ -215,7 +227,7 @@ def _rung(derived: Derivation) -> str:
     return "replay" if derived.reason else f"derivation of {derived.steps} steps"
 
 
-def _report(request: Request, found: SearchResult, choice: Choice, recorder: Recorder) -> RunReport:
+def _report(request: Request, found: SearchResult, choice: Choice, recorder: Recorder, where: str) -> RunReport:
     sgraph, best, verdict = choice.proved.sgraph, choice.best, _verdict(request, choice.proved)
     prepared = [x for x in sgraph.launches if x.kernels[0].name in sgraph.prepared]
     kept = [sgraph.tensors[t] for x in prepared for k in x.kernels for t in k.writes]
@@ -235,7 +247,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         enodes=found.enodes,
         peak_mb=peak_mb(),
         kernels=_kernels(choice),
-        sgraph_text=f"{text(sgraph).rstrip()}\n{_constraints(request, choice)}",
+        sgraph_text=f"{text(sgraph).rstrip()}\n{where}",
         sgraph_dot=dot(sgraph),
         verdict=verdict.status.value,
         reason=verdict.reason,
@@ -366,7 +378,7 @@ def _kernels(choice: Choice) -> tuple[KernelReport, ...]:
     )
 
 
-def _constraints(request: Request, choice: Choice) -> str:
+def conditions(request: Request, choice: Choice) -> str:
     """What the sGraph's symbols must satisfy on the device, one condition a line."""
     found = dict.fromkeys(
         (c.kernel, c.name, str(c.relational)) for c in constraints(choice.proved.sgraph, request.device)

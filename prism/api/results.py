@@ -21,9 +21,10 @@ from typing import TypeVar
 import numpy as np
 
 import prism
-from prism.api import loading
+from prism.api import loading, sgraph_file
 from prism.api.records import Choice, Request
 from prism.api.region_search import SearchBudget, SearchResult
+from prism.backends.protocol import ModuleSource
 from prism.cost.model import CostModel
 from prism.egraph.derivation.certificate import Derivation
 from prism.egraph.rules import rule_files
@@ -36,9 +37,11 @@ from prism.instantiate.lock import program_hash, versions
 from prism.platforms.platform import Platform
 from prism.program.assumptions import Stated
 from prism.program.nodes import Conformance, Program
+from prism.program.returned import Returned
 from prism.sgraph.nodes import SGraph
 
 SEARCHES, CHOICES, CERTIFICATES, COMPARISONS = "searches", "choices", "certificates", "comparisons"
+MODULES = "modules"
 """Kinds of entries."""
 _ELSEWHERE = b"location"
 """What the bytes of a model hold that keeps data in other files; of one that holds it by chance nothing is kept."""
@@ -102,6 +105,13 @@ class _Chosen:
     def choice(self) -> Choice:
         proved, best, tuned, checked, *rest = self.fields
         return Choice(proved, best, None, tuned, checked, *rest)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A text that is kept."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +195,38 @@ class Results:
             found = _Derived(made, given if made.reason else math.inf)
             self._put(CERTIFICATES, key, found)
         return found.derivation
+
+    def module(
+        self, request: Request, choice: Choice, returned: Sequence[Returned], make: Callable[[], ModuleSource]
+    ) -> ModuleSource:
+        """The emitted module of what was chosen.
+
+        Args:
+            request: what was asked for.
+            choice: what was chosen of it.
+            returned: where a program's outputs are among what the kernels store.
+            make: emits it, where no earlier run did.
+        """
+        key = f"{self._of_choice(request, choice)} {request.program.ranges} {returned}"
+        found = self._get(MODULES, key, ModuleSource)
+        if found is None:
+            found = make()
+            self._put(MODULES, key, found)
+        return found
+
+    def conditions(self, request: Request, choice: Choice, make: Callable[[], str]) -> str:
+        """What the chosen sGraph's symbols must satisfy, as text that `make` writes where no earlier run did."""
+        key = f"conditions {self._of_choice(request, choice)}"
+        found = self._get(CHOICES, key, _Text)
+        if found is None:
+            found = _Text(make())
+            self._put(CHOICES, key, found)
+        return found.text
+
+    def _of_choice(self, request: Request, choice: Choice) -> str:
+        """What tells a chosen sGraph and its configuration from others, names included."""
+        searched = self._searched(request.program, request.budget)
+        return digest(searched, self.machine, sgraph_file.written(choice.proved.sgraph), choice.best.config.flat())
 
     def checked(
         self, request: Request, config: str, given: Mapping[str, np.ndarray], make: Callable[[], CheckSummary]

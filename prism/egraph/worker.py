@@ -1,7 +1,7 @@
 """The saturation worker: egglog in a process of its own, which can be killed.
 
 egglog cannot be interrupted, so every request has a hard limit in seconds, past which the child is killed and the next
-request starts a fresh one. The child is started at once and loads egglog and the rules while the caller goes on.
+request starts a fresh one. The child is started before it is asked and loads egglog and the rules meanwhile.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class Worker(Closing):
     Args:
         rules: rule files; those that ship with prism by default.
         fp: only rules of this floating-point class, and those that change less, are used: exact, reassociates, domain.
+        at_once: whether the child is started now; otherwise by `begin`, or by the first request.
     """
 
-    def __init__(self, rules: Sequence[Path] | None = None, *, fp: str = "domain") -> None:
+    def __init__(self, rules: Sequence[Path] | None = None, *, fp: str = "domain", at_once: bool = True) -> None:
         from prism.egraph.rules import rule_files
 
         self._rules = rules
@@ -50,7 +51,13 @@ class Worker(Closing):
         self._reference: tuple[str, tuple[object, ...], float] | None = None
         # The limit in seconds of the request that is not collected yet.
         self._pending: float | None = None
-        self._start()
+        if at_once:
+            self._start()
+
+    def begin(self) -> None:
+        """Start the child, where there is none: it will be asked something."""
+        if not self._alive():
+            self._start()
 
     @property
     def rules(self) -> Sequence[Path] | None:

@@ -14,12 +14,12 @@ from prism.backends.cpu.backend import CppBackend
 from prism.backends.cpu.build import COMPILE_LIMIT_S, check_compiler, products_folder, products_of
 from prism.backends.cpu.kernel import TENSOR_TYPES
 from prism.backends.cpu.machine import Machine, describe
-from prism.backends.cpu.support import PRODUCTS_FOLDER
+from prism.backends.cpu.support import FLAGS, PRODUCTS_FOLDER, TUNING, find_compiler
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, multicore
 from prism.folders import cache_root, make_room
-from prism.instantiate.cache import Store
+from prism.instantiate.cache import Cache, Store, digest
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.study import Candidate, Failure, Outcome
@@ -329,6 +329,23 @@ def cpu_device(machine: Machine) -> Device:
     )
 
 
+def _check(cache: Path | None) -> None:
+    """Make sure that the compiler works, if there is one; that it did is known of a file that is as it was.
+
+    Raises:
+        CompilerError: it does not.
+    """
+    found = find_compiler()
+    if cache is None or found is None:
+        check_compiler()
+        return
+    file, known = found.resolve().stat(), Cache("compilers", cache)
+    key = digest(str(found), file.st_ino, file.st_size, file.st_mtime_ns, FLAGS, TUNING, os.uname())
+    if known.get(key) is None:
+        check_compiler()
+        known.put(key, {"compiler": str(found)})
+
+
 def cpu_platform(cache: Path | None = None) -> CpuPlatform | None:
     """The CPU that is here; None where there is no C++ compiler. `cache` as in Platform.
 
@@ -337,6 +354,6 @@ def cpu_platform(cache: Path | None = None) -> CpuPlatform | None:
     """
     if os.name != "posix":
         return None
-    check_compiler()
+    _check(cache)
     machine = describe()
     return CpuPlatform(cpu_device(machine), machine.compiler, cache=cache) if machine.compiler else None

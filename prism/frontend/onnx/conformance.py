@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from prism.errors import PrismError
-from prism.frontend.onnx import contrib
+from prism.frontend.onnx import contrib, spectra
 from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue
 from prism.frontend.onnx.other_readers import ReferenceRuntime
 from prism.program import conformance, example_draws, extents
@@ -502,11 +502,12 @@ def _misread(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:
 
 
 def _rounds_inside(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
-    """Whether the reference runtime may compute with constants that are rounded to float32.
+    """Whether the reference runtime or the program may compute with constants that are rounded to float32.
 
-    It does in operators that it expands, and defaults of attributes are rounded in some and not in others.
+    The former does in operators that it expands, and defaults of attributes are rounded in some and not in others; a
+    Fourier transform's are a weight of the program.
     """
-    if node.op_type == "Erf":
+    if node.op_type in ("Erf", *spectra.TRANSLATORS):
         return True
     version = next((o.version for o in model.opset_import if o.domain == node.domain), 0)
     if not onnx.defs.has(node.op_type, version, node.domain):

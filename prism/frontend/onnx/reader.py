@@ -44,6 +44,7 @@ from prism.frontend.onnx import (
     resize,
     scatter,
     schemas,
+    spectra,
     views,
     windows,
     written,
@@ -919,6 +920,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         **order.TRANSLATORS,
         **windows.TRANSLATORS,
         **resize.TRANSLATORS,
+        **spectra.TRANSLATORS,
         **recurrent.TRANSLATORS,
         **quantized.TRANSLATORS,
     }

@@ -50,6 +50,8 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "Concat": (4, 13),
         "Constant": (1, 25),
         "ConvInteger": (10, 10),
+        "DFT": (17, 20),
+        "STFT": (17, 17),
         "ConstantOfShape": (9, 25),
         "CumProd": (26, 26),
         "CumSum": (11, 14),
@@ -108,7 +110,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "Resize": (10, 19),
         "Upsample": (7, 9),
         "LRN": (1, 13),
-        "ReverseSequence": (10, 10),
+        "ReverseSequence": (10, 28),
         "Trilu": (14, 14),
         "Where": (9, 16),
     }
