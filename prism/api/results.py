@@ -21,7 +21,7 @@ from typing import TypeVar
 import numpy as np
 
 import prism
-from prism.api import loading, sgraph_file
+from prism.api import loading
 from prism.api.records import Choice, Request
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.backends.protocol import ModuleSource
@@ -39,6 +39,7 @@ from prism.program.assumptions import Stated
 from prism.program.nodes import Conformance, Program
 from prism.program.returned import Returned
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.record import written
 
 SEARCHES, CHOICES, CERTIFICATES, COMPARISONS = "searches", "choices", "certificates", "comparisons"
 MODULES = "modules"
@@ -226,7 +227,7 @@ class Results:
     def _of_choice(self, request: Request, choice: Choice) -> str:
         """What tells a chosen sGraph and its configuration from others, names included."""
         searched = self._searched(request.program, request.budget)
-        return digest(searched, self.machine, sgraph_file.written(choice.proved.sgraph), choice.best.config.flat())
+        return digest(searched, self.machine, written(choice.proved.sgraph), choice.best.config.flat())
 
     def checked(
         self, request: Request, config: str, given: Mapping[str, np.ndarray], make: Callable[[], CheckSummary]

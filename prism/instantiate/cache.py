@@ -150,6 +150,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "choices": "what was tuned, checked and confirmed",
         "certificates": "derivations of proofs",
         "comparisons": "of programs, and of models in parts, with what they were made of",
+        "modules": "modules that were emitted",
+        "compilers": "compilers that work",
         "timings": "measurements",
         "studies": "trials of studies",
         "compiled": "what compilers said of kernels for GPUs",

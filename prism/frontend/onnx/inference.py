@@ -135,4 +135,3 @@ def _after_a_trip(
     trip = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     trip.graph.CopyFrom(helper.make_graph(list(body.node), "trip", inputs, results, weights))
     return [o.type for o in onnx.shape_inference.infer_shapes(trip, data_prop=True).graph.output]
-

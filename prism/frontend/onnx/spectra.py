@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from prism.frontend.onnx.algebra import apply
 from prism.frontend.onnx.dtypes import constant
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
 from prism.program import build
 from prism.program.extents import Extent, add, cdiv, is_static
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, ReduceKind
 from prism.program.views import axes_of
@@ -50,7 +50,7 @@ def _summed(graph: Graph, matrix: OnnxValue, element: Callable[[Index, Index], E
     """The sum over the signal; `element(n, p)` is one of its numbers."""
     n, p = Axis("n", matrix.shape[0]), Axis("p", matrix.shape[1])
     here, which = Index.axis(n), Index.const(0) if matrix.shape[1] == 1 else Index.axis(p)
-    term = apply("mul", element(here, which), graph.at(matrix, [here, which, at, part]))
+    term = op("mul", element(here, which), graph.at(matrix, [here, which, at, part]))
     total = build.reduce(ReduceKind.SUM, n, term)
     return total if matrix.shape[1] == 1 else build.reduce(ReduceKind.SUM, p, total)
 
@@ -115,7 +115,7 @@ def _stft(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
     def element(n: Index, p: Index) -> Expr:
         number = graph.at(x, [batch, frame.scaled(step) + n, *([p] if x.rank == 3 else [])])
-        return number if window is None else apply("mul", number, graph.at(window, [n]))
+        return number if window is None else op("mul", number, graph.at(window, [n]))
 
     return [graph.define(node, axes, _summed(graph, matrix, element, at, part), x.dtype)]
 
