@@ -106,6 +106,7 @@ CASES = [
     Case("Cast", [i(3, -4)], {"to": 1}),
     Case("CastLike", [b(3, 4), f(1)]),
     Case("Where", [b(3, 1), f(3, 4), f(4)]),
+    Case("Where", [np.arange(4) % 2 == 0, f(3, 4), f(4)], fixed=[0]),  # a position, as a number
     Case("LeakyRelu", [f(3, 4)], {"alpha": 0.2}),
     Case("PRelu", [f(3, 4), f(4)]),
     Case("Elu", [f(3, 4)], {"alpha": 0.7}),
@@ -324,6 +325,9 @@ CASES = [
     ],
     Case("TensorScatter", [f(2, 6, 4), f(2, 1, 4)], opset=24),
     Case("Upsample", [f(2, 5), np.array([1, 2], np.float32)], {}, 9, [1]),
+    Case("DFT", [f(2, 6, 2), None, np.array(1)], {"inverse": 1}, 20, [2]),
+    Case("DFT", [f(2, 5, 3, 1), np.array(8)], {"axis": 1, "onesided": 1}, 17, [1]),
+    Case("STFT", [f(2, 12, 1), np.array(4), pos(6)], {}, 17, [1]),
     Case("ReverseSequence", [f(4, 3, 2), np.array([2, 4, 1])], {"time_axis": 0, "batch_axis": 1}, 10),
 ]
 
@@ -346,6 +350,7 @@ def test_every_translator_is_tested() -> None:
     [
         ("LRN", 13, {"size": 5, "alpha": 0.3}, None),
         ("LRN", 9, {"size": 3, "beta": 0.5, "bias": 2.0}, None),
+        ("Hardmax", 11, {"axis": 2}, None),
         ("Upsample", 9, {"mode": "linear"}, [1, 1, 2, 3]),
         ("Upsample", 7, {"scales": [1.0, 1.0, 2.0, 2.0]}, None),
         ("Resize", 10, {"mode": "linear"}, [1, 1, 2.5, 1.5]),

@@ -441,6 +441,10 @@ def _undefined(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> Any:
             elif scale.ndim == x.ndim and attributes.get("block_size"):
                 scale = np.repeat(scale, attributes["block_size"], axis)[tuple(slice(e) for e in x.shape)]
             return ~(np.abs(x / scale) < _LARGEST_LEVEL)
+        case "Hardmax":  # what is not a number is the largest to one runtime and never to the other
+            none = np.isnan(known[node.input[0]])
+            first = next((a.i for a in node.attribute if a.name == "axis"), 0) % max(1, none.ndim)
+            return np.broadcast_to(none.any(tuple(range(first, none.ndim)), keepdims=True), none.shape)
         case "QLinearMatMul" | "QLinearConv":
             scales = [known[node.input[place]] for place in (1, 4, 6)]
             defined = all(np.all(np.isfinite(s) & (s != 0)) for s in scales)

@@ -351,7 +351,8 @@ class Graph:
         """One of several known elements: regular ones are a position, a few others a choice, more an array."""
         regular = places_index(elements, index)
         if regular is not None:
-            return _position(regular)
+            told = _position(regular)
+            return op("eq", told, Const(1.0)) if value.dtype == DType.BOOL and regular.terms else told
         if value.array is not None or all(is_static(e) for e in elements.ravel()):
             return self._held(value, index)
         expr = build.size(elements.ravel()[-1])
