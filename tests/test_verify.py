@@ -327,7 +327,7 @@ def test_a_model_whose_regions_were_proved_is_not_written_out(tmp_path: Path, wo
 def test_the_replay_rung_is_proved_again(tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = mul(read("x", M), read("y", M)), mul(read("y", M), read("x", M))
     with monkeypatch.context() as patch:
-        patch.setattr("prism.egraph.derivation.explanation.ROUNDS", ())
+        patch.setattr("prism.egraph.derivation.derive.ROUNDS", ())
         right = Deriver().derive(["out"], [a], [b])
         wrong = Deriver().derive(["out"], [a], [mul(read("x", M), read("x", M))])
     assert right.reason

@@ -5,7 +5,7 @@ lower_types.py      element types of matrix products
 quotients.py        which products with a reciprocal are divisions
 lower_kernel.py     the statements, one by one
 lower_extremes.py   one running maximum for those that are positive multiples of it
-lower_clean.py      dead statements
+tile_rewrite.py     dead statements
 
 What a backend may do to tile programs besides, tile program in, tile program out, each by itself:
 

@@ -3,7 +3,7 @@
 An option changes how a launch runs and not what it computes. It is an object for one family on one device, so that it
 can keep what it has found out about it. How its name and values are written down follows from `name` and `numbered`
 (`prism.sgraph.config`); what it changes in kernels and host code is with the backend that prints them
-(`prism.backends.triton.printing`).
+(`prism.backends.triton.options`).
 """
 
 from __future__ import annotations
