@@ -61,7 +61,7 @@ ERRORS = {
         "invents the variable q",
     ),
     "the other direction": ("(birewrite (Mul a b) a :ruleset expand", "1:19", "invents the variable b"),
-    "an unknown constructor": ("(rewrite (Nope a) a :ruleset expand", "1:10", "Unbound function Nope"),
+    "an unknown constructor": ("(rewrite (Nope a) a :ruleset expand", "1:10", "Unbound function Nope; declare it"),
     "another arity": ("(rewrite\n  (Exp a b) a :ruleset expand", "2:3", "Arity mismatch"),
     "another sort": ("(rewrite (Sum a a) a :ruleset expand", "1:17", "String"),
     "a shipped name": ('(rewrite (Exp a) (Exp a) :ruleset expand :name "sum-pull") ;', "1:1", "another rule has that"),
@@ -241,6 +241,10 @@ def test_check_says_what_is_wrong_and_where(
     assert main(["rules", "check", "mine.egg", "--draws", "200"]) == ExitCode.VERIFICATION_FAILED
     told = capsys.readouterr().out
     assert "mine.egg:7:1: error: rule 'abs-of-sum' is wrong: (Abs (Add a b)) is " in told
+    # six digits would not tell the sides apart
+    write(tmp_path, ';; exact: x\n(rewrite (Mul (Const 1.0000001) a) a :ruleset simplify :name "near")\n')
+    assert main(["rules", "check", "mine.egg", "--draws", "200"]) == ExitCode.VERIFICATION_FAILED
+    assert re.search(r"\(Mul \(Const 1.0000001\) a\) is -?1\.000000\d+ and a is -?1,", capsys.readouterr().out)
     assert main(["rules", "check"]) == ExitCode.USAGE
 
 

@@ -259,7 +259,11 @@ def _message(error: BaseException) -> str:
     """egglog's message, without its positions and its list of alternatives."""
     text = str(getattr(error, "context", "") or error)
     lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith("In ")]
-    return " ".join(lines)[:300] or type(error).__name__
+    said = " ".join(lines)[:300] or type(error).__name__
+    unknown = re.fullmatch(r"Unbound function (\w+)", said.strip())
+    if unknown:
+        said += f"; declare it, as (operator {unknown[1].lower()} (x) \"...\"); docs/rules.md says what there is"
+    return said
 
 
 def read_form(form: Form, path: Path, operators: dict[str, Operator]) -> tuple[Rule, ...]:

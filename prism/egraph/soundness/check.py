@@ -154,7 +154,8 @@ def _problem(model: Interpretation, holds: np.ndarray) -> _Problem | None:
                 masked = [0 in pair or _unbounded(model, int(p[0])) for pair, p in zip(pairs, at, strict=True)]
                 worst = masked.index(False) if kind == _ONE_FINITE and not all(masked) else 0
                 x, y = pairs[worst]
-                text = f"{show(left)} is {_short(x)} and {show(right)} is {_short(y)}"
+                digits = 6 if _short(x) != _short(y) else 17
+                text = f"{show(left)} is {_short(x, digits)} and {show(right)} is {_short(y, digits)}"
                 found.append(_Problem(model, int(at[worst][0]), kind, text, masked[worst]))
                 break
     for name, form in model.parts.relations:
@@ -189,8 +190,8 @@ def _element(v: np.ndarray, place: tuple[int, ...]) -> float | int:
     return value if isinstance(value, int) else float(value)
 
 
-def _short(value: float | int) -> str:
-    return str(value) if isinstance(value, int) else f"{value + 0.0:.6g}"  # no -0
+def _short(value: float | int, digits: int = 6) -> str:
+    return str(value) if isinstance(value, int) else f"{value + 0.0:.{digits}g}"  # no -0
 
 
 def _told(problem: _Problem, shrink: bool, error: bool = True) -> str:
