@@ -465,6 +465,26 @@ def test_products_compiled_apart_are_linked_and_compute_the_same(
     assert torch.equal(*results)
 
 
+@compiled
+def test_what_is_damaged_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRISM_CPP_CACHE", str(tmp_path / "cache"))
+    sample = samples.matmul()
+    source = emit_module(sample.sgraph)
+    path = write_module(source, tmp_path / f"{source.entry}.py")
+    symbols = {**sample.symbols[0], "T_m": 8}
+    folder = build.products_folder(tmp_path)
+    (name,) = build.products_of(path)
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.o").write_bytes(b"damaged")
+    whole = compile_module(path, config(symbols), products=str(folder))
+    assert whole.library is not None
+    assert not list(folder.glob("*.o"))
+    whole.library.write_bytes(b"")
+    given = sample.inputs({})
+    got = getattr(load(path, "damaged_module"), source.entry)(*given, config={"symbols": symbols})
+    np.testing.assert_allclose(got, given[0] @ given[1], atol=1e-4)
+
+
 def test_a_product_that_does_not_compile_says_why(tmp_path: Path) -> None:
     assert "nothing" in build.compile_product("multiply-nothing", tmp_path)
     assert not list(tmp_path.rglob("*.o"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +133,16 @@ EQUAL: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     "number_if_any": (lambda x, i: (torch.fmax(x, 0 / x), torch.fmin(0 / x, x), torch.fmax(i, -i)), [X, I8]),
     "hypotenuse": (lambda x, y: torch.hypot(x, y), [X, Y]),
     "angles": (lambda x, y: (torch.atan2(x, y), torch.atan2(y, -x), torch.atan2(x, -x), torch.atan2(y, x - x)), [X, Y]),
+    "signs": (
+        lambda z: (z.signbit(), z.copysign(z.flip(0)), z.copysign(-0.0), z.abs().copysign(2.0)),
+        [torch.tensor([0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, -0.0])],
+    ),
+    "resized": (
+        lambda x: (F.interpolate(x, size=(3, 7), mode="bilinear"), F.interpolate(x, scale_factor=2, mode="bicubic")),
+        [CUBE[None]],
+    ),
+    "sampled": (lambda x, at: F.grid_sample(x, at, align_corners=False), [CUBE[None], CUBE[None, :, :3, :2]]),
+    "sorted_into": (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 2.0])), [X]),
     "distances": (
         lambda x, y: (torch.dist(x, y), torch.dist(x, y[0], 1), torch.cdist(x, y[:2]), torch.cdist(x, y, p=1.0)),
         [X, Y],

@@ -24,6 +24,8 @@ def read_inputs(path: Path) -> dict[str, np.ndarray]:
         UsageError: it is no such file.
     """
     try:
+        if path.is_file() and not zipfile.is_zipfile(path):
+            raise ValueError("it is no archive of arrays")
         with np.load(path, allow_pickle=False) as held:
             return {name: held[name] for name in held.files}
     except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:

@@ -262,7 +262,7 @@ def _message(error: BaseException) -> str:
     said = " ".join(lines)[:300] or type(error).__name__
     unknown = re.fullmatch(r"Unbound function (\w+)", said.strip())
     if unknown:
-        said += f"; declare it, as (operator {unknown[1].lower()} (x) \"...\"); docs/rules.md says what there is"
+        said += f'; declare it, as (operator {unknown[1].lower()} (x) "..."); docs/rules.md says what there is'
     return said
 
 

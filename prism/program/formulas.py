@@ -134,12 +134,13 @@ def acosh(x: Expr) -> Expr:
     return op("log", op("add", x, op("mul", op("sqrt", below), op("sqrt", above))))
 
 
+def negative(x: Expr) -> Expr:
+    """Whether x has a minus: 1 / -0 is less than 0, and -0 is not."""
+    return op("or", op("lt", x, Const(0.0)), op("lt", op("recip", x), Const(0.0)))
+
+
 def atan2(y: Expr, x: Expr) -> Expr:
-    """The angle of (x, y), atan of a quotient of at most 1, put in its octant. 1 / -0 is less than 0, and -0 is not."""
-
-    def negative(z: Expr) -> Expr:
-        return op("or", op("lt", z, Const(0.0)), op("lt", op("recip", z), Const(0.0)))
-
+    """The angle of (x, y), atan of a quotient of at most 1, put in its octant."""
     tall, wide = op("abs", y), op("abs", x)
     same = op("where", op("eq", tall, Const(0.0)), Const(0.0), Const(1.0))
     below_one = div(op("minimum", tall, wide), op("maximum", tall, wide))
@@ -200,5 +201,6 @@ UNARY: Mapping[str, Callable[[Expr], Expr]] = {
     "hardswish": lambda x: op("mul", x, hard_sigmoid(x)),
     "log_sigmoid": log_sigmoid,
     "isinf": lambda x: op("eq", op("abs", x), Const(math.inf)),
+    "signbit": negative,
 }
 """torch's functions of one argument, by their names in ATen."""

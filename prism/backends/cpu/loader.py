@@ -199,8 +199,14 @@ def load(config):
     found = _LOADED.get(key)
     if found is None:
         constants = {constant: symbols[name] for name, constant in SYMBOLS.items()}
-        library, _ = compile_source(Path(__file__).with_name(SOURCE), constants)
-        loaded = ctypes.CDLL(str(library))
+        library, known = compile_source(Path(__file__).with_name(SOURCE), constants)
+        try:
+            loaded = ctypes.CDLL(str(library))
+        except OSError:
+            if not known:
+                raise
+            library.unlink(missing_ok=True)  # damaged, as by a disk that was full
+            loaded = ctypes.CDLL(str(compile_source(Path(__file__).with_name(SOURCE), constants)[0]))
         function = loaded.run
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
         function.restype = None

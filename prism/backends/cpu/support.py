@@ -166,5 +166,9 @@ def compile_source(
                 break
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    if objects and f"{main.name}:" not in said:  # the linker: an object is damaged, as by a disk that was full
+        for path in objects:
+            Path(path).unlink(missing_ok=True)
+        return compile_source(main, constants, timeout_s, level, products="")
     lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()
     raise CompilerError(f"{compiler.name} refuses {main.name}: {'; '.join(lines[:3])[:600]}")

@@ -20,6 +20,7 @@ from prism.program.formulas import (
     gelu,
     leaky_relu,
     log_sigmoid,
+    negative,
     power,
     quotient,
     rounded_to,
@@ -195,6 +196,13 @@ def _number_if_any(name: str) -> Handler:
 def _hypot(n: Node) -> Result:
     a, b = _operand(n, "self"), _operand(n, "other")
     return n.define(op("sqrt", op("add", op("mul", a, a), op("mul", b, b))))
+
+
+def _copysign(n: Node) -> Result:
+    size, sign = op("abs", _operand(n, "self")), n["other"]
+    if not isinstance(sign, TorchValue):
+        return n.define(op("neg", size) if math.copysign(1.0, sign) < 0 else size)
+    return n.define(op("where", negative(sign.under(n.axes)), op("neg", size), size))
 
 
 def _random_relu(n: Node) -> Result:
@@ -474,6 +482,7 @@ HANDLERS: Mapping[str, Handler] = {
     "fmin": _number_if_any("minimum"),
     "hypot": _hypot,
     "atan2": lambda n: n.define(atan2(_operand(n, "self"), _operand(n, "other"))),
+    "copysign": _copysign,
     "rrelu_with_noise_functional": _random_relu,
     "maximum": _extreme("maximum"),
     "minimum": _extreme("minimum"),

@@ -18,6 +18,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import is_fake
 from torch.export.graph_signature import InputKind, OutputKind
@@ -271,7 +272,11 @@ def _decompositions(composite: int) -> dict[Any, Callable[..., Any]]:
         composite: how many operators are registered that torch takes apart: more, when a library adds its own.
     """
     table = torch.export.default_decompositions()
-    return {overload: table[overload] for overload in table if _key(overload) not in HANDLERS}
+    exported = {overload: table[overload] for overload in table if _key(overload) not in HANDLERS}
+    # What torch.export leaves whole, as backends have kernels for it: interpolation, samples at places.
+    left = {o: f for o, f in decomposition_table.items() if isinstance(o, OpOverload) and _key(o) not in HANDLERS}
+    kept = {o for o in left if o._schema.is_mutable or torch.Tag.nondeterministic_seeded in o.tags}
+    return {**{o: f for o, f in left.items() if o not in kept}, **exported}
 
 
 def _stays(node: torch.fx.Node) -> bool:
@@ -476,8 +481,9 @@ class _Translation:
             return
         handler = HANDLERS.get(_key(target)) or declared_operators.handler(target, self._declared)
         if handler is None:
+            written = node.meta.get("original_aten") if str(target).startswith("prims.") else None
             raise UnsupportedError(
-                f"{target} has no translation",
+                f"{written or target} has no translation",
                 where=origin,
                 why=_why_not(target),
                 fix=declared_operators.how(target)
