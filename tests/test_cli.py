@@ -397,7 +397,7 @@ def optimize(program, *, out, **options):
     folder._write = slow
     folder.write_folder(out, {"a.py": b"1", "b.py": b"2"})
 api.load_compared, api.SearchBudget, api.optimize = (lambda path, **_: (str(path), False)), dict, optimize
-api.better_in_parts = lambda path, target, baselines: ""
+api.better_in_parts = lambda path, target, baselines, program: ""
 sys.modules["prism.api"] = prism.api = api
 from prism.cli import main
 sys.exit(main(["optimize", "m.onnx", "--out", sys.argv[1]]))

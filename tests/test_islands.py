@@ -109,6 +109,13 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray], set[str]]] = {
         {"x": RNG.standard_normal(4, np.float32)},
         {"SequenceConstruct", "ConcatFromSequence"},
     ),
+    "a part in float64": (
+        """(float[4] x) => (float[4] y, double[4] e) <double one = {1.0}> {
+            t = Tanh(x)  d = Cast <to = 11> (t)  e = Exp(d)  f = Add(e, one)  s = Cast <to = 1> (f)
+            u = Mul(s, t)  y = Add(u, x) }""",
+        {"x": RNG.standard_normal(4, np.float32)},
+        {"Cast", "Exp", "Add"},
+    ),
     "an operator of another type": (
         """(float[4] x) => (float[4] y, bool[4] odd) {
             t = Tanh(x)  u = Cast <to = 12> (t)  one = Constant <value = uint32 {1}> ()  v = BitwiseAnd(u, one)
@@ -725,6 +732,15 @@ def test_a_model_of_windows_that_is_read_whole_goes_in_parts_on_a_cpu(
     assert not api.better_in_parts(plain, "cpu")
     assert not api.better_in_parts(net, "sm_90")
     assert not api.better_in_parts(net, "cpu", ["eager"])
+    assert not api.better_in_parts(plain, "cpu", None, api.load(plain))
+    for name, text in (
+        ("float64", "(double[4, 8] x) => (double[4, 8] y) { t = Tanh(x)  y = Softmax(t) }"),
+        ("may be large", "(int64[4] x) => (int64[4] y) <int64 k = {1000000}> { t = Mul(x, k)  y = Add(t, k) }"),
+    ):
+        onnx.save(model(text), tmp_path / "typed.onnx")
+        program = api.load(tmp_path / "typed.onnx")
+        assert name in api.better_in_parts(tmp_path / "typed.onnx", "cpu", None, program)
+        assert not api.better_in_parts(tmp_path / "typed.onnx", "sm_90", None, program)
 
     def seen(path: Path, **_: object) -> None:
         raise NoImprovementError(f"in parts: {path.name}")

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import prism
 from prism.api.loading import load
-from prism.api.optimizing import _supported
+from prism.api.optimizing import check_supported
 from prism.api.proving import prove_models
 from prism.api.trivial import check_gain
 from prism.backends.cpu.backend import CppBackend
@@ -80,7 +80,7 @@ def test_what_is_left_is_what_a_kernel_computes(program: Program) -> None:
     assert len(made) >= 9
     assert all(isinstance(r, Made) for r in made)
     assert computed(left) == (left, (Computed(0),))
-    _supported(left)
+    check_supported(left)
 
 
 def module(backend: CppBackend | TritonBackend, program: Program, folder: Path) -> ModuleType:
@@ -180,10 +180,10 @@ def test_whole_numbers_that_float32_holds_are_computed(
     left, _ = computed(prism.trace(fn, [X], check=False))
     assert len(left.outputs) == 2
     if fits:
-        _supported(left)
+        check_supported(left)
     else:
         with pytest.raises(UnsupportedError, match="may be large"):
-            _supported(left)
+            check_supported(left)
 
 
 def test_a_baseline_gives_what_the_program_computes(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def produce(program: Program, options: Options, only_better: bool = True, matche
         program, returned = computed(program)
         program = fold_constants(program)
         check_gain(program)
-        _supported(program)
+        check_supported(program)
         files = rule_paths(options.rules)
         bounds = options.budget or SearchBudget()
         compared = tuple(BASELINES) if baselines is None else tuple(baselines)
@@ -262,8 +262,12 @@ def produce(program: Program, options: Options, only_better: bool = True, matche
         return Produced(program, made, found, module)
 
 
-def _supported(program: Program) -> None:
-    """Refuse a program for whose data types no kernels can be emitted."""
+def check_supported(program: Program) -> None:
+    """Refuse a program for whose data types no kernels can be emitted.
+
+    Raises:
+        UnsupportedError: an input or an output is in float64, or an output of whole numbers may be too large.
+    """
     for t in (*program.inputs, *(program.tensor(n) for n in program.outputs)):
         if t.dtype is DType.FLOAT64:
             raise UnsupportedError(

@@ -25,7 +25,7 @@ import numpy as np
 from prism.api import loading
 from prism.api.comparing import no_better
 from prism.api.model_inputs import Feeds, drawn, feeds, given_feeds, smaller
-from prism.api.optimizing import Produced, produce
+from prism.api.optimizing import Produced, check_supported, produce
 from prism.api.options import ModelOptions, Options, by_keywords
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
@@ -62,6 +62,7 @@ from prism.platforms.stock import NotRunError, Stock, check_installed
 from prism.process.deadline import Deadline
 from prism.program.extents import is_static
 from prism.program.nodes import Program
+from prism.program.returned import computed
 from prism.report.folder import (
     REPORT_NAME,
     WEIGHTS_NAME,
@@ -208,23 +209,33 @@ def parts_of(path: Path, rules: Sequence[Path | str], recorder: Recorder) -> Cut
     return parts
 
 
-def better_in_parts(path: Path | str, target: str | None, baselines: Sequence[str] | None = None) -> str:
+def better_in_parts(
+    path: Path | str, target: str | None, baselines: Sequence[str] | None = None, program: Program | None = None
+) -> str:
     """Why a model that is read whole goes in parts all the same; empty where it does not.
 
     On a CPU onnxruntime's kernels for windows are many times faster than what is made of them, and where it is
-    installed it is what the whole has to beat.
+    installed it is what the whole has to beat. What is of types that kernels are not emitted for stays with it, too.
 
     Args:
         path: the file, which was read.
         target: as of `optimize_model`.
         baselines: as of `optimize`.
+        program: what was read of it.
     """
     only_stock = baselines is None or set(baselines) == {STOCK_NAME}
     installed = find_spec("onnxruntime") is not None and find_compiler() is not None
     if not only_stock or not installed or meant(target) != "cpu":
         return ""
     found = left(Path(path))
-    return f"onnxruntime runs {', '.join(found)} faster" if found else ""
+    if found:
+        return f"onnxruntime runs {', '.join(found)} faster"
+    try:
+        if program is not None:
+            check_supported(computed(program)[0])
+    except UnsupportedError as error:
+        return _said(error)
+    return ""
 
 
 def kept_of(parts: Cut) -> tuple[KeptReport, ...]:

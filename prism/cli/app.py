@@ -240,7 +240,7 @@ def optimize(
                 detail.append(f"in parts: {error.what}")
             else:
                 detail += ["compared with the model before"] if compared else []
-                why = api.better_in_parts(model, target, baseline or None)
+                why = api.better_in_parts(model, target, baseline or None, program)
                 if why:
                     program = None
                     detail.append(f"in parts: {why}")

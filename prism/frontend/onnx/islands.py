@@ -338,6 +338,9 @@ class Cut:
             self._walk.step(proto)
             if proto.op_type in LEFT_BY_DATA and self._summed(proto):
                 raise UnsupportedError("data say which elements are written, which onnxruntime does faster on a CPU")
+            known = (values[v] for v in (*proto.input, *proto.output) if v in values)
+            if any(v.dtype is DType.FLOAT64 and v.name and v.name not in walk.graph.weights for v in known):
+                raise UnsupportedError("kernels in float64 are not emitted")
         except FaultyModelError:
             raise
         except PrismError as error:
