@@ -66,7 +66,7 @@ class FakeApi:
     def load_compared(self, path: Path, assume: tuple[str, ...] = (), check: bool = True) -> tuple[str, bool]:
         return self.load(path, check), False
 
-    def better_in_parts(self, path: Path, target: str | None, baselines: object) -> str:
+    def better_in_parts(self, path: Path, target: str | None, baselines: object, program: object) -> str:
         return ""
 
     def optimize(self, program: str, **options: Any) -> object:
