@@ -189,6 +189,16 @@ REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
     "memory_as_it_is": (torch.empty_like, [X], "nothing was written to"),
     "random": (lambda x: x + torch.rand(4), [X], "is random"),
     "a_number_of_a_tensor": (lambda x: x * x[0, 0].item(), [X], "taken out of a tensor"),
+    "resized_whole_numbers": (
+        lambda x: F.interpolate(x, size=(3, 7), mode="bilinear"),
+        [torch.ones(1, 1, 2, 3).byte()],
+        "rounded, as its weights are",
+    ),
+    "resized_whole_numbers_by_cubes": (
+        lambda x: F.interpolate(x, size=(3, 7), mode="bicubic"),
+        [torch.ones(1, 1, 2, 3).byte()],
+        "rounded, as its weights are",
+    ),
     "out_of_range": (lambda x: x.index_select(0, torch.tensor([-1, 0])), [X], "not in a dimension"),
     "values_of_a_mask": (lambda x, y: x.masked_scatter(x > 0, y), [X, Y], "depends on data"),
 }

@@ -276,7 +276,22 @@ def _decompositions(composite: int) -> dict[Any, Callable[..., Any]]:
     # What torch.export leaves whole, as backends have kernels for it: interpolation, samples at places.
     left = {o: f for o, f in decomposition_table.items() if isinstance(o, OpOverload) and _key(o) not in HANDLERS}
     kept = {o for o in left if o._schema.is_mutable or torch.Tag.nondeterministic_seeded in o.tags}
-    return {**{o: f for o, f in left.items() if o not in kept}, **exported}
+    formulas = {o: f for o, f in left.items() if o not in kept} | exported
+    return {o: _of_fractions(f) if _interpolates(o) else f for o, f in formulas.items()}
+
+
+def _interpolates(overload: Any) -> bool:
+    """Whether an operator weighs neighbours, which torch's own kernels do with rounded weights for whole numbers."""
+    return re.match(r"_?upsample_\w*(linear|cubic)", _name(overload)) is not None
+
+
+def _of_fractions(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition that is for floating-point numbers alone."""
+
+    def decomposed(x: torch.Tensor, *args: Any, **options: Any) -> Any:
+        return formula(x, *args, **options) if x.is_floating_point() else NotImplemented
+
+    return decomposed
 
 
 def _stays(node: torch.fx.Node) -> bool:
@@ -305,10 +320,13 @@ def _refuse_mutation(exported: Graph, title: str) -> None:
 
 def _key(overload: Any) -> str:
     """The operator's name in HANDLERS: ATen's without its overload; of others, with their namespace."""
-    if isinstance(overload, torch._ops.OpOverload):
-        name = str(overload._schema.name).removeprefix("aten::")
-        return name if overload.namespace == "aten" or name in HANDLERS else ""
-    return ""
+    name = _name(overload)
+    return name if name and (overload.namespace == "aten" or name in HANDLERS) else ""
+
+
+def _name(overload: Any) -> str:
+    """An operator's name, ATen's without its namespace; of anything else nothing."""
+    return str(overload._schema.name).removeprefix("aten::") if isinstance(overload, OpOverload) else ""
 
 
 class _Translation:
@@ -630,6 +648,8 @@ def _why_not(target: Any) -> str:
     key = _key(target)
     if key in ("nonzero", "masked_scatter"):
         return "which element is read or written depends on data"
+    if _interpolates(target):
+        return "what is between whole numbers is rounded, as its weights are"
     if key == "_local_scalar_dense":
         return "a number is taken out of a tensor, as .item() does"
     if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
