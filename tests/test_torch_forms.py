@@ -143,6 +143,7 @@ EQUAL: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     ),
     "sampled": (lambda x, at: F.grid_sample(x, at, align_corners=False), [CUBE[None], CUBE[None, :, :3, :2]]),
     "sorted_into": (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 2.0])), [X]),
+    "nothing_sorted_into": (lambda x: torch.bucketize(x[:, :0], torch.tensor([-1.0, 0.0, 2.0])), [X]),
     "distances": (
         lambda x, y: (torch.dist(x, y), torch.dist(x, y[0], 1), torch.cdist(x, y[:2]), torch.cdist(x, y, p=1.0)),
         [X, Y],

@@ -366,6 +366,8 @@ def _looked_up(
         # few places that follow no line: one after another, each where the result is at it
         axes = max((places[d][1] for d in scattered), key=len)
         shape = tuple(int(a.extent) for a in axes)
+        if not all(shape):  # of no places there are no elements
+            return n.define(Const(0.0))
         for at in np.ndindex(shape):
             for d in scattered:
                 elements = places[d][0].elements
