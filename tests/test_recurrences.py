@@ -14,7 +14,7 @@ import prism
 from prism.frontend.torch.reader import trace
 from prism.program import spec
 from prism.program.evaluate import evaluate
-from prism.program.nodes import Program, Read, Steps, walk
+from prism.program.nodes import Program, Read, ReduceKind, Steps, walk
 from prism.program.prefix import carried
 from prism.program.recurrences import direct, looped
 from prism.program.rolled import rolled
@@ -317,6 +317,32 @@ def selective(x: torch.Tensor, a: torch.Tensor, c: torch.Tensor) -> torch.Tensor
     return torch.stack(found)
 
 
+def outer_products(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Of the first step no addition is left."""
+    state, found = torch.zeros(6, 4), []
+    for t in range(STEPS):
+        state = state + k[t, :, None] * v[t]
+        found.append((q[t, :, None] * state).sum(0))
+    return torch.stack(found)
+
+
+def products(a: torch.Tensor) -> torch.Tensor:
+    h, found = torch.ones_like(a[0]), []
+    for t in range(STEPS):
+        found.append(h)
+        h = h * a[t]
+    return torch.stack(found)
+
+
+def test_a_step_of_which_folding_left_less_is_the_first() -> None:
+    """So outputs are one running sum, with nothing before it."""
+    for make, shapes in ((outer_products, [(7, 6), (7, 6), (7, 4)]), (products, [ROWS])):
+        _, p = _read(make, *shapes)
+        every = [c for d in p.definitions for e in walk(d.expr) if (c := carried(e)) is not None]
+        (found,) = [c for c in every if c.kind is ReduceKind.SUM]
+        assert found.axis.extent == (STEPS if make is outer_products else STEPS - 1)
+
+
 AT_ONCE: list[tuple[Make, list[tuple[int, ...]]]] = [
     (advantages, [ROWS, ROWS, ROWS, ROWS[1:]]),
     (average, [ROWS]),
@@ -326,6 +352,8 @@ AT_ONCE: list[tuple[Make, list[tuple[int, ...]]]] = [
     (momentum, [ROWS, ROWS[1:], ROWS[1:]]),
     (gated, [(7, 4, 8), (8, 8)]),
     (selective, [(7, 6), (6, 4), (7, 4)]),
+    (outer_products, [(7, 6), (7, 6), (7, 4)]),
+    (products, [ROWS]),
 ]
 
 

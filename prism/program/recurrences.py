@@ -126,13 +126,20 @@ def _one(program: Program) -> Program | None:
     bare = _without_views(program)
     tokens = [shape_of(bare[d.name], lambda _: ()) for d in computed]
     for start, period, length in _periodic(tokens):
-        for before, steps in _phases(program, computed, bare, start, period, length):
+        best: tuple[int, Program] | None = None
+        for before, definitions in _phases(program, computed, bare, start, period, length):
+            steps = _Steps(program, bare, definitions)
             try:
-                found = _Steps(program, bare, steps).loop(before)
+                found = steps.loop(before)
             except UnlikeError:
                 continue
-            if found is not None:
-                return found
+            if found is not None and len(found.loops) > len(program.loops):
+                return found if best is None else best[1]
+            # Of what is at once, where most steps are: the first is often folded.
+            if found is not None and (best is None or len(steps.steps) > best[0]):
+                best = len(steps.steps), found
+        if best is not None:
+            return best[1]
     return None
 
 
@@ -391,6 +398,8 @@ class _Steps:
         for n in range(len(self.steps)):
             self._check(n)
         self._extend(before)
+        if at_once:
+            self._begin_earlier()
         return (self._at_once(held) if at_once else None) or self._made(held)
 
     def _extend(self, before: Sequence[Definition]) -> None:
@@ -415,6 +424,76 @@ class _Steps:
             return
         self.steps, self.firsts, self.slices = made.steps, made.firsts, made.slices
         self.inside, self.exprs = made.inside, made.exprs
+
+    def _begin_earlier(self) -> None:
+        """Take what the states are at first as a step of states that are 0 or 1, folded: `h = 0; h = h + x[0]` is x[0].
+
+        Of such a step fewer operators are left than of the others, so it is none of their sequence.
+        """
+        first, states = self.steps[0], {name: j for j, name in self.states.items()}
+        shifted = {replace(s, first=s.first - s.step): name for s, name in self.slices.items()}
+        by_name = {name: s for s, name in shifted.items()}
+        begun = {j: b.value for j, b in self.firsts.items() if isinstance(b.value, str) and b.place is None}
+        if len(begun) < len(self.firsts) or any(s.begun is not None or not self._has(s) for s in shifted):
+            return
+        axes = {d.name: d.axes for d in first}
+        for value in (0.0, 1.0):
+            exprs: dict[str, Expr] = {}
+
+            def change(e: Expr, exprs: dict[str, Expr] = exprs, value: float = value) -> Expr:
+                if not isinstance(e, Read):
+                    return _folded(e)
+                if e.tensor in by_name:
+                    return by_name[e.tensor].at(0, e.index)
+                if e.tensor in states:
+                    return Const(value)
+                if e.tensor in exprs:
+                    return substitute(exprs[e.tensor], dict(zip(axes[e.tensor], e.index, strict=True)))
+                return e
+
+            for d, expr in zip(first, self.exprs, strict=True):
+                exprs[d.name] = rebuilt([expr], change)[0]
+            around = self._written_out({t for e in exprs.values() for t in reads(e)})
+            if any(around.get(name) != exprs[first[j].name] for j, name in begun.items()):
+                continue
+            # What else there is of that step is of its place, too.
+            alias = {name: j for j, name in begun.items()}
+            places = {expr: j for j, expr in enumerate(exprs.values())}
+            for name, expr in around.items():
+                d, j = self.program.definition(name), places.get(expr)
+                if j is not None and not d.view and (d.axes, d.dtype) == (first[j].axes, first[j].dtype):
+                    alias.setdefault(name, j)
+            made = [replace(d, name=self._name(f"{d.name}_begun")) for d in first]
+            names = {d.name: b.name for d, b in zip(first, made, strict=True)}
+            self.exprs = with_tensors(self.exprs, lambda t: names.get(t, t))  # noqa: B023
+            self.steps, self.firsts, self.slices = [made, *self.steps], dict.fromkeys(begun, _Begun(value)), shifted
+            self.inside = {d.name: (n, j) for n, step in enumerate(self.steps) for j, d in enumerate(step)}
+            self.inside |= {name: (0, j) for name, j in alias.items()}
+            return
+
+    def _has(self, s: _Slice) -> bool:
+        """Whether the first step's place is one of the tensor's."""
+        extent = self.program.tensor(s.tensor).shape[s.dimension]
+        return is_static(extent) and 0 <= s.first < int(extent)
+
+    def _written_out(self, below: Collection[str]) -> dict[str, Expr]:
+        """The definitions around the steps, folded, down to the tensors that are given: those no deeper than a step."""
+        found: dict[str, Expr] = {}
+        depth: dict[str, int] = {}
+        axes = {d.name: d.axes for d in self.program.definitions}
+
+        def change(e: Expr) -> Expr:
+            if isinstance(e, Read) and e.tensor in found and e.tensor not in below:
+                return substitute(found[e.tensor], dict(zip(axes[e.tensor], e.index, strict=True)))
+            return _folded(e)
+
+        for d in self.program.definitions:
+            if d.name in self.inside or isinstance(d.expr, Steps):
+                continue
+            depth[d.name] = 1 + max((depth.get(t, 0) for t in reads(self.bare[d.name]) if t not in below), default=0)
+            if depth[d.name] <= len(self.steps[0]):
+                found[d.name] = rebuilt([self.bare[d.name]], change)[0]
+        return found
 
     # Steps as one
 
@@ -717,8 +796,8 @@ class _Steps:
             kept: by a definition of a step, the tensor that has it of all steps.
             reverse: whether the first place is the last step's.
         """
-        every = self.steps[::-1] if reverse else self.steps
-        places = {d.name: (n, kept[j]) for n, one in enumerate(every) for j, d in enumerate(one) if j in kept}
+        last = len(self.steps) - 1
+        places = {t: (last - n if reverse else n, kept[j]) for t, (n, j) in self.inside.items() if j in kept}
 
         def outside(e: Expr) -> Expr:
             if isinstance(e, Read) and e.tensor in places:
