@@ -303,16 +303,16 @@ def _refolded(expr: Expr) -> Expr:
 def _made_anyway(e: Map) -> Expr:
     """The other operand of a choice where it is also the one for the first places of an axis: nothing to choose."""
     match e.args:
-        case Map("lt", (Position(index), Const() | Position(Index(())) as border)), few, rest:
-            end = border
-        case Map("le", (Const() | Position(Index(())) as border, Position(index))), rest, few:
-            end = border
+        case Map("lt", (Position(index), Const() | Position(Index(())) as end)), few, rest:
+            pass
+        case Map("le", (Const() | Position(Index(())) as end, Position(index))), rest, few:
+            pass
         case _:
             return e
-    first = int(end.value if isinstance(end, Const) else end.index.offset)
-    axis = index.as_axis()
-    if axis is None or not is_static(axis.extent) or not 0 < first < int(axis.extent):
+    border, axis = int(end.value) if isinstance(end, Const) else end.index.offset, index.as_axis()
+    if axis is None or not is_static(axis.extent) or not is_static(border) or not 0 < border < int(axis.extent):
         return e
+    first = int(border)
     if any(axis in i.axes() for x in walk(rest) if isinstance(x, Read) for i in x.index):
         return e  # what is read at the first places may not be there
     places = {axis: Index.axis(Axis(f"{axis.name}.first", first))}

@@ -392,7 +392,8 @@ class _Steps:
         held = self._depending()
         if not self.states:
             return None
-        at_once = set(self.states) <= set(self._order(held))
+        # Steps that are all the same, as of a power, are of no place.
+        at_once = bool(self.slices) and set(self.states) <= set(self._order(held))
         if not at_once and not self._worth(held):
             return None
         for n in range(len(self.steps)):
