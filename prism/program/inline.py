@@ -309,7 +309,11 @@ def _made_anyway(e: Map) -> Expr:
             pass
         case _:
             return e
-    border, axis = int(end.value) if isinstance(end, Const) else end.index.offset, index.as_axis()
+    border, axis = end.value if isinstance(end, Const) else end.index.offset, index.as_axis()
+    if isinstance(border, float):
+        if not border.is_integer():
+            return e
+        border = int(border)
     if axis is None or not is_static(axis.extent) or not is_static(border) or not 0 < border < int(axis.extent):
         return e
     first = int(border)
