@@ -133,6 +133,9 @@ int main() {
     }
     holds<float>(40, 65, 130);
     holds<bf16>(41, 16, 33);
+    product<64, bf16, true>(64, 512, 64, false, true);
+    product<64, bf16>(64, 600, 96, true, true);
+    product<64, float>(48, 320, 64, false, true, true);
     for (int64_t M : {1, 2, 4, 5, 8, 17, 33, 41})
         for (int64_t K : {1, 7, 65, 300})
             for (int64_t N : {1, 3, 16, 33, 130, 300})
@@ -171,7 +174,11 @@ int main() {
 }
 """
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-MACHINES = {"native": 0, "x86-64": 4, "haswell": 8, "skylake-avx512": 16, "cooperlake": 16} if X86 else {"native": 0}
+MACHINES = (
+    {"native": 0, "x86-64": 4, "haswell": 8, "skylake-avx512": 16, "cooperlake": 16, "sapphirerapids": 16}
+    if X86
+    else {"native": 0}
+)
 """Machines to compile for, with the lanes of their vectors; 0: whatever this one has."""
 
 

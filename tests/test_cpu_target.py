@@ -150,7 +150,7 @@ def test_the_model_is_above_the_roofline_and_below_a_second() -> None:
 
 def test_pairs_of_bfloat16_are_multiplied_twice_as_fast_where_the_processor_can() -> None:
     g = matmul(256, 512, 1024, DType.BFLOAT16)
-    paired = replace(CPU, processor=replace(CPU.core, bf16_dot=True))
+    paired = replace(CPU, processor=replace(CPU.core, bf16_speed=2.0))
     tiles = {"T_n": 128, "T_k": 64}
 
     def ratio(graph: SGraph, rows: int) -> float:

@@ -183,10 +183,10 @@ class CpuKernelModel:
             depth = sizes[dot.depth] * 1.0
             padded = elements((*dot.rows, *dot.columns), tiles) * 1.0 * tiles[dot.depth]
             calls = dot.flops.evaluate(env) / (2.0 * padded) * filled
-            paired = self.kept.paired and rows >= PAIRED_ROWS
+            paired = np.logical_and(self.kept.speed > 1.0, rows >= PAIRED_ROWS)
             full, wide = _padded(rows, panel_rows), _padded(columns, panel_columns)
             packing = PACKING * np.where(paired, full + wide, wide) * depth
-            packed = full * wide * depth / (PACKED_SHARE * np.where(paired, 2.0, 1.0)) + packing
+            packed = full * wide * depth / (PACKED_SHARE * np.where(paired, self.kept.speed, 1.0)) + packing
             reached = UNPACKED_SHARE * np.minimum(1.0, rows / FULL_ROWS)
             unpacked = rows * _padded(columns, lanes) * depth / reached
             total = total + calls * np.where(np.logical_or(paired, rows > UNPACKED_ROWS), packed, unpacked)
@@ -283,12 +283,12 @@ class _Kept:
     Attributes:
         whole: bytes of each tensor.
         cached: those that are still there when a kernel reads them.
-        paired: whether products are of pairs of bfloat16.
+        speed: of products, where operands may be packed as pairs of bfloat16; 1 where they may not.
     """
 
     whole: Mapping[str, Any]
     cached: frozenset[str]
-    paired: bool
+    speed: float
 
 
 def _kept(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> _Kept:
@@ -305,7 +305,7 @@ def _kept(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> _Kept:
     together = sum(whole.values()) - sum(whole[w.tensor.name] for r in sgraph.repeats for w in r.windows)
     # What a kernel leaves for the next one is still there, unless it is large itself.
     cached = frozenset(t for t, n in whole.items() if (together if t in given else 2 * n) <= room)
-    return _Kept(whole, cached, device.core.bf16_dot and floats == {DType.BFLOAT16})
+    return _Kept(whole, cached, device.core.bf16_speed if floats == {DType.BFLOAT16} else 1.0)
 
 
 def _unbound(extent: Any, hints: Mapping[str, int]) -> bool:

@@ -99,14 +99,14 @@ class Core:
         l1_bytes: first-level data cache.
         l2_bytes: second-level cache.
         l2_bandwidth_bytes_s: of the second-level cache.
-        bf16_dot: whether the vector unit multiplies bfloat16 pairs into float32.
+        bf16_speed: how many products of bfloat16 it makes in the time of one of float32.
     """
 
     vector_bytes: int
     l1_bytes: int
     l2_bytes: int
     l2_bandwidth_bytes_s: float
-    bf16_dot: bool = False
+    bf16_speed: float = 1.0
 
     @property
     def lanes(self) -> int:
@@ -283,6 +283,9 @@ CORE_BANDWIDTH, SOCKET_BANDWIDTH = 14e9, 200e9
 """Bytes a second that one core draws from memory, and that all can draw together (reported)."""
 LLC_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE = 12.0, 32.0
 """Bytes in a cycle and a core from the last-level and the second-level cache (reported)."""
+BF16_PAIRS, BF16_TILES = 2.0, 16.0
+"""Products of bfloat16 in the time of one of float32, where an instruction multiplies pairs, and where one multiplies
+tiles (measured: AVX512-BF16 and AMX)."""
 PARALLEL_REGION_S = 4e-6
 """From the end of one parallel region to the start of the next, and the call from Python (reported)."""
 LEAST_LIVE = 4096
@@ -290,7 +293,7 @@ LEAST_LIVE = 4096
 
 
 def multicore(
-    name: str, cores: int, vector_bytes: int, l1_bytes: int, l2_bytes: int, llc_bytes: int, bf16_dot: bool = False
+    name: str, cores: int, vector_bytes: int, l1_bytes: int, l2_bytes: int, llc_bytes: int, bf16_speed: float = 1.0
 ) -> Device:
     """A CPU, from what the machine says of itself.
 
@@ -304,9 +307,9 @@ def multicore(
         l1_bytes: data cache of a core.
         l2_bytes: second-level cache of a core.
         llc_bytes: the last-level cache, of all cores.
-        bf16_dot: whether the vector unit multiplies bfloat16 pairs into float32.
+        bf16_speed: how many products of bfloat16 a core makes in the time of one of float32.
     """
-    core = Core(vector_bytes, l1_bytes, l2_bytes, CPU_HZ * L2_BYTES_PER_CYCLE, bf16_dot)
+    core = Core(vector_bytes, l1_bytes, l2_bytes, CPU_HZ * L2_BYTES_PER_CYCLE, bf16_speed)
     live = max(LEAST_LIVE, l2_bytes // 4)
     parts = 4
     while parts < 2 * cores:

@@ -1,4 +1,8 @@
 // Products of bfloat16 values, two terms in one instruction where the processor has it (AVX512-BF16): sums stay float32.
+#if defined(__AMX_BF16__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 namespace prism __attribute__((visibility("hidden"))) {
 #if PRISM_PAIRS
 // Two bfloat16 terms, neighbours along k, the first one in the low half.
@@ -36,6 +40,121 @@ struct Pair {
     static PRISM_INLINE uint32_t bits(const float* p) { return v_narrow(v_all(*p), (bf16*)0)[0]; }
 };
 #endif
+#if PRISM_PAIRS && defined(__AMX_BF16__) && defined(__linux__)
+#define PRISM_TILES 1
+// Tiles of 16 rows of 64 bytes, which the processor multiplies (AMX): of `a` 16 rows and 16 pairs, of a panel 16 pairs and
+// 16 columns, of `c` 16 rows and 16 columns.
+constexpr int64_t TILE = 16;
+#define PRISM_TILE_LOAD(T, FROM, STEP) \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #T : : "r"(FROM), "r"((int64_t)(STEP) * 4) : "memory")
+#define PRISM_TILE_STORE(T, TO, STEP) \
+    __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(TO), "r"((int64_t)(STEP) * 4) : "memory")
+#define PRISM_TILE_ZERO(T) __asm__ volatile("tilezero %%tmm" #T : :)
+#define PRISM_TILE_ADD(C, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : :)
+
+// Whether the kernel lets this process use them: it is asked once.
+inline bool v_tiles() {
+    constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18;
+    static const bool allowed = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
+    return allowed;
+}
+struct TileShapes {
+    uint8_t palette = 1, rest[15] = {};
+    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+// What `mul_tiles` takes of `a`: rows of pairs, whole tiles of them; what is outside is 0.
+constexpr int64_t v_tiled_a(int64_t M, int64_t K) { return v_cdiv(M, TILE) * TILE * v_cdiv(K, 2 * TILE) * TILE; }
+
+// `mul_packed` of pairs by tiles: two by two of them at a time, over the depth of a panel that the first cache holds.
+template <bool FRESH, class B>
+void mul_tiles(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
+               const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, uint32_t* __restrict pa,
+               uint32_t* __restrict pb) {
+    static_assert(PANEL == 2 * TILE, "two tiles are as wide as a panel");
+    const uint32_t* panels = v_kept<Pair>(b, bk, bn, K, N);
+    if (!panels) {
+        pack_b<Pair>(pb, b, bk, bn, K, N);
+        panels = pb;
+    }
+    const int64_t depth = v_cdiv(K, 2), wide = v_cdiv(depth, TILE) * TILE;
+    for (int64_t m = 0; m < v_cdiv(M, TILE) * TILE; ++m) {
+        uint32_t* row = pa + m * wide;
+        int64_t k = 0;
+        if (m < M) {
+            if (ak == 1)
+                for (; 2 * (k + VL) <= K; k += VL) v_store((float*)row + k, Pair::along(a + m * am + 2 * k));
+            for (; k < depth; ++k) row[k] = Pair::one(a + m * am + 2 * k * ak, ak, K - 2 * k);
+        }
+        for (; k < wide; ++k) row[k] = 0;
+    }
+    const TileShapes shapes;
+    __asm__ volatile("ldtilecfg %0" : : "m"(shapes));
+    constexpr int64_t STEP = BLOCK / 2;
+    for (int64_t k = 0; k < depth; k += STEP) {
+        const int64_t end = v_mini(k + STEP, depth);
+        const bool fresh = FRESH && k == 0;
+        for (int64_t n = 0; n < N; n += PANEL) {
+            const uint32_t* w = panels + n * depth;
+            const int64_t left = v_mini(PANEL, N - n);
+            // The last pairs with zeros after them, as a tile has no fewer.
+            uint32_t last[TILE * PANEL];
+            const int64_t whole = end - (end - k) % TILE;
+            if (whole < end) {
+                memcpy(last, w + whole * PANEL, (end - whole) * PANEL * sizeof(uint32_t));
+                memset(last + (end - whole) * PANEL, 0, (TILE - end + whole) * PANEL * sizeof(uint32_t));
+            }
+            for (int64_t m = 0; m < M; m += 2 * TILE) {
+                const int64_t rows = v_mini(2 * TILE, M - m);
+                const bool two = rows > TILE, inside = left == PANEL && rows % TILE == 0;
+                float edge[2 * TILE * PANEL];
+                float* to = inside ? c + m * cm + n : edge;
+                const int64_t step = inside ? cm : PANEL;
+                if (!inside && !fresh)
+                    for (int64_t i = 0; i < rows; ++i) memcpy(edge + i * PANEL, c + (m + i) * cm + n, left * sizeof(float));
+                if (fresh) {
+                    PRISM_TILE_ZERO(0);
+                    PRISM_TILE_ZERO(1);
+                    PRISM_TILE_ZERO(2);
+                    PRISM_TILE_ZERO(3);
+                } else {
+                    PRISM_TILE_LOAD(0, to, step);
+                    PRISM_TILE_LOAD(1, to + TILE, step);
+                    if (two) {
+                        PRISM_TILE_LOAD(2, to + TILE * step, step);
+                        PRISM_TILE_LOAD(3, to + TILE * step + TILE, step);
+                    }
+                }
+                for (int64_t l = k; l < end; l += TILE) {
+                    const uint32_t* x = pa + m * wide + l;
+                    const uint32_t* y = l < whole ? w + l * PANEL : last;
+                    PRISM_TILE_LOAD(6, y, PANEL);
+                    PRISM_TILE_LOAD(4, x, wide);
+                    PRISM_TILE_LOAD(7, y + TILE, PANEL);
+                    PRISM_TILE_ADD(0, 4, 6);
+                    PRISM_TILE_ADD(1, 4, 7);
+                    if (two) {
+                        PRISM_TILE_LOAD(5, x + TILE * wide, wide);
+                        PRISM_TILE_ADD(2, 5, 6);
+                        PRISM_TILE_ADD(3, 5, 7);
+                    }
+                }
+                PRISM_TILE_STORE(0, to, step);
+                PRISM_TILE_STORE(1, to + TILE, step);
+                if (two) {
+                    PRISM_TILE_STORE(2, to + TILE * step, step);
+                    PRISM_TILE_STORE(3, to + TILE * step + TILE, step);
+                }
+                if (!inside)
+                    for (int64_t i = 0; i < rows; ++i) memcpy(c + (m + i) * cm + n, edge + i * PANEL, left * sizeof(float));
+            }
+        }
+    }
+    __asm__ volatile("tilerelease" : :);
+}
+#else
+#define PRISM_TILES 0
+#endif
 template <class B>
 void apart_multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b,
                            int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
@@ -51,7 +170,12 @@ template <int64_t MOST, bool FRESH, class B>
 void multiply_halves(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
                      int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
 #if PRISM_PAIRS
-    if (M > (bn == 1 ? MR : FEW))
+    const bool packed = M > (bn == 1 ? MR : FEW);
+#if PRISM_TILES
+    if (packed && v_tiled_a(M, K) <= v_packed_a(M, K) && v_tiles())
+        return mul_tiles<FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, (uint32_t*)pa, (uint32_t*)pb);
+#endif
+    if (packed)
         return mul_packed<Pair, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, (uint32_t*)pa, (uint32_t*)pb);
 #endif
     multiply<MOST, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
