@@ -259,6 +259,27 @@ def test_what_overflows_whatever_it_is_given_is_given_ordinary_numbers() -> None
         assert x.abs().max() > 1.0
 
 
+def test_results_that_are_those_that_passed_are_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[bool] = []
+    with closing(Bench(PROGRAM, GPU, {}, worker=FakeChild())) as bench:
+        bench._prepare()
+        inputs = torch.load(bench._path("inputs.pt"))
+        judge = bench._judged
+
+        def counted(*given: Any) -> str:
+            judged.append(True)
+            return judge(*given)
+
+        monkeypatch.setattr(bench, "_judged", counted)
+        right = [2 * x for x in inputs]
+        assert not bench._wrong(right)
+        assert not bench._wrong([x.clone() for x in right])
+        assert len(judged) == 1
+        assert bench._wrong([x + 1.0 for x in right])
+        assert bench._wrong([torch.full_like(x, torch.nan) for x in right])
+        assert not bench._wrong(right)
+
+
 def contender(name: str) -> Contender:
     return Contender(name, Path(f"{name}.py"), GRAPH, Config({}, {}, {}))
 

@@ -381,6 +381,7 @@ class Bench(Arena):
         self._exported: bool | None = None
         self._graph = ""
         self._others: list[dict[str, np.ndarray]] | None = None
+        self._passed: tuple[Any, ...] = ()
         self._scale = 1.0
 
     def _prepare(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -506,8 +507,19 @@ class Bench(Arena):
         return (self._why(tensors, c), reason) if reason else None
 
     def _wrong(self, tensors: Sequence[Any]) -> str:
-        """Why the outputs of a timed run do not pass; they were poisoned before it."""
+        """Why the outputs of a timed run do not pass; they were poisoned before it.
+
+        Those that are what passed already pass: configurations that add in one order give the same, bit by bit.
+        """
+        import torch
+
+        def same(a: Any, b: Any) -> bool:
+            return bool(a.dtype == b.dtype and torch.equal(a, b))  # never of what holds NaN
+
+        if self._passed and all(map(same, tensors, self._passed)):
+            return ""
         if not self._judged(tensors, ()):
+            self._passed = tuple(tensors)
             return ""
         if self._others is None:
             self._others = program_samples(self.program, self._drawn(), self.hints)
