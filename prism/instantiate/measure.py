@@ -60,7 +60,7 @@ hundreds of ordinary numbers overflow, and of what is not finite nothing can be 
 FAR_OFF = 0.05
 """By how much a baseline may be off, relative to an output's root mean square: beyond, it computes something else."""
 KERNEL, BASELINE = "kernel", "baseline"
-PROTOCOL = 7
+PROTOCOL = 8
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
 
