@@ -37,7 +37,7 @@ from prism.instantiate.confirm import NAMES as BASELINES
 from prism.instantiate.gate.check import Drawn, KernelRunner, check_given, check_module
 from prism.instantiate.gate.plan import plan_cases
 from prism.instantiate.lock import program_hash, versions
-from prism.instantiate.machine_load import others_now
+from prism.instantiate.machine_load import others_now, quiet
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
 from prism.instantiate.options import foreign
 from prism.instantiate.study import LEADERS, Best, Failure, TuneResult, leading, tune
@@ -215,9 +215,9 @@ def _choose(request: Request, chosen: list[Finalist], tools: Tools, bench: Bench
         begin_contest(request, bench, tools)
         # A region meets no baseline by itself: the fastest of those that met each other is taken.
         wanted = CONFIRMED if bench is not None and request.baselines and not tools.time.finite else 1
-        quiet = bench is not None and bench.load is not None and not bench.load.crowded
         limit = SHORT_CASES if tools.time.finite else None
-        right = right_of(request, chosen, tuned, tools, wanted, limit, CLOSE_QUIET if quiet else CLOSE)
+        close_by = CLOSE_QUIET if bench is not None and quiet(bench.load) else CLOSE
+        right = right_of(request, chosen, tuned, tools, wanted, limit, close_by)
         detail.append(f"{right[0][1].cases} cases")
     right = beside(chosen, right, platform.timed)
     best, checked = right[0]

@@ -209,20 +209,12 @@ class Results:
             make: emits it, where no earlier run did.
         """
         key = f"{self._of_choice(request, choice)} {request.program.ranges} {returned}"
-        found = self._get(MODULES, key, ModuleSource)
-        if found is None:
-            found = make()
-            self._put(MODULES, key, found)
-        return found
+        return self._kept(MODULES, key, ModuleSource, make)
 
     def conditions(self, request: Request, choice: Choice, make: Callable[[], str]) -> str:
         """What the chosen sGraph's symbols must satisfy, as text that `make` writes where no earlier run did."""
         key = f"conditions {self._of_choice(request, choice)}"
-        found = self._get(CHOICES, key, _Text)
-        if found is None:
-            found = _Text(make())
-            self._put(CHOICES, key, found)
-        return found.text
+        return self._kept(CHOICES, key, _Text, lambda: _Text(make())).text
 
     def _of_choice(self, request: Request, choice: Choice) -> str:
         """What tells a chosen sGraph and its configuration from others, names included."""
@@ -242,11 +234,7 @@ class Results:
         """
         drawn = [(n, x.dtype.str, x.shape, hashlib.sha256(x.tobytes()).hexdigest()) for n, x in sorted(given.items())]
         key = digest(self._searched(request.program, request.budget), self.machine, config, drawn)
-        found = None if self.anew else self._get(COMPARISONS, key, CheckSummary)
-        if found is None:
-            found = make()
-            self._put(COMPARISONS, key, found)
-        return found
+        return self._kept(COMPARISONS, key, CheckSummary, make, anew=self.anew)
 
     def _searched(self, program: Program, budget: SearchBudget) -> str:
         return digest(self.basis, _identity(program), budget.as_dict(), budget.seconds)
@@ -262,6 +250,14 @@ class Results:
                 return ""
         asked = (request.trials, request.seed, request.baselines, request.matches, source)
         return digest(self._searched(p, request.budget), self.machine, asked)
+
+    def _kept(self, kind: str, key: str, of: type[T], make: Callable[[], T], *, anew: bool = False) -> T:
+        """What an earlier run kept, or what is made, which is kept then."""
+        found = None if anew else self._get(kind, key, of)
+        if found is None:
+            found = make()
+            self._put(kind, key, found)
+        return found
 
     def _get(self, kind: str, key: str, of: type[T]) -> T | None:
         if self.root is None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from prism.errors import UsageError
 from prism.instantiate.cache import Store, digest
-from prism.instantiate.machine_load import Load, from_plain, plain
+from prism.instantiate.machine_load import Load, from_plain, plain, quiet
 from prism.instantiate.measure import (
     BASELINE,
     KERNEL,
@@ -256,7 +256,7 @@ def _matches(
 
 def _doubtful(match: Result) -> bool:
     """Whether a gain may be other processes' doing; where nothing else runs, it is what it seems."""
-    return match.load is None or match.load.crowded
+    return not quiet(match.load)
 
 
 def agree(matches: Sequence[Result]) -> bool:

@@ -45,6 +45,11 @@ class Load:
         return self.average is not None and self.average > self.cores + CROWDED
 
 
+def quiet(load: Load | None) -> bool:
+    """Whether it is known that nothing else wanted the cores."""
+    return load is not None and not load.crowded
+
+
 class Watch:
     """Watches from its making until it is asked.
 

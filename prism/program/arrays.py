@@ -249,10 +249,11 @@ class AnnihilatingArrays(NumpyArrays):
 
     def matmul(self, a: Array, b: Array) -> Array:
         """See Arrays."""
-        odd = _odd(a, -1) | _odd(b, -2)
+        ours, theirs = _odd(a, -1), _odd(b, -2)
+        odd = ours | theirs
         if not odd.any():
             return np.matmul(a, b)
-        found = np.matmul(_finite(a), _finite(b))
+        found = np.matmul(_finite(a) if ours.any() else a, _finite(b) if theirs.any() else b)
         # What is not finite stands at few places of what is summed over: the terms of these are counted by kind.
         left, right = a[..., :, odd], b[..., odd, :]
         up, down = _infinite(left, right), _infinite(left, -right)
@@ -269,7 +270,7 @@ def _odd(a: Array, dim: int) -> Array:
 
 
 def _finite(a: Array) -> Array:
-    return a if NUMPY.all_finite(a) else np.where(np.isfinite(a), a, 0.0)
+    return np.where(np.isfinite(a), a, 0.0)
 
 
 def _infinite(a: Array, b: Array) -> Array:
