@@ -11,8 +11,8 @@ import sympy
 from prism.program.extents import Extent, evaluate, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
+from prism.program.prefix import SO_FAR, Recurrence
 from prism.sgraph.nodes import (
-    SO_FAR,
     Accumulate,
     Contract,
     Gather,
@@ -24,7 +24,6 @@ from prism.sgraph.nodes import (
     Place,
     Pointwise,
     Position,
-    Recurrence,
     Scan,
     SGraph,
     Split,

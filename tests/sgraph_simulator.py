@@ -217,8 +217,8 @@ class _Run:
                     product = self.operand(lhs, axes) * self.operand(rhs, axes)
                     kept = tuple(a for a in axes if a != axis)
                     self.values[dst] = Tile(kept, product.sum(axis=axes.index(axis)))
-                case Loop(axis, inner, conditions):
-                    self.loop(axis, inner, conditions)
+                case Loop():
+                    self.loop(s)
                 case Store(tensor, index, src, moment):
                     axes = tuple(sorted({a for i in index for a in i.axes()}, key=lambda a: a.name))
                     place = tuple(self.index(i, axes) for i in index)
@@ -295,7 +295,8 @@ class _Run:
             most += c * (first + self.tile(role.tile) - 1 if c > 0 else first)
         return most >= 0
 
-    def loop(self, axis: Axis, inner: Sequence[Stmt], conditions: Sequence[Index]) -> None:
+    def loop(self, loop: Loop) -> None:
+        axis, inner, conditions = loop.axis, loop.body, loop.range
         names = {s.dst: s for s in inner if isinstance(s, Accumulate)}
         # Of a statistic, whatever its accumulator has seen.
         seen: dict[str, list[Array]] = {}
@@ -313,8 +314,7 @@ class _Run:
                 np.full([len(self.at[x]) for x in axes], a.kind.identity if isinstance(a.kind, ReduceKind) else 0.0),
             )
         counts = self.visits.setdefault(axis.name, [0, 0])
-        back = any(isinstance(s, Scan) and s.how.back for s in inner)
-        for start in reversed(self.chunk[axis]) if back else self.chunk[axis]:
+        for start in reversed(self.chunk[axis]) if loop.back else self.chunk[axis]:
             size = self.chunk[axis].step
             self.at[axis] = np.arange(start, min(start + size, self.chunk[axis].stop))
             counts[1] += 1

@@ -21,7 +21,7 @@ from prism.program.build import add, const, mul, op, position, read, reduce
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Expr, Position, Program, ReduceKind
-from prism.program.prefix import running
+from prism.program.prefix import Recurrence, running
 
 MANY = 10**6
 OPEN = Bounds(
@@ -194,10 +194,12 @@ SCANS: dict[str, Expr] = {
     "a decay": carried("le", STEPS, read("x", ROWS, M)),
     "a growth": carried("le", SINCE, read("x", ROWS, M)),
     "a growth before": carried("lt", BEFORE, read("x", ROWS, M)),
-    "a product": running(ReduceKind.PROD, read("x", ROWS, M), M, N, factor=None),
-    "a maximum from the end": running(ReduceKind.MAX, read("x", ROWS, M), M, N, back=True, factor=None),
-    "factors": running(ReduceKind.SUM, read("x", ROWS, M), M, N, factor=read("g", N)),
-    "one factor, from the end": running(ReduceKind.SUM, read("x", ROWS, M), M, N, back=True, factor=const(0.5)),
+    "a product": running(Recurrence(ReduceKind.PROD), read("x", ROWS, M), M, N),
+    "a maximum from the end": running(Recurrence(ReduceKind.MAX, back=True), read("x", ROWS, M), M, N),
+    "factors": running(Recurrence(factors=True), read("x", ROWS, M), M, N, (PLACE, read("g", PLACE))),
+    "one factor, from the end": running(
+        Recurrence(back=True, factors=True), read("x", ROWS, M), M, N, (PLACE, const(0.5))
+    ),
 }
 
 

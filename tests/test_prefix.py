@@ -15,11 +15,11 @@ from prism.program.build import add, const, mul, op, position, read, reduce, sub
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Position, Program, Reduce, ReduceKind, Tensor, walk
-from prism.program.prefix import Carried, carried, recurrence, running, stepwise
+from prism.program.prefix import Carried, Recurrence, carried, recurrence, running, stepwise
 from prism.program.transform import substitute
 
 SUM, F32 = ReduceKind.SUM, DType.FLOAT32
-i, n, m, other = Axis("i", 4), Axis("n", 6), Axis("m", 6), Axis("o", 5)
+i, n, m, other, other_n = Axis("i", 4), Axis("n", 6), Axis("m", 6), Axis("o", 5), Axis("l", 6)
 UP_TO = op("le", position(m), position(n))
 
 
@@ -31,15 +31,19 @@ def test_a_sum_of_what_stands_up_to_a_place_is_a_prefix_sum() -> None:
     assert carried(masked(mul(read("x", i, m), read("g", m)))) == Carried(n, mul(read("x", i, n), read("g", n)))
 
 
-KINDS = [Carried(n, read("x", i, n), kind, None, back) for kind in ReduceKind for back in (False, True)]
+WAYS = [(before, back) for before in (False, True) for back in (False, True)]
+KINDS = [Carried(n, read("x", i, n), Recurrence(kind, *way)) for kind in ReduceKind for way in WAYS]
 FACTORS = [
-    Carried(n, read("x", i, n), SUM, f, b) for f in (read("g", n), const(0.5), read("g", i)) for b in (False, True)
+    Carried(n, read("x", i, n), Recurrence(SUM, *way, factors=True), f)
+    for f in (read("g", n), const(0.5), read("g", i))
+    for way in WAYS
 ]
 
 
 @pytest.mark.parametrize("c", [*KINDS, *FACTORS], ids=str)
 def test_what_is_carried_is_what_its_reduction_is_at_every_place(c: Carried) -> None:
-    made = running(c.kind, read("x", i, m), m, n, back=c.back, factor=c.factor)
+    factor = None if c.factor is None else (other_n, substitute(c.factor, {n: Index.axis(other_n)}))
+    made = running(c.how, read("x", i, m), m, n, factor)
     assert carried(made) == c
     step = recurrence(made)
     assert step is not None
@@ -51,9 +55,10 @@ def test_what_is_carried_is_what_its_reduction_is_at_every_place(c: Carried) -> 
     by = np.ones((4, 6)) if c.factor is None else np.full((4, 6), 0.5) if c.factor == const(0.5) else g[None, :] + 0 * x
     by = g[:4, None] + 0 * x if c.factor == read("g", i) else by
     wanted, state = np.empty((4, 6)), None
-    for place in reversed(range(6)) if c.back else range(6):
-        state = x[:, place] if state is None else COMBINE[c.kind](by[:, place] * state, x[:, place])
-        wanted[:, place] = state
+    for place in reversed(range(6)) if c.how.back else range(6):
+        last = np.full(4, c.how.kind.identity) if state is None else state
+        state = x[:, place] if state is None else COMBINE[c.how.kind](by[:, place] * state, x[:, place])
+        wanted[:, place] = last if c.how.before else state
     np.testing.assert_allclose(evaluate(p, {"x": x, "g": g})["o"], wanted, rtol=1e-12)
     # As it is written, place by place.
     whole = [substitute(made, {n: Index.const(k)}) for k in range(6)]

@@ -339,7 +339,7 @@ def test_a_step_of_which_folding_left_less_is_the_first() -> None:
     for make, shapes in ((outer_products, [(7, 6), (7, 6), (7, 4)]), (products, [ROWS])):
         _, p = _read(make, *shapes)
         every = [c for d in p.definitions for e in walk(d.expr) if (c := carried(e)) is not None]
-        (found,) = [c for c in every if c.kind is ReduceKind.SUM]
+        (found,) = [c for c in every if c.how.kind is ReduceKind.SUM]
         assert found.axis.extent == (STEPS if make is outer_products else STEPS - 1)
 
 

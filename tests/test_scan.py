@@ -54,6 +54,7 @@ from prism.program.evaluate import evaluate, evaluate_expr
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Const, DType, Map, Read, Reduce, ReduceKind, Tensor, walk
+from prism.program.prefix import Recurrence
 from prism.program.transform import canonical
 from prism.sgraph import spec
 from prism.sgraph.config import Config
@@ -65,7 +66,6 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
-    Recurrence,
     Role,
     Scan,
     SGraph,
@@ -128,6 +128,10 @@ BROKEN: dict[str, tuple[SGraph, str]] = {
     ),
     "before, with a growth, in tiles": (
         graph(LOAD, replace(SCAN, growth="a", how=Recurrence(before=True)), STORE),
+        "tiles of one",
+    ),
+    "before, of a maximum, in tiles": (
+        graph(LOAD, replace(SCAN, how=Recurrence(ReduceKind.MAX, before=True)), STORE),
         "tiles of one",
     ),
     "with a growth of more axes": (

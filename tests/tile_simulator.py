@@ -19,6 +19,7 @@ from sgraph_simulator import COMBINE, POINTWISE, REDUCE
 from prism.backends import tile
 from prism.backends.tile import Affine, Dims, Operand, Stmt, TileModule, TileProgram, identifier
 from prism.backends.tile_rewrite import value_dims
+from prism.program.arrays import NUMPY
 from prism.program.extents import Extent
 from prism.program.nodes import DType
 
@@ -201,17 +202,10 @@ class Machine:
                     self.values[dst] = self.values[value]
             case tile.Reduce(dst, kind, src, dim):
                 self.values[dst] = REDUCE[kind](self.values[src], axis=self.dims[src].index(dim))
-            case tile.Prefix(dst, src, dim, kind, factor, back, before):
-                along = self.dims[src].index(dim)
-                found = np.array(self.values[src])
-                one = np.ones(found.shape)
-                scale = one if factor is None else np.broadcast_to(self.get(factor, self.dims[src]), found.shape)
-                view, scales = (np.moveaxis(a, along, 0)[:: -1 if back else 1] for a in (found, scale))
-                for n in range(1, len(view)):
-                    view[n] = COMBINE[kind](scales[n] * view[n - 1], view[n])
-                if before:
-                    view[:] = np.concatenate((np.full_like(view[:1], kind.identity), view[:-1]))
-                self.values[dst] = found
+            case tile.Prefix(dst, src, dim, how, factor):
+                dims, found = self.dims[src], self.values[src]
+                by = None if factor is None else np.broadcast_to(self.get(factor, dims), found.shape)
+                self.values[dst] = NUMPY.carried(how, dims.index(dim), found, by)
             case tile.Dot(dst, lhs, rhs, _, add):
                 product = self.values[lhs] @ self.values[rhs]
                 self.values[dst] = product if add is None else self.values[add] + product

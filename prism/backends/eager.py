@@ -24,7 +24,7 @@ from prism.program.arrays import NUMPY
 from prism.program.evaluate import bind, run
 from prism.program.nodes import DType, Program, ReduceKind
 from prism.program.ops import ROUNDED
-from prism.program.prefix import Carried
+from prism.program.prefix import Recurrence
 
 _DTYPES: Mapping[DType, torch.dtype] = {d: getattr(torch, d.value) for d in DType}
 
@@ -204,7 +204,9 @@ class TorchArrays:
                     wide = wide.prod(d)
                 return wide
 
-    def carried(self, how: Carried, dim: int, array: torch.Tensor, factor: torch.Tensor | None = None) -> torch.Tensor:
+    def carried(
+        self, how: Recurrence, dim: int, array: torch.Tensor, factor: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See Arrays."""
         wide: torch.Tensor = self._wide(array)
         if self._plain and self._device.type == "cpu":

@@ -452,7 +452,7 @@ class KernelLowering:
         self._spans[axis] = span = Span(index, start, stop, step)
         outer, self._out = self._out, []
         known = dict(self._known)
-        if any(isinstance(s, Scan) and s.axis == axis and s.how.back for s in body):
+        if loop.back:
             # From the last tile to the first; such a loop is of the whole axis.
             trip = self.names.fresh(f"done_{axis.name}")
             self._out.append(tile.Scalar(index, add(mul(add(cdiv(stop, step), -1), step), mul(-1, symbol(trip)))))
@@ -584,11 +584,12 @@ class KernelLowering:
         dim = self.layout.dim_of(s.axis).name
         factor = None if s.growth is None else self._growth(s, carried=acc is not None)
         own = how.before and kind is ReduceKind.PROD
+        in_tile = replace(how, before=own, factors=factor is not None)
 
         def prefix(of: TileValue) -> TileValue:
             made = TileValue(self.names.fresh("prefix"), of.dims, F32, of.zero - {s.axis})
             by = None if factor is None else factor.name
-            self._out.append(tile.Prefix(made.name, of.name, dim, kind, by, how.back, own))
+            self._out.append(tile.Prefix(made.name, of.name, dim, in_tile, by))
             return made
 
         def pointwise(op: str, *args: TileValue) -> TileValue:

@@ -58,6 +58,7 @@ from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.ops import OPS, Op
+from prism.program.prefix import SO_FAR, Recurrence
 from prism.sgraph.nodes import Window
 
 Size: TypeAlias = int | str
@@ -279,18 +280,15 @@ class Prefix:
     With a factor, what comes from the place before is multiplied by it: dst[n] = factor[n]*dst[n-1] + src[n].
 
     Attributes:
-        kind: a sum where there is a factor.
-        back: whether it goes from the last place to the first.
-        before: whether each place's own src is left out; of a product alone.
+        how: from place to place; what leaves out each place's own src is a product.
+        factor: there where `how` has factors.
     """
 
     dst: Defined
     src: Used
     dim: str
-    kind: ReduceKind = ReduceKind.SUM
+    how: Recurrence = SO_FAR
     factor: Used | None = None
-    back: bool = False
-    before: bool = False
 
 
 @dataclass(frozen=True, slots=True)

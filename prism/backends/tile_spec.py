@@ -326,11 +326,11 @@ class _Checker:
                 if dim not in found.dims:
                     self.fail(f"{dst} reduces the dimension {dim}, which {src} does not have")
                 self.define(dst, tuple(d for d in found.dims if d != dim), found.dtype)
-            case Prefix(dst, src, dim, kind, factor, _, before):
-                if (factor is not None and kind is not ReduceKind.SUM) or (before and kind is not ReduceKind.PROD):
-                    self.fail(
-                        f"{dst} is a {kind.value} along {dim} with a factor, or one that leaves out its own place"
-                    )
+            case Prefix(dst, src, dim, how, factor):
+                if how.factors is (factor is None) or (how.factors and how.kind is not ReduceKind.SUM):
+                    self.fail(f"{dst} is a {how.kind.value} along {dim} with a factor, or its factor is missing")
+                if how.before and how.kind is not ReduceKind.PROD:
+                    self.fail(f"{dst} is a {how.kind.value} along {dim} that leaves out its own place")
                 found = self.typed(src, (DType.FLOAT32,), dst)
                 if factor is not None and self.within(factor, found.dims, dst).dtype is not DType.FLOAT32:
                     self.fail(f"{dst} has the factor {factor}, which is no float32")

@@ -41,8 +41,8 @@ from prism.program.extents import Extent, evaluate, is_static
 from prism.program.index import Axis
 from prism.program.nodes import Const, Read, ReduceKind, Size, Tensor
 from prism.program.ops import OPS
+from prism.program.prefix import SO_FAR, Recurrence
 from prism.program.products import matrix_product
-from prism.sgraph.nodes import SO_FAR, Recurrence
 
 REDUCTIONS = frozenset(k.value for k in ReduceKind)
 FIRST = {"first max": ReduceKind.MAX, "first min": ReduceKind.MIN}

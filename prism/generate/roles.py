@@ -16,7 +16,7 @@ from prism.program.extents import is_static
 from prism.program.index import Axis
 from prism.program.nodes import ReduceKind
 from prism.program.products import matrix_product
-from prism.sgraph.nodes import Grid, LoopRole, Recurrence, Role, Split, Whole
+from prism.sgraph.nodes import Grid, LoopRole, Role, Split, Whole
 
 
 class Kind(StrEnum):
@@ -71,9 +71,10 @@ def single_axes(outputs: Sequence[KernelValue], scans: bool = True) -> frozenset
     found = batch_axes(outputs)
     for v in reachable(tuple(outputs)):
         match v.payload:
-            case Scanned(axis, Recurrence(kind, before)):
-                sums = kind is ReduceKind.SUM and len(v.args) == 1
-                if not (sums or scans) or (before and not sums and kind is not ReduceKind.PROD):
+            case Scanned(axis, how):
+                grows = len(v.args) == 2
+                sums = how.kind is ReduceKind.SUM and not grows
+                if not (sums or scans) or not how.fits_tiles(grows):
                     found |= {axis}
     return found
 

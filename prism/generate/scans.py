@@ -25,7 +25,7 @@ from prism.program.classes import EClasses, ENode
 from prism.program.extents import add
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
-from prism.sgraph.nodes import Recurrence
+from prism.program.prefix import Recurrence, UpTo
 
 Pairs: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
 """By e-class, pairs of e-classes (a, b) of which it is something."""
@@ -51,19 +51,10 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mask:
-    """The places m, of the summed axis, that a mask leaves: those up to n of `axis`, or from it on; or without it."""
-
-    axis: Axis
-    before: bool
-    back: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Term:
     """What is summed, taken apart: under a mask, exp(exponent), or the product of factors, times the other factors."""
 
-    mask: _Mask
+    mask: UpTo
     factor: int | None
     exponent: int | None
     product: int | None = None
@@ -160,7 +151,7 @@ class Scans:
                     for mask in self._up_to(q, axis):
                         yield _Term(mask, rest, n.children[0])
 
-    def _masked_exponents(self, cls: int, axis: Axis) -> Iterator[tuple[_Mask, int]]:
+    def _masked_exponents(self, cls: int, axis: Axis) -> Iterator[tuple[UpTo, int]]:
         """The masks under which an e-class is an exponential, which is 0 elsewhere, and its exponent."""
         for mask, kept in self._masked(cls, axis, 0.0):
             for n in self._nodes(kept, "exp"):
@@ -180,14 +171,14 @@ class Scans:
             for n in self._nodes(p, "exp"):
                 yield n.children[0], factor
 
-    def _masked(self, cls: int, axis: Axis, outside: float) -> Iterator[tuple[_Mask, int]]:
+    def _masked(self, cls: int, axis: Axis, outside: float) -> Iterator[tuple[UpTo, int]]:
         """The masks under which an e-class is another one, and a number outside of them."""
         for n in self._nodes(cls, "where"):
             p, a, b = n.children
             if is_number(self.classes, b, outside):
                 yield from ((m, a) for m in self._up_to(p, axis))
 
-    def _up_to(self, mask: int, axis: Axis) -> Iterator[_Mask]:
+    def _up_to(self, mask: int, axis: Axis) -> Iterator[UpTo]:
         """What the mask leaves of the axis, where that is what comes before a place of another one as long."""
         for n in self.classes.nodes[mask]:
             if n.op in ("le", "lt"):
@@ -195,16 +186,16 @@ class Scans:
                     if axis in positions(self.classes, own):
                         for other in positions(self.classes, there):
                             if other != axis and other.extent == axis.extent:
-                                yield _Mask(other, n.op == "lt", bool(back))
+                                yield UpTo(other, n.op == "lt", bool(back))
 
     # What it grows by.
 
-    def _factors(self, cls: int, axis: Axis, mask: _Mask) -> Iterator[tuple[int, Axis | None]]:
+    def _factors(self, cls: int, axis: Axis, mask: UpTo) -> Iterator[tuple[int, Axis | None]]:
         """The factors, and the axis they are over, whose product from behind a place of `axis` on an e-class is.
 
         prod_l where(l <= n, where(m < l, a(l), 1), 1), l < n where each place's own is left out.
         """
-        wanted = {_Mask(mask.axis, mask.before, mask.back), _Mask(axis, True, not mask.back)}
+        wanted = {*mask.behind(axis)}
         for n in self._nodes(cls, "prod"):
             assert isinstance(n.payload, Axis)
             for first, kept in self._masked(n.children[0], n.payload, 1.0):
@@ -212,7 +203,7 @@ class Scans:
                     if {first, second} == wanted and not {axis, mask.axis} & self._axes(factor):
                         yield factor, n.payload if n.payload in self._axes(factor) else None
 
-    def _growths(self, exponent: int, axis: Axis, mask: _Mask) -> Iterator[tuple[int, Axis | None]]:
+    def _growths(self, exponent: int, axis: Axis, mask: UpTo) -> Iterator[tuple[int, Axis | None]]:
         """The growths g, and the axes they are over, that sum up to an exponent from a place of `axis` on."""
         along = mask.axis
         for here, there in self.differences.get(exponent, ()):
@@ -230,7 +221,7 @@ class Scans:
                 if not self._axes(g) & {axis, along} and self._is_distance(steps, axis, mask):
                     yield g, None
 
-    def _is_distance(self, cls: int, axis: Axis, mask: _Mask) -> bool:
+    def _is_distance(self, cls: int, axis: Axis, mask: UpTo) -> bool:
         """Whether the e-class is the number of steps from a place of the axis to one's own, or the one before it."""
         wanted = (Index.axis(mask.axis) + Index.axis(axis).scaled(-1)).scaled(-1 if mask.back else 1)
         offset = -1 if mask.before else 0
@@ -247,7 +238,7 @@ class Scans:
             assert isinstance(n.payload, Axis)
             for mask, kept in self._masked(n.children[0], n.payload, 0.0):
                 over = self._axes(kept)
-                if mask == _Mask(along, False, back) and n.payload in over and along not in over:
+                if mask == UpTo(along, False, back) and n.payload in over and along not in over:
                     yield kept, n.payload
 
 

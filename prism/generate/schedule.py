@@ -18,6 +18,7 @@ from prism.generate.values import Fetch, KernelValue, Scanned
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Read
 from prism.program.nodes import Position as PositionExpr
+from prism.program.prefix import Recurrence
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -31,7 +32,6 @@ from prism.sgraph.nodes import (
     Place,
     Pointwise,
     Position,
-    Recurrence,
     Role,
     Scan,
     Split,

@@ -24,8 +24,9 @@ from prism.generate.options import FIRST, REDUCTIONS, Along, Choices, Chosen, Ov
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
+from prism.program.prefix import Recurrence
 from prism.program.transform import least_instance
-from prism.sgraph.nodes import Kind, Recurrence, Statistic
+from prism.sgraph.nodes import Kind, Statistic
 
 Renaming: TypeAlias = "frozenset[tuple[Axis, Axis]] | None"
 UNCHANGED: Mapping[Axis, Axis] = MappingProxyType({})

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from prism.program.nodes import DType, ReduceKind
-from prism.program.prefix import Carried
+from prism.program.prefix import Recurrence
 
 Array: TypeAlias = Any
 
@@ -55,7 +55,7 @@ class Arrays(Protocol):
     def reduce(self, kind: ReduceKind, array: Array, dims: Sequence[int]) -> Array:
         """The reduction over some dimensions, which the result does not have."""
 
-    def carried(self, how: Carried, dim: int, array: Array, factor: Array | None = None) -> Array:
+    def carried(self, how: Recurrence, dim: int, array: Array, factor: Array | None = None) -> Array:
         """What is carried along a dimension, at each place: `array` has the terms."""
 
     def matmul(self, a: Array, b: Array) -> Array:
@@ -193,7 +193,7 @@ class NumpyArrays:
             case ReduceKind.MIN:
                 return np.min(array, axis=axis, initial=np.inf)
 
-    def carried(self, how: Carried, dim: int, array: Array, factor: Array | None = None) -> Array:
+    def carried(self, how: Recurrence, dim: int, array: Array, factor: Array | None = None) -> Array:
         """See Arrays."""
         way = slice(None, None, -1 if how.back else 1)
         terms = np.moveaxis(array, dim, 0)[way]

@@ -383,9 +383,8 @@ class Interpreter:
             term = self.value(found.term)
             values = [term] if found.factor is None else [term, self.value(found.factor)]
             axes, _ = self._together(values)
-            return NamedArray(
-                axes, self._xp.carried(found, axes.index(found.axis), *(self.over(v, axes) for v in values))
-            )
+            arrays = (self.over(v, axes) for v in values)
+            return NamedArray(axes, self._xp.carried(found.how, axes.index(found.axis), *arrays))
         chosen = lookup(expr)
         places = getattr(self._xp, "places", None)
         if chosen is not None and places is not None and self.size(chosen.axis) > 0:

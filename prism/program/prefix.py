@@ -9,13 +9,76 @@ summed up to the place before is multiplied by a number.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from prism.program.index import Axis, Index
 from prism.program.lookup import lookup
 from prism.program.nodes import Const, Expr, Map, Position, Reduce, ReduceKind, free_axes, walk
 from prism.program.transform import substitute
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class UpTo:
+    """The places m, of an axis as long, that count at a place n of `axis`: m <= n, n <= m, m < n or n < m.
+
+    Attributes:
+        axis: that of n.
+        before: whether n itself is left out.
+        back: whether those from n on count, rather than those up to it.
+    """
+
+    axis: Axis
+    before: bool = False
+    back: bool = False
+
+    def compare(self, m: T, n: T) -> tuple[str, tuple[T, T]]:
+        """The comparison that leaves these places."""
+        return "lt" if self.before else "le", (n, m) if self.back else (m, n)
+
+    def behind(self, place: Axis) -> tuple[UpTo, UpTo]:
+        """Those of them that a scan comes to after a place: their own condition, and that they are behind it."""
+        return self, UpTo(place, True, not self.back)
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """How a scan goes from place to place: all that is the same of it in programs, sGraphs and tile programs.
+
+    Attributes:
+        kind: what combines the places; a sum where what was there is multiplied by something first, as it grows.
+        before: whether each place's own operand and growth are left out.
+        back: whether it goes from the last place to the first.
+        factors: whether a growth is what the sum so far is multiplied by, rather than the logarithm of that.
+    """
+
+    kind: ReduceKind = ReduceKind.SUM
+    before: bool = False
+    back: bool = False
+    factors: bool = False
+
+    def up_to(self, axis: Axis) -> UpTo:
+        """The places that count at one of the axis."""
+        return UpTo(axis, self.before, self.back)
+
+    def fits_tiles(self, grows: bool) -> bool:
+        """Whether the places of a tile can be gone through at once, rather than one by one.
+
+        Of a sum the place's own operand can be subtracted again; products have a scan of pairs. Nothing else leaves out
+        a place's own.
+        """
+        return not self.before or (not grows if self.kind is ReduceKind.SUM else self.kind is ReduceKind.PROD)
+
+    def __str__(self) -> str:
+        kind = "" if self.kind is ReduceKind.SUM else self.kind.value
+        return " ".join(w for w in (kind, "before" * self.before, "back" * self.back, "factors" * self.factors) if w)
+
+
+SO_FAR = Recurrence()
+"""Prefix sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +88,14 @@ class Carried:
     Attributes:
         axis: along which it goes.
         term: what comes in at one place of the axis.
-        kind: what combines it with what was there.
-        factor: what that was multiplied by before, of a sum; over the axis, or the same at all places.
-        back: whether it goes from the last place to the first.
-        before: whether each place's own term and factor are left out.
+        how: from place to place.
+        factor: what the sum so far is multiplied by; over the axis, or the same at all places.
     """
 
     axis: Axis
     term: Expr
-    kind: ReduceKind = ReduceKind.SUM
+    how: Recurrence = SO_FAR
     factor: Expr | None = None
-    back: bool = False
-    before: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _UpTo:
-    """The places m of the bound axis with m <= n, n <= m, m < n or n < m."""
-
-    axis: Axis
-    back: bool
-    before: bool
 
 
 def carried(e: Expr) -> Carried | None:
@@ -61,60 +111,66 @@ def carried(e: Expr) -> Carried | None:
                 for product, rest in (f.args, f.args[::-1]):
                     factor = _product(product, bound, to) if to.axis not in free_axes(rest) else None
                     if factor is not None:
-                        return Carried(to.axis, substitute(rest, here), kind, factor, to.back, to.before)
+                        how = Recurrence(kind, to.before, to.back, factors=True)
+                        return Carried(to.axis, substitute(rest, here), how, factor)
             if to.axis in free_axes(f):
                 return None
-            return Carried(to.axis, substitute(f, here), kind, None, to.back, to.before)
+            return Carried(to.axis, substitute(f, here), Recurrence(kind, to.before, to.back))
         case _:
             return None
 
 
-def running(kind: ReduceKind, term: Expr, bound: Axis, axis: Axis, *, back: bool = False, factor: Expr | None) -> Expr:
-    """What is carried along an axis, each place's own included, as a reduction over `bound`.
+def running(
+    how: Recurrence,
+    term: Expr,
+    bound: Axis,
+    axis: Axis,
+    factor: tuple[Axis, Expr] | None = None,
+    made: Callable[[Expr], Expr] = lambda e: e,
+) -> Expr:
+    """What is carried along an axis, as a reduction over `bound`; a growth that is no factor is part of the term.
 
     Args:
-        kind: see Carried.
+        how: from place to place.
         term: over `bound`.
         bound: a name for the places that are gone through.
         axis: that of the result.
-        back: see Carried.
-        factor: over `axis`; None where there is none.
+        factor: a name for the places that factors are multiplied over, and the factor over it; or None.
+        made: the object to take for a new node.
     """
+
+    def kept(over: Axis, at: UpTo, e: Expr, kind: ReduceKind) -> Expr:
+        op, sides = at.compare(*(made(Position(Index.axis(a))) for a in (over, at.axis)))
+        return made(Map("where", (made(Map(op, sides)), e, made(Const(kind.identity)))))
+
     if factor is not None:
-        between = Axis(f"{bound.name}_between", bound.extent)
-        kept = Map(
-            "where", (_mask(between, bound, back=not back, before=True), _moved(factor, axis, between), Const(1.0))
-        )
-        inner = Map("where", (_mask(between, axis, back=back), kept, Const(1.0)))
-        term = Map("mul", (Reduce(ReduceKind.PROD, between, inner), term))
-    return Reduce(kind, bound, Map("where", (_mask(bound, axis, back=back), term, Const(kind.identity))))
-
-
-def _mask(places: Axis, end: Axis, *, back: bool, before: bool = False) -> Expr:
-    sides = Position(Index.axis(places)), Position(Index.axis(end))
-    return Map("lt" if before else "le", sides[::-1] if back else sides)
+        between, by = factor
+        for at in reversed(how.up_to(axis).behind(bound)):
+            by = kept(between, at, by, ReduceKind.PROD)
+        term = made(Map("mul", (made(Reduce(ReduceKind.PROD, between, by)), term)))
+    return made(Reduce(how.kind, bound, kept(bound, how.up_to(axis), term, how.kind)))
 
 
 def _moved(e: Expr, axis: Axis, other: Axis) -> Expr:
     return substitute(e, {axis: Index.axis(other)})
 
 
-def _up_to(mask: Expr, bound: Axis) -> _UpTo | None:
+def _up_to(mask: Expr, bound: Axis) -> UpTo | None:
     match mask:
         case Map("le" | "lt" as op, (Position(m), Position(n))):
             for back, (own, end) in enumerate(((m, n), (n, m))):
                 axis = end.as_axis()
                 if own.as_axis() == bound and axis is not None and axis != bound and axis.extent == bound.extent:
-                    return _UpTo(axis, bool(back), op == "lt")
+                    return UpTo(axis, op == "lt", bool(back))
     return None
 
 
-def _product(e: Expr, bound: Axis, to: _UpTo) -> Expr | None:
+def _product(e: Expr, bound: Axis, to: UpTo) -> Expr | None:
     """What a product of factors from behind a place on is of, at a place of the axis."""
     match e:
         case Reduce(ReduceKind.PROD, axis, Map("where", (one, Map("where", (other, f, Const(1.0))), Const(1.0)))):
-            wanted = {to, _UpTo(bound, not to.back, True)}
-            if {_up_to(one, axis), _up_to(other, axis)} == wanted and not {bound, to.axis} & free_axes(f):
+            wanted = to.behind(bound)
+            if {_up_to(one, axis), _up_to(other, axis)} == {*wanted} and not {bound, to.axis} & free_axes(f):
                 return substitute(f, {axis: Index.axis(to.axis)})
     return None
 
@@ -135,8 +191,9 @@ def recurrence(e: Expr) -> Expr | None:
                 term = Map("mul", (term, f))
             return Map("add", (stepwise(_moved(term, bound, to.axis)), Const(0.0)))
         case _:
-            found = carried(e)
-            return None if found is None else Map(found.kind.op, (stepwise(found.term), Const(found.kind.identity)))
+            if (found := carried(e)) is None:
+                return None
+            return Map(found.how.kind.op, (stepwise(found.term), Const(found.how.kind.identity)))
 
 
 def _factors(e: Expr) -> tuple[list[Expr], list[Expr]]:

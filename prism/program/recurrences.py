@@ -46,7 +46,7 @@ from prism.program.nodes import (
     Tensor,
     walk,
 )
-from prism.program.prefix import running
+from prism.program.prefix import Recurrence, running
 from prism.program.region import reads
 from prism.program.rolled import UnlikeError, live_definitions, ordered, shape_of, side_by_side
 from prism.program.transform import rebuilt, replaced, substitute, with_tensors
@@ -678,7 +678,10 @@ class _Steps:
         term = added if begun is None or begun == added else Map("where", (self._begins_at(step), begun, added))
         bound = _apart(Axis("place", len(self.steps)), (step, *self.steps[0][j].axes))
         term = substitute(term, {step: Index.axis(bound)})
-        return running(linear.kind, term, bound, step, back=self._reverse, factor=factor)
+        how = Recurrence(linear.kind, back=self._reverse, factors=factor is not None)
+        between = Axis(f"{bound.name}_between", bound.extent)
+        by = None if factor is None else (between, substitute(factor, {step: Index.axis(between)}))
+        return running(how, term, bound, step, by)
 
     def _check(self, n: int, folded: bool = False) -> None:
         """Compare the loop's n-th step with the n-th step, numbers in either as readers fold them where asked.

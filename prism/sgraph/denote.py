@@ -30,7 +30,7 @@ else is an IllegalIRError.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import sympy
 
@@ -53,6 +53,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.nodes import Position as PositionExpr
+from prism.program.prefix import Recurrence, running
 from prism.program.transform import Canonical, Interned, canonical, substitute
 from prism.sgraph.nodes import (
     Accumulate,
@@ -67,7 +68,6 @@ from prism.sgraph.nodes import (
     Operand,
     Pointwise,
     Position,
-    Recurrence,
     Role,
     Scan,
     SGraph,
@@ -358,32 +358,17 @@ class _Reader:
         """The sum of what the value is at every place up to the present one, by what it has grown since."""
         axis, body = s.axis, self._value(s.src)
         growth = None if s.growth is None else self._value(s.growth)
-        running = any(self.memory.mentions_running(e) for e in (body, growth) if e is not None)
-        if running or self._plain(axis) != axis:
+        changes = any(self.memory.mentions_running(e) for e in (body, growth) if e is not None)
+        if changes or self._plain(axis) != axis:
             raise self._illegal(f"sums up in {s.dst} what is no value at one place of {axis}")
-        place = Axis(f"{axis.name}.scan", axis.extent)
+        place, between = (Axis(f"{axis.name}.{name}", axis.extent) for name in ("scan", "between"))
         there = self.memory.substitute(body, {axis: Index.axis(place)})
-        if growth is not None:
-            grown = self._factors(s, growth, place) if s.how.factors else self._grown(s, growth, place)
-            there = self._mul(grown, there)
-        return self._up_to(axis, place, there, s.how)
-
-    def _up_to(self, axis: Axis, place: Axis, term: Expr, how: Recurrence) -> Expr:
-        """A term combined over the places up to one of the axis."""
-        kept = self._kept(how, axis, place, term, how.kind)
-        return self._made(Reduce(how.kind, place, kept))
-
-    def _kept(self, how: Recurrence, axis: Axis, place: Axis, term: Expr, kind: ReduceKind) -> Expr:
-        """A term at the places up to one of the axis, and what changes nothing at others."""
-        compare, index = how.compare(*(self._made(PositionExpr(Index.axis(a))) for a in (axis, place)))
-        return self._made(Map("where", (self._made(Map(compare, index)), term, self._made(Const(kind.identity)))))
-
-    def _factors(self, s: Scan, growth: Expr, place: Axis) -> Expr:
-        """The product of the factors from behind a place to the present one."""
-        between = Axis(f"{s.axis.name}.between", s.axis.extent)
-        factor = self.memory.substitute(growth, {s.axis: Index.axis(between)})
-        behind = self._kept(replace(s.how, before=True), between, place, factor, ReduceKind.PROD)
-        return self._made(Reduce(ReduceKind.PROD, between, self._kept(s.how, s.axis, between, behind, ReduceKind.PROD)))
+        factor = None
+        if growth is not None and s.how.factors:
+            factor = between, self.memory.substitute(growth, {axis: Index.axis(between)})
+        elif growth is not None:
+            there = self._mul(self._grown(s, growth, place), there)
+        return running(s.how, there, place, axis, factor, self._made)
 
     def _grown(self, s: Scan, growth: Expr, place: Axis) -> Expr:
         """The exponential of what a scan has grown by since a place.
@@ -396,7 +381,7 @@ class _Reader:
             steps = Index.axis(axis).scaled(sign) + Index.axis(place).scaled(-sign) + (-1 if s.how.before else 0)
             return self._made(Map("exp", (self._mul(growth, self._made(PositionExpr(steps))),)))
         up_to = Recurrence(back=s.how.back)
-        total = self._up_to(axis, place, self.memory.substitute(growth, {axis: Index.axis(place)}), up_to)
+        total = running(up_to, self.memory.substitute(growth, {axis: Index.axis(place)}), place, axis, made=self._made)
         minus = self._made(Const(-1.0))
         there = self._mul(minus, self.memory.substitute(total, {axis: Index.axis(place)}))
         here = self._made(Map("add", (total, self._mul(minus, growth)))) if s.how.before else total

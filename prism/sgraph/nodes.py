@@ -67,7 +67,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias
 
 import sympy
 
@@ -76,8 +76,7 @@ from prism.ir.kit import Changed, Defined, Holds, Used
 from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
-
-T = TypeVar("T")
+from prism.program.prefix import SO_FAR, Recurrence
 
 
 class Statistic(StrEnum):
@@ -255,6 +254,11 @@ class Loop:
     range: tuple[Affine, ...] = ()
 
     @property
+    def back(self) -> bool:
+        """Whether its tiles come from the last to the first, as its scans go."""
+        return any(isinstance(s, Scan) and s.how.back for s in self.body)
+
+    @property
     def bounds(self) -> list[str]:
         """The conditions of its range as bounds of the axis."""
         return [_bound(c, self.axis) for c in self.range]
@@ -285,35 +289,6 @@ class Accumulate:
         how = "rescaled by" if self.kind is ReduceKind.SUM else "anew with"
         rescaled = f", {how} {self.shift}" if self.shift is not None else ""
         return f"{self.dst} {_COMBINE[self.kind.value]} {self.src}{rescaled}"
-
-
-@dataclass(frozen=True, slots=True)
-class Recurrence:
-    """How a scan goes from place to place.
-
-    Attributes:
-        kind: what combines the places; a sum where there is a growth.
-        before: whether each place's own operand and growth are left out.
-        back: whether it goes from the last place to the first.
-        factors: whether a growth is what the sum so far is multiplied by, rather than the logarithm of that.
-    """
-
-    kind: ReduceKind = ReduceKind.SUM
-    before: bool = False
-    back: bool = False
-    factors: bool = False
-
-    def compare(self, here: T, there: T) -> tuple[str, tuple[T, T]]:
-        """The comparison that leaves the places which count at a place `here`."""
-        return "lt" if self.before else "le", (here, there) if self.back else (there, here)
-
-    def __str__(self) -> str:
-        kind = "" if self.kind is ReduceKind.SUM else self.kind.value
-        return " ".join(w for w in (kind, "before" * self.before, "back" * self.back, "factors" * self.factors) if w)
-
-
-SO_FAR = Recurrence()
-"""Prefix sums."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from prism.errors import IllegalIRError, UsageError
 from prism.program.extents import KINDS, LARGEST, made, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, ReduceKind, Tensor
+from prism.program.prefix import Recurrence
 from prism.program.stated import Assumption
 from prism.sgraph import spec
 from prism.sgraph.denote import denote
@@ -40,7 +41,6 @@ from prism.sgraph.nodes import (
     Place,
     Pointwise,
     Position,
-    Recurrence,
     Repeat,
     Scan,
     SGraph,

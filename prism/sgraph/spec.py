@@ -457,10 +457,10 @@ class _KernelChecker:
                 used.append(s.growth)
                 if self.depends[s.growth]:
                     self.fail(f"{s.dst} grows by {s.growth}, which depends on a running value")
-            if s.how.before and role != LoopRole(1):
-                self.fail(f"{s.dst} leaves out each place's own growth", "that takes tiles of one element")
             if s.how.kind is not ReduceKind.SUM:
                 self.fail(f"{s.dst} grows by {s.growth}, and is no sum")
+        if not s.how.fits_tiles(s.growth is not None) and role != LoopRole(1):
+            self.fail(f"{s.dst} leaves out each place's own part of it", "that takes tiles of one element")
         self.define(s.dst, axes, used, {})
 
     def loop(self, s: Loop) -> None:
@@ -475,8 +475,7 @@ class _KernelChecker:
             self.fail(f"the loop over {axis} has a range and a scan", "what is skipped would be missing in its sums")
         if len({x.how.back for x in body if isinstance(x, Scan)}) > 1:
             self.fail(f"the loop over {axis} has a scan from either end", "its tiles come one way")
-        back = any(isinstance(x, Scan) and x.how.back for x in body)
-        if back and any(isinstance(x, Accumulate) and isinstance(x.kind, Statistic) for x in body):
+        if s.back and any(isinstance(x, Accumulate) and isinstance(x.kind, Statistic) for x in body):
             self.fail(f"the loop over {axis} has a statistic and a scan from the end", "its first tile may be shorter")
         scope = self.block(body, axis)
         stores = any(isinstance(x, (Store, Loop)) for x in body)

@@ -627,20 +627,20 @@ class KernelEmitter:
 
     def _prefix(self, s: tile.Prefix) -> Text:
         text = self._operand(s.src)
-        axis, back = text.dims.index(s.dim), ", reverse=True" * s.back
+        axis, back = text.dims.index(s.dim), ", reverse=True" * s.how.back
         where = f"axis={axis}{back}"
         if s.factor is not None:
             self.helpers.add("recurrence")
             shape = ", ".join(self._length(d) for d in text.dims)
             wide = f"tl.broadcast_to({self._expanded(s.factor, text.dims).source}, ({shape},))"
             made = f"recurrence({wide}, {text.source}, {where})"
-        elif s.before:
+        elif s.how.before:
             self.helpers.add("product_before")
             made = f"product_before({text.source}, {where})"
-        elif s.kind is ReduceKind.SUM:
+        elif s.how.kind is ReduceKind.SUM:
             made = f"tl.cumsum({text.source}, {where})"
         else:
-            combine = _COMBINE[s.kind]
+            combine = _COMBINE[s.how.kind]
             self.helpers.add(combine)
             made = f"tl.associative_scan({text.source}, {axis}, {combine}{back})"
         return Text(made, _ATOM, text.dims)

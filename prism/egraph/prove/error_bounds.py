@@ -17,7 +17,7 @@ from prism.egraph.running_error import Num
 from prism.program.arrays import NUMPY
 from prism.program.evaluate import Interpreter
 from prism.program.nodes import Expr, ReduceKind
-from prism.program.prefix import Carried
+from prism.program.prefix import Recurrence
 
 Array: TypeAlias = Any  # a Num, a numpy array of integers, or a number
 
@@ -104,7 +104,7 @@ class TrackedArrays:
         pick = np.max if kind is ReduceKind.MAX else np.min
         return Num(pick(v, axis=dim), np.max(e, axis=dim))
 
-    def carried(self, how: Carried, dim: int, array: Num, factor: Num | None = None) -> Num:
+    def carried(self, how: Recurrence, dim: int, array: Num, factor: Num | None = None) -> Num:
         """See Arrays: one place after another."""
         op = how.kind.op
         places = range(array.v.shape[dim])
