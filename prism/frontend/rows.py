@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from prism.program import build
-from prism.program.fold import div, op, sub
+from prism.program.fold import div, node, op, sub
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.prefix import Recurrence, running
 from prism.program.views import Shape, axes_of, product
 
 Row: TypeAlias = Callable[[str], tuple[tuple[Axis, ...], Expr]]
@@ -102,17 +103,7 @@ def _shifted(row: Row) -> tuple[Expr, Expr]:
     return highest, folded(ReduceKind.SUM, row, lambda x: op("exp", sub(x, highest)))
 
 
-def cumulative(
-    kind: ReduceKind,
-    row: Row,
-    here: Axis,
-    f: Callable[[Expr], Expr] = lambda x: x,
-    *,
-    exclusive: bool = False,
-    reverse: bool = False,
-) -> Expr:
+def cumulative(how: Recurrence, row: Row, here: Axis, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
     """The sum, or the product, of f over the row's places up to `here`: quadratic, and exactly what is meant."""
     (bound,), element = row("r")
-    before, after = build.position(bound), build.position(here)
-    inside = op("lt" if exclusive else "le", *((after, before) if reverse else (before, after)))
-    return build.reduce(kind, bound, op("where", inside, f(element), Const(kind.identity)))
+    return running(how, f(element), bound, here, made=node)

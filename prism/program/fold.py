@@ -10,7 +10,7 @@ from prism.program import build
 from prism.program.arrays import NUMPY
 from prism.program.extents import Extent, at_most
 from prism.program.index import Index
-from prism.program.nodes import Const, Expr, Map, Position, Size
+from prism.program.nodes import Const, Expr, Map, Position, Reduce, Size
 from prism.program.ops import OPS
 from prism.program.views import compare_extents
 
@@ -53,6 +53,18 @@ def op(name: str, *args: Expr) -> Expr:
                     return build.position(j.scaled(i.offset))
     chosen = _through_choice(name, args)
     return chosen if chosen is not None else Map(name, args)
+
+
+def node(e: Expr) -> Expr:
+    """A node whose operands are folded, folded itself."""
+    match e:
+        case Map(name, args):
+            return op(name, *args)
+        case Reduce(kind, axis, body):
+            return build.reduce(kind, axis, body)
+        case Position(index):
+            return build.position(index)
+    return e
 
 
 def as_index(e: Expr) -> Index | None:

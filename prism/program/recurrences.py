@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from prism.program.extents import is_static
-from prism.program.fold import op
+from prism.program.fold import node, op
 from prism.program.index import Axis, Index
 from prism.program.loops import defined_as, steps_of
 from prism.program.nodes import (
@@ -443,7 +443,7 @@ class _Steps:
 
             def change(e: Expr, exprs: dict[str, Expr] = exprs, value: float = value) -> Expr:
                 if not isinstance(e, Read):
-                    return _folded(e)
+                    return node(e)
                 if e.tensor in by_name:
                     return by_name[e.tensor].at(0, e.index)
                 if e.tensor in states:
@@ -486,7 +486,7 @@ class _Steps:
         def change(e: Expr) -> Expr:
             if isinstance(e, Read) and e.tensor in found and e.tensor not in below:
                 return substitute(found[e.tensor], dict(zip(axes[e.tensor], e.index, strict=True)))
-            return _folded(e)
+            return node(e)
 
         for d in self.program.definitions:
             if d.name in self.inside or isinstance(d.expr, Steps):
@@ -708,7 +708,7 @@ class _Steps:
         steps = [self.bare[d.name] for d in self.steps[n]]
         found = rebuilt(self.exprs, back)
         if folded:
-            steps, found = rebuilt(steps, _folded), rebuilt(found, _folded)
+            steps, found = rebuilt(steps, node), rebuilt(found, node)
         if steps != found:
             raise UnlikeError
 
@@ -892,10 +892,6 @@ class _Steps:
             if d.name not in self.inside and (d.name not in views or d.name in self.program.outputs):
                 found |= {self.inside[t][1] for t in reads(self.bare[d.name]) if t in self.inside}
         return found
-
-
-def _folded(e: Expr) -> Expr:
-    return op(e.op, *e.args) if isinstance(e, Map) else e
 
 
 def _apart(step: Axis, axes: Sequence[Axis]) -> Axis:

@@ -13,6 +13,7 @@ from prism.program import integers
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Reduce, ReduceKind
+from prism.program.prefix import Recurrence
 from prism.program.views import axes_of
 
 
@@ -85,9 +86,8 @@ def _cumulative(kind: ReduceKind) -> Translator:
         x = node.input(0)
         axis = node.wrap(node.integers(1, "the axis")[0], x.rank)
         axes = axes_of(x.shape)
-        row, exclusive, reverse = rows(graph, x, axes, [axis]), node.flag("exclusive"), node.flag("reverse")
-        total = cumulative(kind, row, axes[axis], exclusive=exclusive, reverse=reverse)
-        return graph.define(node, axes, total, x.dtype)
+        how = Recurrence(kind, before=node.flag("exclusive"), back=node.flag("reverse"))
+        return graph.define(node, axes, cumulative(how, rows(graph, x, axes, [axis]), axes[axis]), x.dtype)
 
     return translate
 

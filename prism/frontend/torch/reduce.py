@@ -15,6 +15,7 @@ from prism.program.formulas import power
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.prefix import Recurrence
 from prism.program.views import axes_of, broadcast_shapes
 
 
@@ -197,9 +198,8 @@ def _cumulative(kind: ReduceKind) -> Handler:
         d = n["dim"] % max(len(x.shape), 1)
         if not x.shape:
             return n.define(converted(n, x.at([]), n.dtype))
-        return n.define(
-            cumulative(kind, along(x, [d], n.axes), n.axes[d], lambda element: converted(n, element, n.dtype))
-        )
+        row, how = along(x, [d], n.axes), Recurrence(kind)
+        return n.define(cumulative(how, row, n.axes[d], lambda element: converted(n, element, n.dtype)))
 
     return handle
 
