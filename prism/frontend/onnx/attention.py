@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -21,7 +21,7 @@ from prism.frontend.onnx.reduce import rows
 from prism.frontend.rows import softmax
 from prism.program import build
 from prism.program.evaluate import evaluate_expr
-from prism.program.extents import Extent, add, mul
+from prism.program.extents import Extent, add, is_static, mul
 from prism.program.fold import as_index, op, sub
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
@@ -31,6 +31,8 @@ from prism.program.views import Shape, axes_of, broadcast_shapes, compare_extent
 
 Angle: TypeAlias = Callable[[Index, Index, Index], Expr]
 """The sine or the cosine of a pair's angle: of a batch, a position and the pair."""
+Operand: TypeAlias = "tuple[OnnxValue, Shape]"
+"""Queries, keys or values, and their shape as [batch, heads, positions, size of a head]."""
 _PARTS = ("Q", "K", "V")
 
 
@@ -67,22 +69,12 @@ class _Call:
 
     graph: Graph
     node: Node
-    q: tuple[OnnxValue, Shape]
-    k: tuple[OnnxValue, Shape]
-    v: tuple[OnnxValue, Shape]
+    q: Operand
+    k: Operand
+    v: Operand
     past: Extent
     mask: OnnxValue | None
     used: OnnxValue | None
-
-    @property
-    def repeat(self) -> int:
-        """How many query heads share one head of keys and values."""
-        q, k, v = self.q[1], self.k[1], self.v[1]
-        agree = [(q[0], k[0]), (k[0], v[0]), (q[3], k[3]), (k[1], v[1]), (k[2], v[2])]
-        self.node.agree(agree, f"Q {list(q)}, K {list(k)} and V {list(v)} do not fit together")
-        if not isinstance(q[1], int) or not isinstance(k[1], int) or q[1] % k[1]:
-            raise self.node.shape_error(f"{q[1]} query heads do not share {k[1]} key heads evenly")
-        return q[1] // k[1]
 
 
 def _attention(graph: Graph, node: Node) -> Sequence[OnnxValue]:
@@ -104,29 +96,36 @@ def _attention(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     call = _Call(
         graph, node, (q, shapes[0]), keys, values, 0 if old[0] is None else old[0].shape[2], node.optional(3), used
     )
-    steps = _scores(call)
-    scores = steps[2]
-    axes = axes_of(scores.shape)
-    empty = _may_be_empty(call)
-    weights = graph.define_tensor(
-        f"{node.outputs[0]}_softmax",
-        axes,
-        softmax(graph.read(scores, axes), rows(graph, scores, axes, [3])),
-        q.dtype,
-        origin=node.label,
-    )
-    results = [_weighted(call, scores, weights, guarded=empty), keys[0], values[0]]
-    if node.wanted(3):
-        mode = node.integer("qk_matmul_output_mode")
+    mode, shown, cap = node.integer("qk_matmul_output_mode"), node.wanted(3), node.number("softcap")
+    steps: dict[int, OnnxValue] = {}
+
+    def step(wanted: int, name: str, axes: Sequence[Axis], value: Expr) -> Expr:
+        if not shown or mode != wanted:
+            return value
+        steps[mode] = graph.define_tensor(f"{node.outputs[0]}_{name}", axes, value, q.dtype, origin=node.label)
+        return graph.read(steps[mode], axes)
+
+    def scored(axes: Sequence[Axis], product: Expr) -> Expr:
+        score = step(1, "capped", axes, soft_capped(step(0, "products", axes, product), cap))
+        if call.mask is not None and call.mask.dtype != DType.BOOL:
+            score = op("add", score, _mask_element(call, axes))
+        for inside in _attended(call, axes):
+            score = op("where", inside, score, Const(-math.inf))
+        return score
+
+    scale = node.number("scale") if "scale" in node.attributes else default_scale(node, shapes[0][3])
+    empty = cache(lambda: _may_be_empty(call))
+    parts = call.q, keys, values
+    scores, weights, result = attend(graph, node, parts, scale, scored, empty=empty, flat=q.rank == 3)
+    results = [result, keys[0], values[0]]
+    if shown:
         if mode not in range(4):
             raise node.unsupported(f"qk_matmul_output_mode {mode} is not one of 0 to 3")
-        shown = steps[mode] if mode < 3 else weights
-        expr = graph.read(shown, axes)
-        if mode == 3 and empty:
-            expr = _unless_empty(call, scores, axes[:3], expr)
-        results.append(graph.define(node, axes, expr, q.dtype, view=mode < 3 or not empty, output=3))
-    else:
-        node.integer("qk_matmul_output_mode")
+        axes = axes_of(scores.shape)
+        expr = graph.read(steps.get(mode, scores if mode < 3 else weights), axes)
+        if mode == 3 and empty():
+            expr = unless_empty(graph, scores, list(map(Index.axis, axes[:3])), expr)
+        results.append(graph.define(node, axes, expr, q.dtype, view=mode < 3 or not empty(), output=3))
     return results
 
 
@@ -154,77 +153,93 @@ def with_cache(
     return graph.define(node, axes, expr, value.dtype, view=before is None, output=output), whole
 
 
-def _weighted(call: _Call, scores: OnnxValue, weights: OnnxValue, *, guarded: bool) -> OnnxValue:
-    """The weights times the values; 0 where there is nothing to attend to, if that may be."""
-    graph, node = call.graph, call.node
-    (q, q_shape), (v, v_shape) = call.q, call.v
-    batch, head, position, size = Axis("b", q_shape[0]), Axis("h", q_shape[1]), Axis("i", q_shape[2]), v_shape[3]
-    j = Axis("j", v_shape[2])
-    if q.rank == 3:
-        flat = Axis("hd", _product(node, q_shape[1], size))
-        head_at, place = Index.axis(flat).floordiv(size), Index.axis(flat).mod(size)
-        result: tuple[Axis, ...] = (batch, position, flat)
-    else:
-        last = Axis("d", size)
-        head_at, place = Index.axis(head), Index.axis(last)
-        result = (batch, head, position, last)
-    row = (Index.axis(batch), head_at, Index.axis(position))
-    one = graph.at(weights, (*row, Index.axis(j)))
-    other = head_element(graph, v, v_shape, (Index.axis(batch), head_at.floordiv(call.repeat), Index.axis(j), place))
-    total = build.reduce(ReduceKind.SUM, j, op("mul", one, other))
-    if guarded:
-        total = _unless_empty(call, scores, row, total)
-    return graph.define(node, result, total, q.dtype)
-
-
-def _unless_empty(call: _Call, scores: OnnxValue, row: Sequence[Axis | Index], expr: Expr) -> Expr:
+def unless_empty(graph: Graph, scores: OnnxValue, row: Sequence[Index], expr: Expr) -> Expr:
     """0 for a query that has no key to attend to, all of whose scores are masked, as the operator says."""
     j = Axis("e", scores.shape[3])
-    index = [at if isinstance(at, Index) else Index.axis(at) for at in row]
-    highest = build.reduce(ReduceKind.MAX, j, call.graph.at(scores, (*index, Index.axis(j))))
+    highest = build.reduce(ReduceKind.MAX, j, graph.at(scores, (*row, Index.axis(j))))
     return op("where", op("eq", highest, Const(-math.inf)), Const(0.0), expr)
 
 
-def _product(node: Node, a: Extent, b: Extent) -> int:
-    if not isinstance(a, int) or not isinstance(b, int):
-        raise node.shape_error("the number and the size of the heads must be known")
-    return a * b
+Scored: TypeAlias = Callable[[Sequence[Axis], Expr], Expr]
+"""What becomes of a scaled product of a query and a key, under the axes (batch, head, query, key)."""
 
 
-def _scores(call: _Call) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
-    """The scaled products of queries and keys, the same after the soft cap, and after the mask, which is defined."""
-    graph, node = call.graph, call.node
-    (q_value, q_shape), (k_value, k_shape) = call.q, call.k
+def attend(
+    graph: Graph,
+    node: Node,
+    parts: tuple[Operand, Operand, Operand],
+    scale: float,
+    scored: Scored,
+    *,
+    sink: Callable[[Index], Expr] | None = None,
+    empty: Callable[[], bool] = lambda: False,
+    flat: bool = True,
+) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
+    """The scores and their softmax, which are defined, and the first result: the softmax times the values.
+
+    Args:
+        graph: the program.
+        node: the operator.
+        parts: queries, keys and values; several heads of queries may share one of keys.
+        scale: the factor of products.
+        scored: what becomes of them.
+        sink: by head, a score that has a share of the softmax and no value.
+        empty: whether a query may have no key to attend to, for which the result is 0.
+        flat: whether the result is [batch, query, heads * size], or [batch, head, query, size].
+    """
+    (q, q_shape), (k, k_shape), (v, v_shape) = parts
+    agree = [(q_shape[0], k_shape[0]), (k_shape[0], v_shape[0]), (q_shape[3], k_shape[3])]
+    agree += [(k_shape[1], v_shape[1]), (k_shape[2], v_shape[2])]
+    node.agree(agree, f"Q {list(q_shape)}, K {list(k_shape)} and V {list(v_shape)} do not fit together")
+    heads, shared, size = q_shape[1], k_shape[1], v_shape[3]
+    if not isinstance(heads, int) or not isinstance(shared, int) or heads % shared:
+        raise node.shape_error(f"{heads} query heads do not share {shared} key heads evenly")
+    repeat, name = heads // shared, node.outputs[0]
     axes = axes_of((*q_shape[:3], k_shape[2]))
     batch, head, i, j = map(Index.axis, axes)
-    size = q_shape[3]
-    d = Axis("d", size)
-    left = head_element(graph, q_value, q_shape, (batch, head, i, Index.axis(d)))
-    right = head_element(graph, k_value, k_shape, (batch, head.floordiv(call.repeat), j, Index.axis(d)))
-    if "scale" in node.attributes:
-        scale = node.number("scale")
-    elif isinstance(size, int):
-        scale = 1.0 / math.sqrt(size)
+    d = Axis("d", q_shape[3])
+    left = head_element(graph, q, q_shape, (batch, head, i, Index.axis(d)))
+    right = head_element(graph, k, k_shape, (batch, head.floordiv(repeat), j, Index.axis(d)))
+    products = op("mul", build.reduce(ReduceKind.SUM, d, op("mul", left, right)), Const(scale))
+    scores = graph.define_tensor(f"{name}_scores", axes, scored(axes, products), q.dtype, origin=node.label)
+    row = rows(graph, scores, axes, [3])
+    shares = softmax(graph.read(scores, axes), row) if sink is None else _with_sink(graph, scores, axes, sink(head))
+    weights = graph.define_tensor(f"{name}_softmax", axes, shares, q.dtype, origin=node.label)
+    first, query, key = Axis("b", q_shape[0]), Axis("i", q_shape[2]), Axis("j", k_shape[2])
+    result: tuple[Axis, ...]
+    if flat:
+        if not is_static(size):
+            raise node.shape_error("the number and the size of the heads must be known")
+        side = Axis("hd", mul(heads, size))
+        result, of_head, place = (first, query, side), Index.axis(side).floordiv(size), Index.axis(side).mod(size)
     else:
+        own, last = Axis("h", heads), Axis("d", size)
+        result, of_head, place = (first, own, query, last), Index.axis(own), Index.axis(last)
+    at = (Index.axis(first), of_head, Index.axis(query))
+    share = graph.at(weights, (*at, Index.axis(key)))
+    value = head_element(graph, v, v_shape, (at[0], of_head.floordiv(repeat), Index.axis(key), place))
+    total = build.reduce(ReduceKind.SUM, key, op("mul", share, value))
+    if empty():
+        total = unless_empty(graph, scores, at, total)
+    return scores, weights, graph.define(node, result, total, q.dtype)
+
+
+def default_scale(node: Node, size: Extent) -> float:
+    """What products are multiplied by where nothing is said: it follows from the size of a head."""
+    if not is_static(size):
         raise node.unsupported("the default scale needs the size of a head", fix="set the attribute scale")
-    expr = op("mul", build.reduce(ReduceKind.SUM, d, op("mul", left, right)), Const(scale))
-    mode, shown = node.integer("qk_matmul_output_mode"), node.wanted(3)
+    return 1.0 / math.sqrt(int(size))
 
-    def step(name: str, value: Expr) -> OnnxValue:
-        return graph.define_tensor(f"{node.outputs[0]}_{name}", axes, value, q_value.dtype, origin=node.label)
 
-    plain = step("products", expr) if shown and mode == 0 else None
-    expr = expr if plain is None else graph.read(plain, axes)
-    cap = node.number("softcap")
-    expr = soft_capped(expr, cap)
-    capped = step("capped", expr) if shown and mode == 1 else None
-    expr = expr if capped is None else graph.read(capped, axes)
-    if call.mask is not None and call.mask.dtype != DType.BOOL:
-        expr = op("add", expr, _mask_element(call, axes))
-    for inside in _attended(call, axes):
-        expr = op("where", inside, expr, Const(-math.inf))
-    scores = step("scores", expr)
-    return plain or scores, capped or scores, scores
+def _with_sink(graph: Graph, scores: OnnxValue, axes: Sequence[Axis], sink: Expr) -> Expr:
+    """exp(s - m) / (sum exp(s - m) + exp(sink - m)), m the largest of the scores and the sink."""
+    row = rows(graph, scores, axes, [3])
+    bound, element = row("m")
+    highest = op("maximum", build.reduce(ReduceKind.MAX, bound, element), sink)
+    bound, element = row("s")
+    total = build.reduce(ReduceKind.SUM, bound, op("exp", sub(element, highest)))
+    total = op("add", total, op("exp", sub(sink, highest)))
+    return op("mul", op("exp", sub(graph.read(scores, axes), highest)), op("recip", total))
 
 
 def soft_capped(score: Expr, cap: float) -> Expr:

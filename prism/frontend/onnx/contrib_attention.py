@@ -13,12 +13,18 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from prism.frontend.onnx.attention import rotated_heads, rotation, soft_capped, with_cache
+from prism.frontend.onnx.attention import (
+    Scored,
+    attend,
+    default_scale,
+    rotated_heads,
+    rotation,
+    soft_capped,
+    with_cache,
+)
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements
-from prism.frontend.onnx.reduce import rows
-from prism.frontend.rows import softmax
 from prism.program import build
-from prism.program.extents import Extent, add, is_static, mul
+from prism.program.extents import Extent, add, mul
 from prism.program.fold import as_index, op, sub
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
@@ -26,79 +32,19 @@ from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
 
 Translator = Callable[[Graph, Node], Sequence["OnnxValue | None"]]
-Scored = Callable[[Sequence[Axis], Expr], Expr]
-"""What becomes of a score, under the axes (batch, head, query, key)."""
 
 
 def _attend(
     graph: Graph,
     node: Node,
-    q: OnnxValue,
-    k: OnnxValue,
-    v: OnnxValue,
+    parts: Sequence[OnnxValue],
     scored: Scored,
     sink: Callable[[Index], Expr] | None = None,
 ) -> OnnxValue:
-    """The first result, [batch, query, heads * size]: softmax of the scores, times the values.
-
-    Args:
-        graph: the program.
-        node: the operator.
-        q: queries by batch, head, place, and place in the head.
-        k: keys, of which several heads of q may share one head.
-        v: values, as many heads as keys have.
-        scored: what becomes of the scaled product of a query and a key.
-        sink: by head, a score that has a share of the softmax and no value.
-    """
-    heads, shared = q.shape[1], k.shape[1]
-    agree = [(q.shape[0], k.shape[0]), (k.shape[0], v.shape[0]), (q.shape[3], k.shape[3]), (shared, v.shape[1])]
-    agree.append((k.shape[2], v.shape[2]))
-    fits = all(same_extent(a, b) for a, b in agree) and isinstance(heads, int) and isinstance(shared, int)
-    if not fits or heads % shared:
-        raise node.shape_error(f"Q {list(q.shape)}, K {list(k.shape)} and V {list(v.shape)} do not fit together")
-    repeat, size = int(heads) // int(shared), v.shape[3]
-    axes = axes_of((*q.shape[:3], k.shape[2]))
-    batch, head, i, j = map(Index.axis, axes)
-    d = Axis("d", q.shape[3])
-    one = graph.at(q, (batch, head, i, Index.axis(d)))
-    other = graph.at(k, (batch, head.floordiv(repeat), j, Index.axis(d)))
-    products = build.reduce(ReduceKind.SUM, d, op("mul", one, other))
-    name = node.outputs[0]
-    scores = graph.define_tensor(
-        f"{name}_scores", axes, scored(axes, op("mul", products, Const(_scale(node, q)))), q.dtype, origin=node.label
-    )
-    row = rows(graph, scores, axes, [3])
-    shares = softmax(graph.read(scores, axes), row) if sink is None else _with_sink(graph, scores, axes, sink(head))
-    weights = graph.define_tensor(f"{name}_softmax", axes, shares, q.dtype, origin=node.label)
-    if not is_static(size):
-        raise node.unsupported("the size of a head is not known")
-    result = (Axis("b", q.shape[0]), Axis("i", q.shape[2]), Axis("hd", mul(heads, size)))
-    b, i, hd = map(Index.axis, result)
-    key = Axis("j", k.shape[2])
-    share = graph.at(weights, (b, hd.floordiv(size), i, Index.axis(key)))
-    value = graph.at(v, (b, hd.floordiv(mul(size, repeat)), Index.axis(key), hd.mod(size)))
-    return graph.define(node, result, build.reduce(ReduceKind.SUM, key, op("mul", share, value)), q.dtype)
-
-
-def _with_sink(graph: Graph, scores: OnnxValue, axes: Sequence[Axis], sink: Expr) -> Expr:
-    """exp(s - m) / (sum exp(s - m) + exp(sink - m)), m the largest of the scores and the sink."""
-    row = rows(graph, scores, axes, [3])
-    bound, element = row("m")
-    highest = op("maximum", build.reduce(ReduceKind.MAX, bound, element), sink)
-    bound, element = row("s")
-    total = build.reduce(ReduceKind.SUM, bound, op("exp", sub(element, highest)))
-    total = op("add", total, op("exp", sub(sink, highest)))
-    return op("mul", op("exp", sub(graph.read(scores, axes), highest)), op("recip", total))
-
-
-def _scale(node: Node, q: OnnxValue) -> float:
-    """What products are multiplied by; 0 says that it follows from the size of a head."""
-    given, size = node.number("scale"), q.shape[3]
-    if given:
-        return given
-    if not is_static(size):
-        raise node.unsupported("the default scale needs the size of a head", fix="set the attribute scale")
-    return 1.0 / math.sqrt(int(size))
+    """The first result of queries, keys and values; a scale of 0 says that it follows from the size of a head."""
+    q, k, v = ((x, x.shape) for x in parts)
+    scale = node.number("scale") or default_scale(node, q[1][3])
+    return attend(graph, node, (q, k, v), scale, scored, sink=sink)[2]
 
 
 def _projected(
@@ -246,7 +192,7 @@ def _attention(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
         label = node.outputs[1] if node.wanted(1) else f"{name}_present"
         present = graph.define_tensor(label, both, expr, x.dtype, origin=node.label)
         keys, values = (_side(graph, node, present, n) for n in range(2))
-    result = _attend(graph, node, q, keys, values, _masked(graph, node, mask, scores, before))
+    result = _attend(graph, node, [q, keys, values], _masked(graph, node, mask, scores, before))
     return [result, present if node.wanted(1) else None]
 
 
@@ -284,7 +230,7 @@ def _multi_head(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
         for x, before, output in zip(parts, old, (1, 2), strict=True)
     )
     past = 0 if old[0] is None else old[0].shape[2]
-    result = _attend(graph, node, q, keys, values, _masked(graph, node, mask, scores, past))
+    result = _attend(graph, node, [q, keys, values], _masked(graph, node, mask, scores, past))
     return [result, *([keys, values] if node.wanted(1) else [])]
 
 
@@ -451,7 +397,7 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
         sink = lambda head: Const(0.0)  # noqa: E731
     if lengths is not None and lengths.rank > 2:
         raise node.shape_error(f"lengths of shape {list(lengths.shape)}")
-    result = _attend(graph, node, q, keys, values, scored, sink)
+    result = _attend(graph, node, [q, keys, values], scored, sink)
     return [result, *([keys, values] if node.wanted(1) else [])]
 
 
