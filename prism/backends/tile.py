@@ -293,13 +293,17 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """dst[M, N] = lhs[M, K] @ rhs[K, N] + add, in float32; `dst` may be `add`, an accumulator."""
+    """dst[M, N] = lhs[M, K] @ rhs[K, N] + add, in float32; `dst` may be `add`, an accumulator.
+
+    With numbers that are `added` to the elements of either factor, factors are bytes and the product is in int32.
+    """
 
     dst: Defined
     lhs: Used
     rhs: Used
     precision: Precision = Precision.IEEE
     add: Used | None = None
+    added: tuple[Annotated[Operand, Holds.USES], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from prism.sgraph.nodes import (
     Whole,
     value_axes,
 )
-from prism.sgraph.products import dot_dims, is_dot, passed_on
+from prism.sgraph.products import dot_dims, is_dot, of_bytes, passed_on
 
 DEVIATION_WORK = 6
 """Multiply-adds for an element (by definition: two differences, their square, steps of its sum and of the mean)."""
@@ -255,12 +255,14 @@ class Dot:
         columns: of its right side.
         depth: the contracted axis.
         flops: operations over all programs and trips, two a multiply-add, with the masked lanes.
+        of_bytes: whether both factors are bytes in memory, plus numbers (`prism.sgraph.products.of_bytes`).
     """
 
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
     depth: Axis
     flops: Monomial
+    of_bytes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +376,7 @@ class _Counter:
         self.passed = passed_on(kernel)
         self.axes = {n: frozenset(a) for n, a in self.ordered.items()}
         self.tensors = sgraph.tensors
+        self.of_bytes = of_bytes(kernel, sgraph.tensors, ordered)
         # Per axis: the factor when it is accessed, when it is computed on, and when it is repeated over, by place.
         self.size: dict[Axis, Factor] = {}
         self.padded: dict[Axis, Factor] = {}
@@ -465,7 +468,7 @@ class _Counter:
                         self.dots[both, loops] = self.dots.get((both, loops), 0) + 2
                         rows, columns, _ = dot_dims(self.kernel, s, self.ordered)
                         flops = self.monomial(2, both, loops, padded=True)
-                        self.products.append(Dot(rows, columns, s.axis, flops))
+                        self.products.append(Dot(rows, columns, s.axis, flops, s.dst in self.of_bytes))
                     else:
                         self.work(1, both, loops)
                 case Accumulate(dst, _, src, shift):

@@ -183,10 +183,11 @@ class CpuKernelModel:
             depth = sizes[dot.depth] * 1.0
             padded = elements((*dot.rows, *dot.columns), tiles) * 1.0 * tiles[dot.depth]
             calls = dot.flops.evaluate(env) / (2.0 * padded) * filled
-            paired = np.logical_and(self.kept.speed > 1.0, rows >= PAIRED_ROWS)
+            speed = self.device.core.int8_speed if dot.of_bytes else self.kept.speed
+            paired = np.logical_and(speed > 1.0, dot.of_bytes or rows >= PAIRED_ROWS)
             full, wide = _padded(rows, panel_rows), _padded(columns, panel_columns)
             packing = PACKING * np.where(paired, full + wide, wide) * depth
-            packed = full * wide * depth / (PACKED_SHARE * np.where(paired, self.kept.speed, 1.0)) + packing
+            packed = full * wide * depth / (PACKED_SHARE * np.where(paired, speed, 1.0)) + packing
             reached = UNPACKED_SHARE * np.minimum(1.0, rows / FULL_ROWS)
             unpacked = rows * _padded(columns, lanes) * depth / reached
             total = total + calls * np.where(np.logical_or(paired, rows > UNPACKED_ROWS), packed, unpacked)

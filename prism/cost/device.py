@@ -100,6 +100,7 @@ class Core:
         l2_bytes: second-level cache.
         l2_bandwidth_bytes_s: of the second-level cache.
         bf16_speed: how many products of bfloat16 it makes in the time of one of float32.
+        int8_speed: the same of bytes.
     """
 
     vector_bytes: int
@@ -107,6 +108,7 @@ class Core:
     l2_bytes: int
     l2_bandwidth_bytes_s: float
     bf16_speed: float = 1.0
+    int8_speed: float = 1.0
 
     @property
     def lanes(self) -> int:
@@ -286,6 +288,8 @@ LLC_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE = 12.0, 32.0
 BF16_PAIRS, BF16_TILES = 2.0, 16.0
 """Products of bfloat16 in the time of one of float32, where an instruction multiplies pairs, and where one multiplies
 tiles (measured: AVX512-BF16 and AMX)."""
+INT8_QUADS, INT8_TILES = 4.0, 16.0
+"""The same of bytes, where an instruction multiplies four of them (measured: AVX512-VNNI and AMX)."""
 PARALLEL_REGION_S = 4e-6
 """From the end of one parallel region to the start of the next, and the call from Python (reported)."""
 LEAST_LIVE = 4096
@@ -293,8 +297,9 @@ LEAST_LIVE = 4096
 
 
 def multicore(
-    name: str, cores: int, vector_bytes: int, l1_bytes: int, l2_bytes: int, llc_bytes: int, bf16_speed: float = 1.0
-) -> Device:
+    name: str, cores: int, vector_bytes: int, l1_bytes: int, l2_bytes: int, llc_bytes: int, bf16_speed: float = 1.0,
+    int8_speed: float = 1.0,
+) -> Device:  # fmt: skip
     """A CPU, from what the machine says of itself.
 
     Tiles are cache blocks: one may be as short as one element, and all that live together fit in the second-level
@@ -308,8 +313,9 @@ def multicore(
         l2_bytes: second-level cache of a core.
         llc_bytes: the last-level cache, of all cores.
         bf16_speed: how many products of bfloat16 a core makes in the time of one of float32.
+        int8_speed: the same of bytes.
     """
-    core = Core(vector_bytes, l1_bytes, l2_bytes, CPU_HZ * L2_BYTES_PER_CYCLE, bf16_speed)
+    core = Core(vector_bytes, l1_bytes, l2_bytes, CPU_HZ * L2_BYTES_PER_CYCLE, bf16_speed, int8_speed)
     live = max(LEAST_LIVE, l2_bytes // 4)
     parts = 4
     while parts < 2 * cores:

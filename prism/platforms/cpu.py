@@ -17,7 +17,7 @@ from prism.backends.cpu.machine import Machine, describe
 from prism.backends.cpu.support import FLAGS, PRODUCTS_FOLDER, TUNING, find_compiler
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
-from prism.cost.device import BF16_PAIRS, BF16_TILES, Device, multicore
+from prism.cost.device import BF16_PAIRS, BF16_TILES, INT8_QUADS, INT8_TILES, Device, multicore
 from prism.folders import cache_root, make_room
 from prism.instantiate.cache import Cache, Store, digest
 from prism.instantiate.gate.check import KernelRunner
@@ -325,15 +325,15 @@ def cpu_device(machine: Machine) -> Device:
         machine.l1_bytes or 32 << 10,
         machine.l2_bytes or 512 << 10,
         max(machine.l3_bytes, machine.l2_bytes) or 8 << 20,
-        _bf16_speed(frozenset(machine.flags)),
+        *_speeds(frozenset(machine.flags)),
     )
 
 
-def _bf16_speed(flags: frozenset[str]) -> float:
-    """What of the instructions is used, as `csrc/halves.hpp` says."""
-    if "avx512_bf16" not in flags:
-        return 1.0
-    return BF16_TILES if "amx_bf16" in flags else BF16_PAIRS
+def _speeds(flags: frozenset[str]) -> tuple[float, float]:
+    """What of the instructions for bfloat16 and for bytes is used, as `csrc/halves.hpp` and `csrc/bytes.hpp` say."""
+    pairs = 1.0 if "avx512_bf16" not in flags else BF16_TILES if "amx_bf16" in flags else BF16_PAIRS
+    quads = INT8_QUADS if {"avx512_vnni", "avx_vnni"} & flags else 1.0
+    return pairs, INT8_TILES if "amx_int8" in flags else quads
 
 
 def _check(cache: Path | None) -> None:

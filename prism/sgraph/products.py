@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.nodes import DType, ReduceKind
+from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.products import Product, matrix_product
 from prism.sgraph.nodes import (
     Accumulate,
@@ -327,6 +327,28 @@ def dot_dims(
         tuple(a for a in rhs if a in dims and a not in both),
         tuple(a for a in lhs if a in dims and a in both and a != contract.axis),
     )
+
+
+def of_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], axes: Mapping[str, Iterable[Axis]]) -> frozenset[str]:
+    """The results of a kernel's contractions whose factors are bytes.
+
+    Either is a byte in memory, or the sum of one and of a number that is the same everywhere: CPUs multiply the bytes.
+    """
+    found: set[str] = set()
+    products: set[str] = set()
+    for s in kernel.statements():
+        match s:
+            case Load(dst, tensor) if tensors[tensor].dtype in (DType.INT8, DType.UINT8):
+                found.add(dst)
+            case Pointwise(dst, "add", (a, b)) if (a in found) != (b in found):
+                number = b if a in found else a
+                if not isinstance(number, str) or not [*axes[number]]:
+                    found.add(dst)
+            case Contract(dst, _, lhs, rhs) if {lhs, rhs} <= found:
+                products.add(dst)
+            case _:
+                pass
+    return frozenset(products)
 
 
 def _dimensions(kernel: Kernel) -> set[Axis]:

@@ -23,7 +23,7 @@ COMPILE_LIMIT_S = 60.0
 """A compiler that takes longer hangs, or the tile is far too large to unroll."""
 PROBE_LIMIT_S = 20.0
 """A compiler that takes longer for a function of one line hangs."""
-_PARTS = ("core", "product", "halves", "apart")
+_PARTS = ("core", "product", "tiles", "halves", "apart")
 """The support code that products which are compiled apart are made of."""
 
 __all__ = ["Built", "check_compiler", "compile_module", "find_compiler", "require_compiler"]

@@ -81,7 +81,7 @@ def emit_module(
 
 
 def support(*parts: str) -> str:
-    """The support code: `core`, `math`, `product`, `halves`."""
+    """The support code, by the names of its parts."""
     folder = files("prism.backends.cpu") / "csrc"
     return "\n".join((folder / f"{part}.hpp").read_text(encoding="utf-8").rstrip("\n") for part in parts) + "\n"
 
@@ -121,9 +121,10 @@ def _launch(launch: TileLaunch, module: TileModule) -> str:
     products = sorted(set().union(*(e.products for e in emitters)))
     if products:
         w.line(f"{PRODUCTS}{' '.join(products)}")
-    uses = {"product": "multiply", "halves": "multiply_halves<"}
-    for part in ("core", "math", "product", "halves"):
-        if uses.get(part, "") in programs.text:
+    halves, of_bytes = (f"multiply_{kind}<" in programs.text for kind in ("halves", "bytes"))
+    uses = {"product": "multiply" in programs.text, "tiles": halves or of_bytes, "halves": halves, "bytes": of_bytes}
+    for part in ("core", "math", *uses):
+        if uses.get(part, True):
             w.line(f"#ifndef PRISM_{part.upper()}")
             w.line(f"#define PRISM_{part.upper()}")
             w.lines(support(part).splitlines())

@@ -9,7 +9,8 @@ from itertools import pairwise
 import sympy
 
 from prism.backends import tile
-from prism.backends.cpu.cxx import KIND_TYPES, Names, Writer, factor, integer
+from prism.backends.cpu.cxx import KIND_TYPES, Names, Writer, factor, integer, literal
+from prism.backends.cpu.levels import with_products_of_bytes
 from prism.backends.cpu.nest import NestEmitter, Storage, loads_of
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
@@ -58,6 +59,7 @@ class KernelEmitter:
     _carried: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.program = with_products_of_bytes(self.program)
         self.v = Values(self.program)
         self.v.run()
         products, gone = find_products(self.v)
@@ -127,7 +129,7 @@ class KernelEmitter:
 
         def is_sum(r: Root) -> bool:
             if r.kind == "product":
-                return r.into is not None
+                return r.into is not None and r.product is not None and not r.product.added
             made = r.kind == "update" or (r.kind == "reduce" and r.into is not None)
             return made and isinstance(r.stmt, tile.Update | tile.Reduce) and r.stmt.kind is ReduceKind.SUM
 
@@ -380,9 +382,13 @@ class KernelEmitter:
             together[side] = lanes
         fresh = "true" if root.into is None else "false"
         halves = "_halves" if p.halves else ""
-        self.products.add(f"multiply{halves}-{self._stored(b)}")
+        if not p.added:
+            self.products.add(f"multiply{halves}-{self._stored(b)}")
         bounded = all(not scalars(self.v.lanes[n].extent) & set(self.program.lengths) for n in together["m"])
         most = self._room(together["m"]) if bounded else "INT64_C(1) << 40"
+
+        added = p.added if a == p.lhs else p.added[::-1]
+        numbers = [self.names(n) if isinstance(n, str) else literal(n, "i") for n in added]
 
         def along(name: str, lanes: Sequence[str]) -> str:
             if not lanes:
@@ -414,12 +420,13 @@ class KernelEmitter:
                     nested(left[1:])
                 return
             k = (p.lane,)
-            w.line(f"multiply{halves}<({most}), {fresh}>(")
+            w.line(f"multiply_bytes<{fresh}>(" if p.added else f"multiply{halves}<({most}), {fresh}>(")
             with w.indented():
                 w.line(f"{start(dst)}, {along(dst, together['m'])},")
                 w.line(f"{start(a)}, {along(a, together['m'])}, {along(a, k)},")
                 w.line(f"{start(b)}, {along(b, k)}, {along(b, together['n']) if together['n'] else '1'},")
-                w.line(f"{count_of(together['m'])}, {count_of(k)}, {count_of(together['n'])}, packed_a, packed_b);")
+                counts = f"{count_of(together['m'])}, {count_of(k)}, {count_of(together['n'])}"
+                w.line(f"{', '.join((counts, 'packed_a', 'packed_b', *numbers))});")
 
         nested(loops)
 

@@ -212,6 +212,9 @@ class Scheduler:
                 self._use(factor, _Use(at, block, lanes, place, "" if ready else role))
                 if not ready and factor in v.values and isinstance(v.values[factor].stmt, _INLINE):
                     self._arrange(factor, role, product, other)
+            for number in product.added:
+                if isinstance(number, str):
+                    self._use(number, _Use(at, block, frozenset(), place, "added"))
             return
         if isinstance(s, _INLINE) and name not in v.accumulators:
             assert name is not None
@@ -253,6 +256,8 @@ class Scheduler:
             return name in v.values and not isinstance(v.values[name].stmt, _INLINE)
         view = v.views[name]
         stored = v.tensor(view.tensor).dtype
+        if product.added:
+            return True  # bytes are taken as they lie
         if view.masks or view.places or not stored.is_float or set(view.strides) - set(v.lanes_of(name)):
             return False
         if role == "b":
@@ -414,6 +419,7 @@ class Scheduler:
         if product is not None:
             lanes = (*v.lanes_of(product.dst), product.lane)
             reads = self.reads(product.lhs) | self.reads(product.rhs)
+            reads = reads.union(*(self.reads(a) for a in product.added if isinstance(a, str)))
             if product.into:
                 reads |= {product.dst}
             into = product.dst if product.into else None

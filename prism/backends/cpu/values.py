@@ -99,6 +99,7 @@ class Product:
         lane: what is summed over.
         into: whether it is added to an accumulator.
         halves: whether the factors may be rounded to bfloat16.
+        added: of factors that are bytes, what is added to each of them; empty for others.
     """
 
     dst: str
@@ -107,6 +108,7 @@ class Product:
     lane: str
     into: bool
     halves: bool = False
+    added: tuple[tile.Operand, ...] = ()
 
 
 @dataclass(slots=True)
@@ -271,7 +273,7 @@ class Values:
                     return
                 one, other = (self.lanes_of(self.resolve(o)) for o in (lhs, rhs))
                 mine = tuple(n for n in one if n not in other) + tuple(n for n in other if n not in one)
-                define(mine, "f")
+                define(mine, "i" if s.added else "f")
             case tile.Rearrange(dst, src, _):
                 self._alias[dst] = src
             case tile.Prefix(dst):
@@ -359,14 +361,16 @@ def find_products(v: Values) -> tuple[dict[str, Product], set[str]]:
                 one, other = v.resolve(lhs), v.resolve(rhs)
                 shared = [n for n in v.lanes_of(one) if n in v.lanes_of(other)]
                 halves = types.get(lhs) is types.get(rhs) is DType.BFLOAT16
-                found[f"{dst}@{v.places[id(s)]}"] = Product(dst, one, other, shared[0], added == dst, halves)
+                numbers = tuple(v.resolve(a) if isinstance(a, str) else a for a in s.added)
+                made = Product(dst, one, other, shared[0], added == dst, halves, numbers)
+                found[f"{dst}@{v.places[id(s)]}"] = made
             case tile.Reduce(dst, ReduceKind.SUM, src, _):
-                made = v.resolve(src)
-                inner = v.values[made].stmt if made in v.values else None
-                if not (isinstance(inner, tile.Pointwise) and inner.op == "mul" and uses.get(made) == 1):
+                terms = v.resolve(src)
+                inner = v.values[terms].stmt if terms in v.values else None
+                if not (isinstance(inner, tile.Pointwise) and inner.op == "mul" and uses.get(terms) == 1):
                     continue
                 args = [v.resolve(a) for a in inner.args if isinstance(a, str)]
-                (lane,) = (n for n in v.lanes_of(made) if n not in v.lanes_of(dst))
+                (lane,) = (n for n in v.lanes_of(terms) if n not in v.lanes_of(dst))
                 if len(args) != 2 or any(lane not in v.lanes_of(a) for a in args):
                     continue
                 small, large = sorted(args, key=lambda a: len(v.lanes_of(a)))
@@ -374,7 +378,7 @@ def find_products(v: Values) -> tuple[dict[str, Product], set[str]]:
                 plain = large in v.views and not v.views[large].masks and not v.views[large].places
                 if more and plain:
                     found[f"{dst}@{v.places[id(s)]}"] = Product(dst, small, large, lane, False)
-                    gone.add(made)
+                    gone.add(terms)
             case _:
                 pass
     return found, gone

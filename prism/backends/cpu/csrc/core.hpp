@@ -159,18 +159,32 @@ PRISM_INLINE vf v_load(const f16* p) { return v_widen((vh)*(const u_vh*)p, (f16*
 PRISM_INLINE vi v_load(const int32_t* p) { return *(const u_vi*)p; }
 PRISM_INLINE vl v_load(const int64_t* p) { return *(const u_vl*)p; }
 PRISM_INLINE vi v_load(const int16_t* p) { return __builtin_convertvector((vs)*(const u_vh*)p, vi); }
-PRISM_INLINE vi v_load(const int8_t* p) { return __builtin_convertvector((vb)*(const u_vb*)p, vi); }
-PRISM_INLINE vi v_load(const uint8_t* p) { return __builtin_convertvector((vub)*(const u_vb*)p, vi); }
-PRISM_INLINE vi v_load(const bool* p) { return __builtin_convertvector((vub)*(const u_vb*)p, vi) != 0; }
+// Compilers take bytes apart one by one unless they are told how.
+#if defined(__AVX2__)
+#define PRISM_WIDEN(HOW, P, BY)                                       \
+    vi wide;                                                          \
+    __asm__(HOW " %1, %0" : "=v"(wide) : "m"(*(const u_vb*)(P)));     \
+    return wide
+#else
+#define PRISM_WIDEN(HOW, P, BY) return __builtin_convertvector(__builtin_convertvector(BY(*(const u_vb*)(P)), vs), vi)
+#endif
+PRISM_INLINE vi v_load(const int8_t* p) { PRISM_WIDEN("vpmovsxbd", p, (vb)); }
+PRISM_INLINE vi v_load(const uint8_t* p) { PRISM_WIDEN("vpmovzxbd", p, (vub)); }
+PRISM_INLINE vi v_load(const bool* p) { return v_load((const uint8_t*)p) != 0; }
+#if PRISM_LANES == 16
+PRISM_INLINE vb v_bytes(vi x) { return __builtin_convertvector(x, vb); }
+#else
+PRISM_INLINE vb v_bytes(vi x) { return __builtin_convertvector(__builtin_convertvector(x, vs), vb); }
+#endif
 PRISM_INLINE void v_store(float* p, vf x) { *(u_vf*)p = x; }
 PRISM_INLINE void v_store(bf16* p, vf x) { *(u_vh*)p = v_narrow(x, p); }
 PRISM_INLINE void v_store(f16* p, vf x) { *(u_vh*)p = v_narrow(x, p); }
 PRISM_INLINE void v_store(int32_t* p, vi x) { *(u_vi*)p = x; }
 PRISM_INLINE void v_store(int64_t* p, vl x) { *(u_vl*)p = x; }
 PRISM_INLINE void v_store(int16_t* p, vi x) { *(u_vh*)p = (vh)__builtin_convertvector(x, vs); }
-PRISM_INLINE void v_store(int8_t* p, vi x) { *(u_vb*)p = __builtin_convertvector(x, vb); }
-PRISM_INLINE void v_store(uint8_t* p, vi x) { *(u_vb*)p = (vb)__builtin_convertvector(x, vub); }
-PRISM_INLINE void v_store(bool* p, vi x) { *(u_vb*)p = __builtin_convertvector(x & 1, vb); }
+PRISM_INLINE void v_store(int8_t* p, vi x) { *(u_vb*)p = v_bytes(x); }
+PRISM_INLINE void v_store(uint8_t* p, vi x) { *(u_vb*)p = v_bytes(x); }
+PRISM_INLINE void v_store(bool* p, vi x) { *(u_vb*)p = v_bytes(x & 1); }
 
 // Single elements, in the same types as lanes.
 PRISM_INLINE float v_one(const float* p) { return *p; }

@@ -1,12 +1,8 @@
 // Products of bfloat16 values, two terms in one instruction where the processor has it (AVX512-BF16): sums stay float32.
-#if defined(__AMX_BF16__) && defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 namespace prism __attribute__((visibility("hidden"))) {
 #if PRISM_PAIRS
 // Two bfloat16 terms, neighbours along k, the first one in the low half.
-struct Pair {
+struct Pair : Kept<Pair> {
     typedef uint32_t type;
     static constexpr int64_t TERMS = 2;
     static PRISM_INLINE vf along(const bf16* p) { return v_load((const float*)p); }
@@ -40,29 +36,8 @@ struct Pair {
     static PRISM_INLINE uint32_t bits(const float* p) { return v_narrow(v_all(*p), (bf16*)0)[0]; }
 };
 #endif
-#if PRISM_PAIRS && defined(__AMX_BF16__) && defined(__linux__)
-#define PRISM_TILES 1
-// Tiles of 16 rows of 64 bytes, which the processor multiplies (AMX): of `a` 16 rows and 16 pairs, of a panel 16 pairs and
-// 16 columns, of `c` 16 rows and 16 columns.
-constexpr int64_t TILE = 16;
-#define PRISM_TILE_LOAD(T, FROM, STEP) \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #T : : "r"(FROM), "r"((int64_t)(STEP) * 4) : "memory")
-#define PRISM_TILE_STORE(T, TO, STEP) \
-    __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(TO), "r"((int64_t)(STEP) * 4) : "memory")
-#define PRISM_TILE_ZERO(T) __asm__ volatile("tilezero %%tmm" #T : :)
-#define PRISM_TILE_ADD(C, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : :)
-
-// Whether the kernel lets this process use them: it is asked once.
-inline bool v_tiles() {
-    constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18;
-    static const bool allowed = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
-    return allowed;
-}
-struct TileShapes {
-    uint8_t palette = 1, rest[15] = {};
-    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
+#if PRISM_PAIRS && PRISM_TILES && defined(__AMX_BF16__)
+#define PRISM_PAIR_TILES 1
 // What `mul_tiles` takes of `a`: rows of pairs, whole tiles of them; what is outside is 0.
 constexpr int64_t v_tiled_a(int64_t M, int64_t K) { return v_cdiv(M, TILE) * TILE * v_cdiv(K, 2 * TILE) * TILE; }
 
@@ -88,8 +63,7 @@ void mul_tiles(float* __restrict c, int64_t cm, const float* __restrict a, int64
         }
         for (; k < wide; ++k) row[k] = 0;
     }
-    const TileShapes shapes;
-    __asm__ volatile("ldtilecfg %0" : : "m"(shapes));
+    v_begin_tiles();
     constexpr int64_t STEP = BLOCK / 2;
     for (int64_t k = 0; k < depth; k += STEP) {
         const int64_t end = v_mini(k + STEP, depth);
@@ -97,13 +71,9 @@ void mul_tiles(float* __restrict c, int64_t cm, const float* __restrict a, int64
         for (int64_t n = 0; n < N; n += PANEL) {
             const uint32_t* w = panels + n * depth;
             const int64_t left = v_mini(PANEL, N - n);
-            // The last pairs with zeros after them, as a tile has no fewer.
             uint32_t last[TILE * PANEL];
             const int64_t whole = end - (end - k) % TILE;
-            if (whole < end) {
-                memcpy(last, w + whole * PANEL, (end - whole) * PANEL * sizeof(uint32_t));
-                memset(last + (end - whole) * PANEL, 0, (TILE - end + whole) * PANEL * sizeof(uint32_t));
-            }
+            if (whole < end) v_last_tile(last, w + whole * PANEL, end - whole);
             for (int64_t m = 0; m < M; m += 2 * TILE) {
                 const int64_t rows = v_mini(2 * TILE, M - m);
                 const bool two = rows > TILE, inside = left == PANEL && rows % TILE == 0;
@@ -131,12 +101,12 @@ void mul_tiles(float* __restrict c, int64_t cm, const float* __restrict a, int64
                     PRISM_TILE_LOAD(6, y, PANEL);
                     PRISM_TILE_LOAD(4, x, wide);
                     PRISM_TILE_LOAD(7, y + TILE, PANEL);
-                    PRISM_TILE_ADD(0, 4, 6);
-                    PRISM_TILE_ADD(1, 4, 7);
+                    PRISM_TILE_ADD("tdpbf16ps", 0, 4, 6);
+                    PRISM_TILE_ADD("tdpbf16ps", 1, 4, 7);
                     if (two) {
                         PRISM_TILE_LOAD(5, x + TILE * wide, wide);
-                        PRISM_TILE_ADD(2, 5, 6);
-                        PRISM_TILE_ADD(3, 5, 7);
+                        PRISM_TILE_ADD("tdpbf16ps", 2, 5, 6);
+                        PRISM_TILE_ADD("tdpbf16ps", 3, 5, 7);
                     }
                 }
                 PRISM_TILE_STORE(0, to, step);
@@ -150,10 +120,10 @@ void mul_tiles(float* __restrict c, int64_t cm, const float* __restrict a, int64
             }
         }
     }
-    __asm__ volatile("tilerelease" : :);
+    v_end_tiles();
 }
 #else
-#define PRISM_TILES 0
+#define PRISM_PAIR_TILES 0
 #endif
 template <class B>
 void apart_multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b,
@@ -171,7 +141,7 @@ void multiply_halves(float* c, int64_t cm, const float* a, int64_t am, int64_t a
                      int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
 #if PRISM_PAIRS
     const bool packed = M > (bn == 1 ? MR : FEW);
-#if PRISM_TILES
+#if PRISM_PAIR_TILES
     if (packed && v_tiled_a(M, K) <= v_packed_a(M, K) && v_tiles())
         return mul_tiles<FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, (uint32_t*)pa, (uint32_t*)pb);
 #endif

@@ -168,8 +168,20 @@ template <int R> PRISM_INLINE void v_transpose(vf* rows) {
     }
 }
 
-// What a place in a panel holds: one term in float32. Its kin in halves.hpp holds a pair of terms in bfloat16.
-struct Single {
+constexpr int64_t v_packed_a(int64_t M, int64_t K) { return (M + MR - 1) / MR * MR * K; }
+constexpr int64_t v_packed_b(int64_t N, int64_t K) { return (N + PANEL - 1) / PANEL * PANEL * K; }
+template <class E, class B>
+void pack_b(typename E::type* __restrict to, const B* __restrict b, int64_t bk, int64_t bn, int64_t K, int64_t N);
+
+// What is kept of an operand that is held: its panels; how many places that takes.
+template <class E> struct Kept {
+    static constexpr int64_t room(int64_t K, int64_t N) { return v_packed_b(N, v_cdiv(K, E::TERMS)); }
+    template <class T, class B> static void keep(T* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+        pack_b<E>(to, b, bk, bn, K, N);
+    }
+};
+// What a place in a panel holds: one term in float32. Its kin hold a pair in bfloat16 (halves.hpp) or four bytes (bytes.hpp).
+struct Single : Kept<Single> {
     typedef float type;
     static constexpr int64_t TERMS = 1;
     // Places from neighbours along k; from VL neighbours across k, or `left` of them; one place. `k` terms are inside.
@@ -259,8 +271,6 @@ void pack_a(typename E::type* __restrict p, const float* __restrict a, int64_t a
                 panel[l * MR + i] = m + i < M ? E::one(a + (m + i) * am + T * l * ak, ak, K - T * l) : 0;
     }
 }
-constexpr int64_t v_packed_a(int64_t M, int64_t K) { return (M + MR - 1) / MR * MR * K; }
-constexpr int64_t v_packed_b(int64_t N, int64_t K) { return (N + PANEL - 1) / PANEL * PANEL * K; }
 
 // R rows times a panel of columns. Terms of a row of `a` are neighbours, `am` from row to row; where APART is not, `a` is a
 // panel of MR rows itself.
@@ -414,13 +424,13 @@ const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, in
             while (found && !found->is(asked)) found = found->next;
             if (!found) {
                 found = (Panels*)malloc(sizeof(Panels));
-                void* at = aligned_alloc(64, (v_packed_b(N, v_cdiv(K, E::TERMS)) * 4 + 63) / 64 * 64);
+                void* at = aligned_alloc(64, (E::room(K, N) * 4 + 63) / 64 * 64);
                 if (!found || !at) {
                     free(found);
                     free(at);
                     return nullptr;
                 }
-                pack_b<E>((typename E::type*)at, b, bk, bn, K, N);
+                E::keep((typename E::type*)at, b, bk, bn, K, N);
                 *found = asked;
                 found->at = at;
                 found->next = bucket;

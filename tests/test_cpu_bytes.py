@@ -1,0 +1,100 @@
+"""Products of bytes in emitted C++: which they are, that they are exact beyond float32, what stays as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cpu_batch import load
+from sgraph_samples import F32, SUM, at, sym
+
+from prism.backends.cpu.build import find_compiler
+from prism.backends.cpu.emit import emit_module
+from prism.backends.protocol import write_module
+from prism.cost.counts import kernel_cost
+from prism.program.extents import Extent
+from prism.program.index import Axis
+from prism.program.nodes import DType, Tensor
+from prism.sgraph.config import Config
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    SGraph,
+    Stmt,
+    Store,
+)
+
+M, K, N = 9, 1100, 40
+UINT8, INT8, INT32 = DType.UINT8, DType.INT8, DType.INT32
+
+
+def product(
+    a: DType = UINT8, b: DType = INT8, out: DType = INT32, number: str = "scalar", k: Extent = K, scaled: bool = False
+) -> SGraph:
+    """y[m, n] = sum_k (a[m, k] - z) * b[k, n], z one number, one a row, or a constant; perhaps times a scale."""
+    am, ak, an = Axis("m", M), Axis("k", k), Axis("n", N)
+    zero: tuple[Stmt, ...] = ()
+    if number != "constant":
+        read = Load("z", "z", at(am) if number == "row" else ())
+        zero = (read, Pointwise("zero", "mul", ("z", -1.0)))
+    shifted = Pointwise("x", "add", ("a", "zero" if zero else -131.0))
+    inner = (Load("a", "a", at(am, ak)), shifted, Load("b", "b", at(ak, an)), Contract("p", ak, "x", "b"))
+    last: tuple[Stmt, ...] = (Store("y", at(am, an), "acc"),)
+    if scaled:
+        last = (Pointwise("s", "mul", ("acc", 0.5)), Store("y", at(am, an), "s"))
+    body = (*zero, Loop(ak, (*inner, Accumulate("acc", SUM, "p"))), *last)
+    roles = ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ak, LoopRole(sym("T_k"))))
+    inputs = [Tensor("a", (M, k), a), Tensor("b", (k, N), b)]
+    if zero:
+        inputs.append(Tensor("z", (M,) if number == "row" else (), UINT8))
+    return SGraph("bytes", tuple(inputs), (), (Tensor("y", (M, N), out),), (Kernel("k", roles, body),))
+
+
+def in_integers(g: SGraph) -> bool:
+    return any("multiply_bytes<false>(" in text for text in emit_module(g).extra.values())
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
+@pytest.mark.parametrize("number", ["scalar", "constant"])
+@pytest.mark.parametrize("types", [(UINT8, INT8), (INT8, UINT8)])
+def test_sums_of_products_of_bytes_are_exact_beyond_what_float32_holds(
+    number: str, types: tuple[DType, DType], tmp_path: Path
+) -> None:
+    g = product(*types, number=number)
+    assert in_integers(g)
+    source = emit_module(g, configs={"cpu": [Config({"T_m": 16, "T_n": 32, "T_k": 512}, {}, {})]})
+    module = load(write_module(source, tmp_path / f"{source.entry}.py"), f"bytes_{number}_{types[0]}")
+    rng = np.random.default_rng(0)
+    ends = [np.iinfo(t.value) for t in types]
+    a, b = (rng.integers(e.max - 3, e.max + 1, s).astype(e.dtype) for e, s in zip(ends, ((M, K), (K, N)), strict=True))
+    z = np.uint8(131 if number == "constant" else 3)
+    y = getattr(module, source.entry)(a, b, *([np.array(z)] if number == "scalar" else []))
+    exact = (a.astype(np.int64) - int(z)) @ b.astype(np.int64)
+    assert number == "constant" or np.abs(exact).max() > 2**24
+    assert np.array_equal(y, exact)
+
+
+def test_other_products_stay_in_float32() -> None:
+    """Of sums that may leave int32, or are of unknown length, of numbers that differ by row, and of floats."""
+    assert in_integers(product(out=F32, scaled=True))
+    assert not in_integers(product(k=80_000))
+    assert not in_integers(product(k=sym("K")))
+    assert not in_integers(product(number="row"))
+    assert not in_integers(product(b=F32, out=F32))
+
+
+def test_the_model_knows_them() -> None:
+    def of_bytes(g: SGraph) -> bool:
+        (dot,) = kernel_cost(g.kernels[0], g).dots
+        return dot.of_bytes
+
+    assert of_bytes(product())
+    assert not of_bytes(product(number="row"))
+    assert not of_bytes(product(b=F32, out=F32))
