@@ -1327,7 +1327,7 @@ KNOWN = (
         "32*b*c",
         2,
         "causal-conv1d (Dao): one kernel that shares the edges of its tiles, partial dw per batch",
-        reason="tiles share no edges in an sGraph: the activation's gradient is stored, and dw is a kernel of its own",
+        reason="tiles share no edges in an sGraph: the activation's gradient is stored and read back",
     ),
     Known(
         "unrolled stack",

@@ -22,7 +22,7 @@ from prism.generate.roles import Kind, batch_axes, reduced_axes, roles, scanned_
 from prism.generate.schedule import Output, Unschedulable
 from prism.generate.values import Builder
 from prism.program.index import Axis, Index
-from prism.program.nodes import Tensor
+from prism.program.nodes import Read, Tensor
 from prism.sgraph.nodes import Kernel, SGraph, Split
 
 Form = Mapping[int, Choice]
@@ -182,7 +182,7 @@ class BruteForce:
     def _families(
         self, form: Form, group: Sequence[Target], read: Mapping[int, tuple[str, tuple[Axis, ...]]]
     ) -> Iterator[tuple[tuple[Kernel, ...], tuple[Tensor, ...]]]:
-        free = group[0].axes
+        free = tuple(dict.fromkeys(a for t in group for a in t.axes))
         axes = self.task.classes.axes
         held = {c: (name, tuple(map(Index.axis, own))) for c, (name, own) in read.items()}
         plain = Builder(form, axes, held, {})
@@ -239,9 +239,8 @@ def _fused(
 ) -> Iterator[list[tuple[int, list[Target]]]]:
     """The kernels with those put into another that reduce what it stores along, or do not know of it.
 
-    That is of their stage, or reads what they make.
-
-    First those that lack one of its axes, then all.
+    That is of their stage, or reads what they make. First those that lack one of its axes, then all; then pairs of
+    which each lacks some of the other's.
     """
     into: dict[Stage, Stage] = {}
     names = {t.tensor: key for key, group in stages.items() for t in group}
@@ -276,6 +275,22 @@ def _fused(
             before, wide = made[into[mine]]
             made[into[mine]] = min(stage, before), [*wide, *group]
         yield [(stage, group) for stage, group in made.values()]
+    for mine, wider in itertools.permutations(stages, 2):
+        mine_only, wider_only = mine[1] - wider[1], wider[1] - mine[1]
+        if mine[0] != wider[0] or not mine_only or not wider_only:
+            continue
+        both = [*stages[mine], *stages[wider]]
+        apart = {c: s for c, s in stored.items() if c not in {t.cls for t in both}}
+        within = {t: _below(form, [t.cls], apart) for t in both}
+        summed = {t: {a for c in within[t] for a in form[c].reduced} for t in both}
+        alike = not any(mine_only & axes[c] for t in stages[wider] for c in within[t])
+        if (
+            all(wider_only <= summed[t] for t in stages[mine])
+            and (alike or all(mine_only <= summed[t] for t in stages[wider]))
+            and _reads_alike(form, stages[mine], stages[wider], apart, wider_only)
+        ):
+            left = [(key[0], group) for key, group in stages.items() if key not in (mine, wider)]
+            yield [*left, (mine[0], [*stages[wider], *stages[mine]])]
 
 
 def _read(form: Form, group: Sequence[Target], stored: Mapping[int, tuple[str, tuple[Axis, ...]]]) -> set[str]:
@@ -291,18 +306,20 @@ def _reads_alike(
     stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
     axes: frozenset[Axis],
 ) -> bool:
-    """Whether both read an element of something along one of the axes."""
+    """Whether both read one tensor, the second along one of the axes."""
     sets = []
     for targets in (group, other):
         own = {t.cls for t in targets}
-        read = set()
+        read: set[tuple[str, bool]] = set()
         for c in _below(form, sorted(own), {c: s for c, s in stored.items() if c not in own}):
-            index = stored[c][1] if c in stored and c not in own else ()
-            if form[c].op == "read":
-                index = tuple(a for i in form[c].payload.index for a in i.axes())  # type: ignore[union-attr]
-            read |= {c} if axes & set(index) else set()
+            if c in stored and c not in own:
+                read.add((stored[c][0], bool(axes & set(stored[c][1]))))
+            elif form[c].op == "read":
+                payload = form[c].payload
+                assert isinstance(payload, Read)
+                read.add((payload.tensor, bool(axes & {a for i in payload.index for a in i.axes()})))
         sets.append(read)
-    return bool(sets[0] & sets[1])
+    return any((name, True) in sets[1] for name, _ in sets[0])
 
 
 def _below(form: Form, roots: Sequence[int], stored: Mapping[int, object]) -> list[int]:

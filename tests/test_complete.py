@@ -133,6 +133,15 @@ def test_what_lacks_an_axis_of_another_output_may_be_in_its_kernel(engine: Engin
     assert compare(search_task(program("p", {"x": (4, 20), "y": (20, 12)}, outputs), engine), OPEN)
 
 
+def test_outputs_that_each_lack_an_axis_of_the_other_may_be_of_one_kernel(engine: Engine) -> None:
+    """A ray's colours, summed over its samples, and the samples' weights, which colours do not know of."""
+    a, b, c = Axis("a", 20), Axis("b", 32), Axis("c", 3)
+    weight = op("exp", read("z", a, b))
+    seen = reduce("sum", b, mul(weight, read("x", a, b, c)))
+    outputs: dict[str, tuple[tuple[Axis, ...], Expr]] = {"o": ((a, c), seen), "w": ((a, b), weight)}
+    assert compare(search_task(program("p", {"z": (20, 32), "x": (20, 32, 3)}, outputs), engine), OPEN)
+
+
 def test_what_is_found_on_the_way_may_be_stored(engine: Engine) -> None:
     """Rows' sums are needed by what is stored along the rows, and by another kernel."""
     a, b, c = Axis("a", 20), Axis("b", 4), Axis("c", 32)

@@ -99,9 +99,18 @@ def test_gates_per_channel_go_by_chunks(worker: Worker) -> None:
 
 def test_what_windows_see_through_windows_is_computed_once(worker: Worker) -> None:
     """An activation's gradient under taps, which the weights' gradient reads back at its places as well."""
-    known, found = counted(worker, "causal convolution backward", "b=2 c=256 s=2048")
+    known, found = counted(worker, "causal convolution backward")
     assert found.vector <= 1.5 * known.vector
-    assert found.bytes <= 2.4 * known.bytes
+    # Places lack the axis of taps, and taps that of places: one kernel stores along these and sums for those.
+    assert found.bytes <= 1.75 * known.bytes
+    assert found.launches == 2
+
+
+def test_what_a_ray_and_what_a_sample_gets_is_one_kernel(worker: Worker) -> None:
+    """Each output has an axis that the other lacks: samples are summed, colours unknown to the weights."""
+    known, found = counted(worker, "volume rendering", "m=4096 n=128")
+    assert found.launches == 1
+    assert found.bytes == known.bytes
 
 
 def test_numbers_that_one_output_is_made_of_are_stored(worker: Worker) -> None:

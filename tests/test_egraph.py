@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from egraph_workloads import WORKLOADS, attention, axis, lora, prenorm_mlp, qknorm_attention, rmsnorm_linear
 
-from prism.egraph.engine import KEPT, Engine
+from prism.egraph.engine import KEPT, OVERSTEP, Engine
 from prism.egraph.language import Budget
 from prism.egraph.rules import install, load_rules, rule_files
 from prism.egraph.saturate import Contradiction, Saturation
@@ -136,6 +136,14 @@ def test_a_long_product_stays_bounded() -> None:
     classes = explored(expr, Budget(enodes=2000))
     assert classes.stopped == "e-node budget"
     assert classes.enodes < 12000
+
+
+def test_a_round_that_oversteps_the_budget_by_far_is_undone() -> None:
+    expr = mul(*(read(f"t{n}", axis(8)) for n in range(12)))
+    classes = Engine(load_rules(rule_files())).explore([expr], Budget(enodes=2000))
+    assert (classes.iterations, classes.stopped) == (3, "e-node budget")
+    assert classes.enodes == explored(expr, Budget(iterations=3)).enodes
+    assert explored(expr, Budget(iterations=4)).enodes > OVERSTEP * 2000
 
 
 def test_two_axes_of_one_name_are_refused() -> None:

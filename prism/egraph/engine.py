@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prism.egraph.bindings import bindings
@@ -45,6 +45,10 @@ SATURATED = "one e-class with the saturated reference"
 # References that stay at hand, and e-graphs that are made ahead of their use.
 KEPT = 8
 SPARE = 2
+
+# A round of the rules that goes so many times beyond the e-nodes that a budget has is undone: what it adds costs each
+# step of a search more than it gains.
+OVERSTEP = 2
 
 # Expressions that are remembered; past this they are forgotten between two references.
 INTERNED = 500_000
@@ -163,15 +167,25 @@ class Engine:
         key = formulas, budget.enodes, budget.iterations, tuple(sorted((t, tuple(f)) for t, f in facts.items()))
         known = self._kept.pop(key, None)
         if known is None:
-            graph = self._fresh(facts)
-            roots = graph.insert(formulas)
-            graph.unite(in_common(formulas))
-            known = _Reference(formulas, graph, roots, graph.explore(budget), facts)
-            known.look(graph, graph.table())
+            known = self._explored(formulas, budget, facts)
+            if known.saturated.enodes() > OVERSTEP * budget.enodes and known.saturated.iterations > 1:
+                # The last round is undone by doing those before it again.
+                last = known.saturated.iterations
+                self._drop(known)
+                known = self._explored(formulas, replace(budget, iterations=last - 1), facts, known.stopped)
+            known.look(known.saturated, known.saturated.table())
         self._kept[key] = self._current = known
         while len(self._kept) > KEPT:
             self._drop(self._kept.pop(next(iter(self._kept))))
         return known
+
+    def _explored(self, formulas: tuple[Expr, ...], budget: Budget, facts: TensorFacts, why: str = "") -> _Reference:
+        """The reference in an e-graph of its own; `why` it stopped, where the budget does not say."""
+        graph = self._fresh(facts)
+        roots = graph.insert(formulas)
+        graph.unite(in_common(formulas))
+        stopped = graph.explore(budget)
+        return _Reference(formulas, graph, roots, why or stopped, facts)
 
     def prove(self, candidates: Sequence[Sequence[Expr]]) -> list[Verdict]:
         """A verdict, proved or unknown, for each candidate against the reference.

@@ -2,7 +2,8 @@
 
 egglog has no limit of its own, so each step runs one ruleset once and the e-nodes are counted after it. A step adds at
 most what one application of one ruleset can; the rulesets are small and `simplify` runs before each of the others, so
-the overshoot is bounded by one step. Budgets are in e-nodes and iterations: a result does not depend on the machine.
+the overshoot is bounded by one step, and by `engine.OVERSTEP`. Budgets are in e-nodes and iterations: a result does not
+depend on the machine.
 """
 
 from __future__ import annotations

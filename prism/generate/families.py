@@ -77,7 +77,7 @@ def families(
 ) -> Iterator[Family]:
     """Every family for the targets, in a fixed order.
 
-    They range over the same axes, those of the first; what others lack of them, they reduce, or are the same along it.
+    They range over the axes of all; what some lack of them, they reduce, or are the same along it.
 
     Args:
         targets: what to compute.
@@ -88,7 +88,7 @@ def families(
         pruned: where roles without a schedule, and what is beyond a bound, are counted.
     """
     bounds = space.roles
-    free = targets[0].axes
+    free = tuple(dict.fromkeys(a for t in targets for a in t.axes))
     plain = Builder(builder.choices, builder.class_axes, builder.stored, {})
     values = [plain.build(t.cls) for t in targets]
     below = reachable(tuple(values))

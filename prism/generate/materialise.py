@@ -670,7 +670,7 @@ class Planner:
 
         It reduces what the other stores along, or is the same along it and reduces what the other reduces. They read
         something in common, which is read once then. Those that lack one such axis are joined, and, as a plan of its
-        own, those that lack several.
+        own, those that lack several; and two of which each lacks an axis of the other (`_crossing`).
         """
         lacking: dict[int, tuple[int, int]] = {}
         for n, (rank, group) in enumerate(plan.groups):
@@ -689,13 +689,41 @@ class Planner:
                 if near and self._shares(group, lacks, wider, apart):
                     lacking[n] = m, len(lacks)
         for most in sorted({many for _, many in lacking.values()}):
-            into = {n: m for n, (m, many) in lacking.items() if many <= most}
-            groups = {n: (rank, [*targets]) for n, (rank, targets) in enumerate(plan.groups)}
-            for n, m in sorted(into.items(), key=lambda t: len(plan.groups[t[0]][1][0].axes)):
-                rank, mine = groups.pop(n)
-                groups[m] = min(rank, groups[m][0]), [*groups[m][1], *mine]
-            ordered = sorted(groups.items(), key=lambda t: (t[1][0], t[0]))
-            yield replace(plan, groups=tuple((rank, tuple(targets)) for _, (rank, targets) in ordered))
+            yield self._joined(plan, {n: m for n, (m, many) in lacking.items() if many <= most})
+        yield from (self._joined(plan, {n: m}) for n, m in self._crossing(plan))
+
+    def _joined(self, plan: Plan, into: Mapping[int, int]) -> Plan:
+        """The plan with some of its kernels in others."""
+        groups = {n: (rank, [*targets]) for n, (rank, targets) in enumerate(plan.groups)}
+        for n, m in sorted(into.items(), key=lambda t: len(plan.groups[t[0]][1][0].axes)):
+            rank, mine = groups.pop(n)
+            groups[m] = min(rank, groups[m][0]), [*groups[m][1], *mine]
+        ordered = sorted(groups.items(), key=lambda t: (t[1][0], t[0]))
+        return replace(plan, groups=tuple((rank, tuple(targets)) for _, (rank, targets) in ordered))
+
+    def _crossing(self, plan: Plan) -> Iterator[tuple[int, int]]:
+        """Kernels of one rank each of which has axes that the other lacks, and what they may be put into.
+
+        The first reduces those of the other; the other reduces its, or is the same along them.
+        """
+        places = range(len(plan.groups))
+        for n, m in itertools.permutations(places, 2):
+            (rank, group), (other, wider) = plan.groups[n], plan.groups[m]
+            mine, theirs = frozenset(group[0].axes), frozenset(wider[0].axes)
+            if rank != other or rank == PREPARED or mine <= theirs or theirs <= mine:
+                continue
+            own = {t.cls for t in (*group, *wider)}
+            apart = {c: s for c, s in plan.stored.items() if c not in own}
+            lacks = mine - theirs
+            alike = lacks <= self._reduced(wider, apart) or not any(
+                lacks & self.weights.classes.axes[c] for c in self._needs(wider, apart).used
+            )
+            if (
+                alike
+                and theirs - mine <= self._reduced(group, apart)
+                and self._shares(group, theirs - mine, wider, apart)
+            ):
+                yield n, m
 
     def _feeds(
         self,
@@ -736,14 +764,23 @@ class Planner:
         one that all values of both reduce. `apart` is what is stored beside the group's.
         """
         axes = self.weights.classes.axes
-        mine, theirs = self._needs(group, apart), self._needs(wider, apart)
-        reads = {c for c in mine.used if self.choices[c].op == "read"} | mine.back
-        both = [axes[c] for c in theirs.used if c in reads and (c in theirs.back or self.choices[c].op == "read")]
+        mine, theirs = (
+            {c: t for c in inside.used if (t := self._touched(c, inside, apart))}
+            for inside in (self._needs(group, apart), self._needs(wider, apart))
+        )
+        both = [axes[c] for c, tensor in theirs.items() if tensor in mine.values()]
         reduced = self._reduced(group, apart)
         if lacks <= reduced:
             return any(lacks & a for a in both)
         along = reduced & self._reduced(wider, apart)
-        return not any(lacks & axes[c] for c in mine.used) and any(along & a for a in both)
+        return not any(lacks & axes[c] for c in self._needs(group, apart).used) and any(along & a for a in both)
+
+    def _touched(self, cls: int, inside: Inside, apart: Mapping[int, tuple[str, tuple[Index, ...]]]) -> str:
+        """The tensor that an e-class is read from where a kernel needs it; empty where it is computed."""
+        if cls in inside.back:
+            return apart[cls][0]
+        payload = self.choices[cls].payload
+        return payload.tensor if isinstance(payload, Read) else ""
 
     def _needs(self, targets: Sequence[Target], stored: Mapping[int, object]) -> Inside:
         """What a kernel goes through."""

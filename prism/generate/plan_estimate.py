@@ -221,7 +221,7 @@ class PlanEstimate:
     def _look(self, group: Sequence[Target], inside: Inside, read: Mapping[int, Tensor]) -> _Kernel:
         """The kernel, and what it reads back."""
         used = inside.used
-        outer = {a: self.weights.size(frozenset({a})) for a in group[0].axes}
+        outer = {a: self.weights.size(frozenset({a})) for t in group for a in t.axes}
         every = frozenset(outer)
         choices, axes = self.within.choices, self.weights.classes.axes
         here = [c for c in used if c not in read]
