@@ -252,6 +252,22 @@ def test_a_graph_that_is_not_the_function_is_refused() -> None:
         prism.trace(fn, (torch.randn(3),))
 
 
+def test_a_decomposition_that_is_not_the_operator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own are taken apart by formulas of its own, and one of them counts what is only padding."""
+    labels = torch.tensor([[3, 0, -1, 1], [1, 2, -1, 0]])
+    with pytest.raises(UnsupportedError, match="computes something else"):
+        prism.trace(functional.multilabel_margin_loss, (torch.randn(2, 4), labels))
+
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        return torch.log(1 + x) + 1e-2
+
+    operator = torch.ops.aten.special_log_ndtr.default
+    right = torch_frontend._default_decompositions()
+    monkeypatch.setattr(torch_frontend, "_default_decompositions", lambda: {**right, operator: wrong})
+    with pytest.raises(UnsupportedError, match="special_log_ndtr"):
+        prism.trace(torch.special.log_ndtr, (torch.rand(3),))
+
+
 def test_undefined_conversions_are_no_misreading() -> None:
     made = prism.trace(lambda x: (x * 1e9).to(torch.int32), (torch.randn(4),)).conformance
     assert made is not None

@@ -55,6 +55,18 @@ def test_a_workload_saturates_small_and_fast(name: str) -> None:
     assert seconds < 2.0  # of the processor; 0.02 s where it is not shared
 
 
+def test_a_simplification_without_an_end_is_ended(tmp_path: Path) -> None:
+    """What one rule of `simplify` makes another may take for new: budgets are looked at between steps alone."""
+    path = tmp_path / "endless.egg"
+    path.write_text(
+        ";; exact: sin a = sin(a + 2 pi)\n"
+        '(rewrite (Sin a) (Sin (Add a (Const 6.283185307179586))) :ruleset simplify :name "sin-period")\n'
+    )
+    s = Saturation(install(load_rules([*rule_files(), path])))
+    s.insert([op("sin", read("x", Axis("m", 8)))])
+    assert s.explore(Budget(enodes=100)) == "e-node budget"
+
+
 def ops_of(classes: EClasses, cls: int) -> set[str]:
     return {n.op for n in classes.nodes[cls]}
 

@@ -23,6 +23,11 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Expr, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.transform import canonical, least_instance, substitute
 
+MAX_SIMPLIFIED = 12
+"""Rounds of simplification in a step, of which five are the most that were seen to come to an end."""
+
+_SIMPLIFIED = f"(run-schedule (saturate (run {ANALYSIS})) (run {SIMPLIFY}))"
+
 TERMS = frozenset(LEAVES) | frozenset(CONSTRUCTORS.values()) | frozenset(REDUCTIONS.values())
 
 
@@ -191,22 +196,25 @@ class Saturation:
         return sum(n for name, n in sizes if name in TERMS)
 
     def step(self, ruleset: str) -> bool:
-        """Run a ruleset once, then the analyses and simplification to their ends; whether anything changed."""
-        if ruleset not in self._programs:
-            self._programs[ruleset] = self.graph.parse_program(
-                f"(run-schedule (run {ruleset}) (saturate (seq (saturate (run {ANALYSIS})) (run {SIMPLIFY}))))"
-            )
-        outputs = self._change(*self._programs[ruleset])
-        self.matched |= _matched(outputs[0])
-        return bool(outputs[0].report.updated)
+        """Run a ruleset once, then the analyses and simplification to their ends; whether anything changed.
 
-    def run(self, schedule: str, matched: set[str] | None = None) -> None:
-        """Run a schedule of one's own; the names of the rules that match go into `matched`."""
+        Simplification may have no end: `exp a * exp b` is one exponential, whose logarithm is a sum, ...
+        """
+        changed = self.run(f"(run-schedule (run {ruleset}))", self.matched)
+        for _ in range(MAX_SIMPLIFIED):
+            if not self.run(_SIMPLIFIED, self.matched):
+                break
+            changed = True
+        return changed
+
+    def run(self, schedule: str, matched: set[str] | None = None) -> bool:
+        """Run a schedule; the names of the rules that match go into `matched`; whether anything changed."""
         if schedule not in self._programs:
             self._programs[schedule] = self.graph.parse_program(schedule)
-        outputs = self._change(*self._programs[schedule])
+        (output,) = self._change(*self._programs[schedule])
         if matched is not None:
-            matched |= _matched(outputs[0])
+            matched |= _matched(output)
+        return bool(output.report.updated)
 
     def rename(self) -> bool:
         """Write reductions over other names of their axes where that helps (see `Renamer`); whether any were."""

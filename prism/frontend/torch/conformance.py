@@ -25,6 +25,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.graph_signature import ExportGraphSignature, InputKind
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from prism.errors import ConformanceError, PrismError, RuleError, UnsupportedError
 from prism.frontend.torch.values import UNINITIALISED, TorchValue
@@ -79,6 +80,8 @@ class Reading:
         program: the translation.
         values: what stands for each node of the translated graph.
         origin: a node as the user knows it.
+        formulas: torch's decompositions, by operator: of those of the captured graph that have no translation.
+        apart: the nodes of the captured graph that were decomposed.
     """
 
     title: str
@@ -89,6 +92,8 @@ class Reading:
     program: Program
     values: Mapping[torch.fx.Node, Any]
     origin: Callable[[torch.fx.Node], str]
+    formulas: Mapping[Any, Callable[..., Any]]
+    apart: Sequence[torch.fx.Node]
 
 
 def checked(reading: Reading, again: Callable[[tuple[torch.Tensor, ...]], Reading] | None) -> Program:
@@ -234,6 +239,9 @@ def _compared(reading: Reading) -> Conformance:
         for inputs in _inputs(reading, name, seed, binding, precision):
             try:
                 run = _Run(reading, inputs, precision)
+                _compare_decompositions(reading, inputs, precision, name)
+            except PrismError:
+                raise
             except _UndefinedError as undefined:
                 why = str(undefined)
                 break
@@ -349,6 +357,12 @@ def _device(device: torch.device) -> torch.device:
 class _Run:
     """The translated graph in eager on some inputs, floats lifted to one type.
 
+    Args:
+        reading: what was read.
+        inputs: arrays by the program's names.
+        precision: what floats are lifted to.
+        visit: is given each node of the *captured* graph, which then is what is run, its arguments and its result.
+
     Attributes:
         values: by node name.
         loose: the precision of those that could not be computed in that type.
@@ -356,18 +370,24 @@ class _Run:
         declared: nodes that call operators of the user's own, as the user knows them, and those operators' names.
     """
 
-    def __init__(self, reading: Reading, inputs: Mapping[str, np.ndarray], precision: Precision) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        inputs: Mapping[str, np.ndarray],
+        precision: Precision,
+        visit: Callable[[torch.fx.Node, Any, Any, Any], None] | None = None,
+    ) -> None:
         self.values: dict[str, np.ndarray] = {}
         self.loose: dict[str, Precision] = {}
         self.undefined: dict[str, np.ndarray] = {}
         self.declared: dict[str, str] = {}
         self._lifted = torch.float64 if precision is DOUBLE else torch.float32
         self._known: dict[torch.fx.Node, Any] = {}
+        self._visit = visit
         with torch.no_grad(), _default_dtype(self._lifted):
-            self._run(reading, inputs)
+            self._run(reading, inputs, reading.exported if visit is None else Graph.of(reading.captured))
 
-    def _run(self, reading: Reading, inputs: Mapping[str, np.ndarray]) -> None:
-        exported = reading.exported
+    def _run(self, reading: Reading, inputs: Mapping[str, np.ndarray], exported: Graph) -> None:
         specs = iter(exported.graph_signature.input_specs)
         names = iter([t.name for t in reading.program.arguments])
         examples = iter(reading.examples)
@@ -406,7 +426,11 @@ class _Run:
         if str(target) != "aten.view.dtype":
             try:
                 args, kwargs = _explicit(node, args, kwargs)
-                return pytree.tree_map(self._lift, target(*args, **self._lifted_types(kwargs)))
+                kwargs = self._lifted_types(kwargs)
+                made = pytree.tree_map(self._lift, target(*args, **kwargs))
+                if self._visit is not None:
+                    self._visit(node, args, kwargs, made)
+                return made
             except (RuntimeError, TypeError, NotImplementedError) as error:
                 if isinstance(error, IndexError):
                     raise
@@ -509,6 +533,59 @@ def _declared(node: torch.fx.Node) -> str:
     return ""
 
 
+# What torch takes an operator apart into
+
+
+class _Decomposed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Operators are computed by what torch takes them apart into."""
+
+    def __init__(self, formulas: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._formulas = formulas
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """By its decomposition, in which others are decomposed."""
+        if func in self._formulas:
+            with self:
+                found = self._formulas[func](*args, **(kwargs or {}))
+            if found is not NotImplemented:
+                return found
+        return func(*args, **(kwargs or {}))
+
+
+def _compare_decompositions(
+    reading: Reading, inputs: Mapping[str, np.ndarray], precision: Precision, name: str
+) -> None:
+    """Compare the operators that were decomposed with their decompositions, which are not all right.
+
+    Raises:
+        UnsupportedError: one computes something else.
+    """
+    apart = set(reading.apart)
+    if not apart or name == "not finite":
+        return
+
+    def visit(node: torch.fx.Node, args: Any, kwargs: Any, made: Any) -> None:
+        if node not in apart:
+            return
+        try:
+            with _Decomposed(reading.formulas):
+                found = node.target(*args, **kwargs)  # type: ignore[operator]
+        except Exception:  # it takes no such types
+            return
+        expected, given = ([t for t in pytree.tree_leaves(r) if isinstance(t, torch.Tensor)] for r in (made, found))
+        differing = _unequal(expected, given, torch.float32)
+        if differing is not None:
+            raise UnsupportedError(
+                f"{node.target} has no translation",
+                where=f"{reading.title}, {reading.origin(node)}",
+                why=f"torch's decomposition of it computes something else: {differing} on the inputs drawn as {name!r}",
+                fix="rewrite this part with supported operations, or keep it outside the traced function",
+            )
+
+    _Run(reading, inputs, precision, visit)
+
+
 # The function itself
 
 
@@ -551,8 +628,16 @@ def _called(reading: Reading) -> list[torch.Tensor]:
     return [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
 
 
-def _unequal(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> str | None:
-    """How two lists of results differ beyond rounding; None when they do not."""
+def _unequal(
+    expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor], precision: torch.dtype | None = None
+) -> str | None:
+    """How two lists of results differ beyond rounding; None when they do not.
+
+    Args:
+        expected: the function's results.
+        found: the others.
+        precision: what was rounded to on the way, if not to the type of the results.
+    """
     if len(expected) != len(found):
         return f"the function gives {len(expected)} tensors, the graph {len(found)}"
     for n, (a, b) in enumerate(zip(expected, found, strict=True)):
@@ -565,7 +650,7 @@ def _unequal(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) ->
         x, y = a.double(), b.double()
         finite = x[torch.isfinite(x)].abs()
         largest = float(finite.max()) if finite.numel() else 0.0
-        allowed = math.sqrt(torch.finfo(a.dtype).eps) * largest
+        allowed = math.sqrt(torch.finfo(precision or a.dtype).eps) * largest
         same = (x == y) | (x.isnan() & y.isnan()) | ((x - y).abs() <= allowed)
         if not bool(same.all()):
             return f"output {n} differs in {int((~same).sum())} of {a.numel()} elements"

@@ -98,7 +98,10 @@ def trace(
         _refuse_mutation(exported, title)
         translation = _Translation(exported, title, parameters, dynamic_shapes, declared)
         program = translation.program()
-        return Reading(title, fn_or_module, examples, captured, exported, program, translation.values, _origin)
+        apart = [n for n in captured.graph.nodes if n.op == "call_function" and not _stays(n) and not _writes(n)]
+        formulas = _default_decompositions() if apart else {}
+        values = translation.values
+        return Reading(title, fn_or_module, examples, captured, exported, program, values, _origin, formulas, apart)
 
     reading = read(tuple(example_inputs))
     if not check:
