@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prism.api.optimizing import Produced, produce
 from prism.api.options import Options, RangedOptions, by_keywords, check_dimensions
@@ -26,7 +26,7 @@ from prism.backends.protocol import load_module
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.shapes import middle
 from prism.errors import CompilerError, NoImprovementError, PrismError, UsageError
-from prism.events import CellReport, RangedReport, Recorder
+from prism.events import CellReport, ModelReport, RangedReport, Recorder, RunReport
 from prism.generate.cells import Cell, cells
 from prism.instantiate.lock import versions
 from prism.platforms.choice import meant
@@ -35,6 +35,9 @@ from prism.program.nodes import Program
 from prism.report.folder import module_name, render_folder, write_folder
 from prism.report.ranged_folder import MODEL, render_ranged
 from prism.report.units import chosen_threads, times_line
+
+Asked = TypeVar("Asked", bound=Options)
+Made = TypeVar("Made")
 
 SEARCHED = 0.2
 """The share of the time that the search over the whole range may take."""
@@ -115,23 +118,66 @@ def optimize_ranges(program: Program, ranges: Mapping[str, tuple[int, int]], opt
         found = _cells(program, varying, options) if varying else ()
         found = found or (_one(program, ranges),)
         detail.append(f"{len(found)}: {', '.join(c.text for c in found)}")
-    made: list[Produced | PrismError] = []
+
+    def kernels(at: RangedOptions) -> Produced:
+        one = produce(program, at, options.only_better)
+        for message in one.artifacts.report.warnings:
+            recorder.warn(message)
+        return one
+
+    made = cell_by_cell(found, options, recorder, kernels, lambda one: times_line(one.artifacts.report))
+    return _assembled(program, ranges, found, made, recorder, options, folder)
+
+
+def cell_by_cell(
+    found: Sequence[Cell], asked: Asked, recorder: Recorder, make: Callable[[Asked], Made], told: Callable[[Made], str]
+) -> list[Made | PrismError]:
+    """What is made at each cell's middle, in its share of the time; the error where nothing is faster, or compiles.
+
+    Args:
+        found: the cells.
+        asked: what is, of all.
+        recorder: gets a stage a cell.
+        make: makes it, given what is asked for there.
+        told: what the stage says of it.
+
+    Raises:
+        NoImprovementError: no cell has kernels.
+        CompilerError: no cell has, as none could be compiled in one of them.
+    """
+    made: list[Made | PrismError] = []
     for n, cell in enumerate(found):
         which = f"cell {n + 1} of {len(found)}"
         with recorder.stage(f"cell {n + 1}") as detail, recorder.within(0, f"{which} ({cell.text})"):
             try:
-                time = options.time.part(1 / (len(found) - n))
-                at = replace(options, shapes={**options.at, **cell.at}, seconds=time)
-                one = produce(program, at, options.only_better)
+                time = asked.time.part(1 / (len(found) - n))
+                one = make(replace(asked, shapes={**asked.at, **cell.at}, seconds=time))
             except (NoImprovementError, CompilerError) as error:
                 made.append(error)
                 detail.append(f"{cell.text}: {error.what}")
             else:
                 made.append(one)
-                detail.append(f"{cell.text}: {times_line(one.artifacts.report)}")
-                for message in one.artifacts.report.warnings:
-                    recorder.warn(message)
-    return _assembled(program, ranges, found, made, recorder, options, folder)
+                detail.append(f"{cell.text}: {told(one)}")
+    errors = [m for m in made if isinstance(m, PrismError)]
+    if len(errors) == len(made):
+        # What went wrong says more than that nothing is faster.
+        raise next((e for e in errors if isinstance(e, CompilerError)), None) or _nothing(found, errors)
+    return made
+
+
+def cell_report(cell: Cell, folder: str, kernels: int, rung: str, of: RunReport | ModelReport) -> CellReport:
+    """What is said of a cell with kernels of its own, or a model, in a folder."""
+    return CellReport(
+        where=cell.text,
+        at=dict(cell.at),
+        folder=folder,
+        kernels=kernels,
+        rung=rung,
+        best_seconds=of.best_seconds,
+        baseline_seconds=of.baseline_seconds,
+        baseline=of.baseline,
+        between=of.measurement.between if of.measurement is not None else None,
+    )
 
 
 def over(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Program:
@@ -186,15 +232,8 @@ def _assembled(
     options: RangedOptions,
     folder: Path | None,
 ) -> RangedResult:
-    """The folder's files and the report.
-
-    Raises:
-        NoImprovementError: no cell has kernels.
-    """
+    """The folder's files and the report."""
     own = [n for n, m in enumerate(made) if isinstance(m, Produced)]
-    if not own:
-        # What went wrong says more than that nothing is faster.
-        raise next((m for m in made if isinstance(m, CompilerError)), None) or _nothing(program.name, found, made)
     names: dict[str, str] = {}
     files: dict[str, bytes] = {}
     ways: list[Way] = []
@@ -211,20 +250,11 @@ def _assembled(
         fewer = chosen_threads(r.measurement) if r.measurement is not None else 0
         file = f"{inner}/{module_name(program.name)}"
         ways.append(Way(cell.predicate, cell.text, file, {"threads": fewer} if fewer else {}))
-        reports.append(
-            CellReport(
-                where=cell.text,
-                at=dict(cell.at),
-                folder=inner,
-                kernels=r.kernel_count,
-                rung=r.rung,
-                best_seconds=r.best_seconds if n == taken else 0.0,
-                baseline_seconds=r.baseline_seconds if n == taken else 0.0,
-                baseline=r.baseline if n == taken else "",
-                between=r.measurement.between if r.measurement is not None and n == taken else None,
-                why=f"{mine.what}: {mine.why}" if isinstance(mine, PrismError) else "",
-            )
-        )
+        if isinstance(mine, PrismError):
+            said = f"{mine.what}: {mine.why}"
+            reports.append(CellReport(cell.text, dict(cell.at), inner, r.kernel_count, r.rung, why=said))
+        else:
+            reports.append(cell_report(cell, inner, r.kernel_count, r.rung, r))
     first = next(m for m in made if isinstance(m, Produced))
     about = first.artifacts.report
     report = RangedReport(
@@ -273,16 +303,12 @@ def _apart(a: Cell, b: Cell) -> float:
     return sum(math.log(a.at[n] / b.at[n]) ** 2 for n in a.at)
 
 
-def _nothing(name: str, found: Sequence[Cell], made: Sequence[Produced | PrismError]) -> NoImprovementError:
-    why = "; ".join(
-        f"{cell.text}: {m.what}{f' ({m.why})' if m.why else ''}"
-        for cell, m in zip(found, made, strict=True)
-        if isinstance(m, PrismError)
-    )
-    ended = any(m.fix == MORE_TIME for m in made if isinstance(m, PrismError))
+def _nothing(found: Sequence[Cell], errors: Sequence[PrismError]) -> NoImprovementError:
+    said = (f"{c.text}: {e.what}{f' ({e.why})' if e.why else ''}" for c, e in zip(found, errors, strict=True))
+    ended = any(e.fix == MORE_TIME for e in errors)
     return NoImprovementError(
         "nothing beats what was given, at any length",
-        where=name,
-        why=why,
+        where=errors[0].where,
+        why="; ".join(said),
         fix=MORE_TIME if ended else "keep the model as it is, or give another range (--shape)",
     )

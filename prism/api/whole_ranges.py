@@ -17,11 +17,11 @@ from typing import Any
 import sympy
 
 from prism.api.options import ModelRangesOptions, by_keywords, check_dimensions
-from prism.api.time_limit import MORE_TIME
+from prism.api.ranged import cell_by_cell, cell_report
 from prism.api.whole_models import Run, compared_with_stock, on_cpu, parts_of
 from prism.backends.assembled import Step, assembled_text, ranged_model_text
 from prism.cost.shapes import middle
-from prism.errors import NoImprovementError, UnsupportedError, UsageError
+from prism.errors import PrismError, UnsupportedError, UsageError
 from prism.events import Argument, CellReport, Evidence, ModelReport, RangedReport, Recorder
 from prism.frontend.onnx.islands import Cut
 from prism.generate.cells import Cell, cells
@@ -83,31 +83,27 @@ def optimize_model_ranges(
     parts = parts_of(path, options.rules, recorder)
     lengths = _lengths(parts, ranges, options.at, str(path))
     found = _cells(ranges)
-    made: list[tuple[ModelReport, dict[str, bytes]] | NoImprovementError] = []
     with on_cpu(path, parts, options.target, recorder) as (platform, cache):
-        for n, cell in enumerate(found):
-            own = Recorder(options.listener)
-            with recorder.stage(f"cell {n + 1}") as detail:
-                time = options.time.part(1 / (len(found) - n))
-                at = replace(options, shapes={**options.at, **cell.at}, seconds=time)
-                with recorder.within(0, f"cell {n + 1} of {len(found)} ({cell.text})"):
-                    try:
-                        one = Run(path, parts, at, platform, own, cache).made()
-                    except NoImprovementError as error:
-                        made.append(error)
-                        detail.append(f"{cell.text}: {error.what}")
-                    else:
-                        made.append(one)
-                        times = f"{duration(one[0].baseline_seconds)} to {duration(one[0].best_seconds)}"
-                        detail.append(f"{cell.text}: {times}")
-            for message in own.warnings:
-                recorder.warn(message)
         device = platform.device_name
+
+        def model(at: ModelRangesOptions) -> tuple[ModelReport, dict[str, bytes]]:
+            own = Recorder(options.listener)
+            try:
+                return Run(path, parts, at, platform, own, cache).made()
+            finally:
+                for message in own.warnings:
+                    recorder.warn(message)
+
+        made = cell_by_cell(found, options, recorder, model, lambda one: _times(one[0]))
     report, files, models = _assembled(path, parts, ranges, lengths, found, made, recorder, device, options.original)
     if folder is not None:
         report = replace(report, output=str(options.out))
         folder = write_folder(folder, files)
     return ModelRanges(report, models, folder)
+
+
+def _times(report: ModelReport) -> str:
+    return f"{duration(report.baseline_seconds)} to {duration(report.best_seconds)}"
 
 
 def _lengths(
@@ -151,34 +147,20 @@ def _assembled(
     ranges: Mapping[str, tuple[int, int]],
     lengths: Mapping[str, tuple[str, int]],
     found: Sequence[Cell],
-    made: Sequence[tuple[ModelReport, dict[str, bytes]] | NoImprovementError],
+    made: Sequence[tuple[ModelReport, dict[str, bytes]] | PrismError],
     recorder: Recorder,
     device: str,
     original: bool,
 ) -> tuple[RangedReport, dict[str, bytes], dict[str, ModelReport]]:
-    """The report, the folder's files, and what was made for each cell's folder.
-
-    Raises:
-        NoImprovementError: no cell has kernels.
-    """
-    faster = [m for m in made if not isinstance(m, NoImprovementError)]
-    if not faster:
-        said = zip(found, made, strict=True)
-        raise NoImprovementError(
-            "nothing beats what was given, at any length",
-            where=str(path),
-            why="; ".join(f"{c.text}: {m.what} ({m.why})" for c, m in said if isinstance(m, NoImprovementError)),
-            fix=MORE_TIME
-            if any(isinstance(m, NoImprovementError) and m.fix == MORE_TIME for m in made)
-            else "keep the model as it is, or give another range (--shape)",
-        )
+    """The report, the folder's files, and what was made for each cell's folder."""
+    faster = [m for m in made if not isinstance(m, PrismError)]
     inputs, outputs = ([p.name for p in ports] for ports in (parts.inputs, parts.outputs))
     files: dict[str, bytes] = {}
     models: dict[str, ModelReport] = {}
     ways: list[tuple[sympy.Basic, str, str]] = []
     reports: list[CellReport] = []
     for cell, one in zip(found, made, strict=True):
-        if isinstance(one, NoImprovementError):
+        if isinstance(one, PrismError):
             ways.append((cell.predicate, cell.text, GIVEN))
             reports.append(CellReport(cell.text, dict(cell.at), "", 0, "", why=f"{one.what}: {one.why}"))
             continue
@@ -187,19 +169,7 @@ def _assembled(
         models[inner] = report
         files |= {f"{inner}/{name}": data for name, data in own.items()}
         ways.append((cell.predicate, cell.text, f"{inner}/{MODULE}"))
-        reports.append(
-            CellReport(
-                where=cell.text,
-                at=dict(cell.at),
-                folder=inner,
-                kernels=len(report.chosen),
-                rung=report.chosen[0].rung,
-                best_seconds=report.best_seconds,
-                baseline_seconds=report.baseline_seconds,
-                baseline=report.baseline,
-                between=report.measurement.between if report.measurement is not None else None,
-            )
-        )
+        reports.append(cell_report(cell, inner, len(report.chosen), report.chosen[0].rung, report))
     if original or len(faster) < len(made):
         files[GIVEN] = assembled_text(path.stem, inputs, outputs, [Step(MODEL, tuple(inputs), tuple(outputs))]).encode()
         files[MODEL] = parts.with_functions(frozenset())
