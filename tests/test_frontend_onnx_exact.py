@@ -126,7 +126,7 @@ def test_which_symbolic_dimensions_are_1_is_not_guessed() -> None:
 
 
 def test_what_a_translator_does_not_look_at_is_refused() -> None:
-    x = OnnxValue((3,), DType.FLOAT32, name="x")
+    x = OnnxValue((3,), DType.FLOAT32, tensor="x")
 
     def made(*reads: str, operands: int, results: int = 1, **attributes: Any) -> None:
         n = Node("Op", "n", "m.onnx, node 'n'", 1, (x, x, None), ("y", "z"), Given({"mode": "fast", **attributes}))

@@ -6,6 +6,10 @@ compared with 0 arrives here as one thing: a comparison of positions with only p
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
 from prism.program import build
 from prism.program.arrays import NUMPY
 from prism.program.extents import Extent, at_most
@@ -65,6 +69,19 @@ def node(e: Expr) -> Expr:
         case Position(index):
             return build.position(index)
     return e
+
+
+def chosen(shape: Sequence[int], at: Sequence[Index], element: Callable[[tuple[int, ...]], Expr]) -> Expr:
+    """What stands at each place of a shape, which has some: one after another, each where the indices are there."""
+    *others, last = np.ndindex(*shape)
+    expr = element(last)
+    for place in reversed(others):
+        test: Expr = Const(1.0)
+        for index, n, extent in zip(at, place, shape, strict=True):
+            if extent != 1:
+                test = op("and", test, op("eq", build.position(index), Const(float(n))))
+        expr = op("where", test, element(place), expr)
+    return expr
 
 
 def as_index(e: Expr) -> Index | None:

@@ -439,7 +439,7 @@ def _angle(
     if ids.rank != 2:
         raise node.shape_error(f"position_ids of the shape {list(ids.shape)}")
     place = graph.at(ids, (Index.const(0) if ids.shape[0] == 1 else batch, position))
-    index = None if ids.name else as_index(place)
+    index = None if ids.tensor else as_index(place)
     if index is not None and index.within(cache.shape[0]):
         return graph.at(cache, (index, at))
     bound = Axis("r", cache.shape[0])

@@ -25,6 +25,7 @@ from prism.errors import PrismError
 from prism.frontend.onnx import contrib, spectra
 from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue
 from prism.frontend.onnx.other_readers import ReferenceRuntime
+from prism.frontend.state import claims
 from prism.program import conformance, example_draws, extents
 from prism.program.arrays import numpy_type
 from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, SINGLE, Claim, Comparison, Difference, Precision
@@ -167,22 +168,9 @@ def _error(reading: Reading, found: Difference, name: str, seed: int) -> PrismEr
 
 
 def _claims(reading: Reading) -> list[Claim]:
-    program = reading.program
-    tensors = {t.name for t in program.inputs} | {d.name for d in program.definitions}
-    claims = []
-    for node in reading.model.graph.node:
-        for label in node.output:
-            value = reading.values.get(label)
-            if value is None:
-                continue
-            text = _text(node)
-            if value.name in tensors:
-                claims.append(Claim(label, text, value.dtype, value.name))
-            elif not value.name and value.formula is not None:
-                claims.append(Claim(label, text, value.dtype, axes=value.axes, expr=value.formula))
-    for name, output in zip(program.outputs, reading.model.graph.output, strict=True):
-        claims.append(Claim(output.name, f"output {output.name!r}", program.definition(name).dtype, name))
-    return claims
+    graph, values = reading.model.graph, reading.values
+    made = ((o, _text(node), values[o]) for node in graph.node for o in node.output if o in values)
+    return claims(reading.program, made, ((o.name, f"output {o.name!r}") for o in graph.output))
 
 
 def _text(node: onnx.NodeProto) -> str:
@@ -259,7 +247,7 @@ class _Runtime:
             known[t.name] = _lift(numpy_helper.to_array(t) if array is None else array, lifted)
         for i in graph.input:
             if i.name not in known:
-                known[i.name] = _lift(inputs[values[i.name].name], lifted)
+                known[i.name] = _lift(inputs[values[i.name].tensor], lifted)
         loose: dict[str, Precision] = {}
         results: dict[str, np.ndarray] = {}
         with np.errstate(all="ignore"):
@@ -389,7 +377,7 @@ class _Runtime:
         What reads a formula has it written into itself, so that other numbers would look like a misreading there.
         """
         shape = tuple(extents.evaluate(e, binding) for e in value.shape)
-        if not value.name and value.formula is not None:
+        if not value.tensor and value.formula is not None:
             made = evaluate_expr(value.formula, {}, binding, value.axes)
             kind = lifted if value.dtype.is_float else numpy_type(value.dtype)
             return np.broadcast_to(made, shape).astype(kind)

@@ -21,13 +21,14 @@ import numpy.typing as npt
 
 from prism.errors import FaultyModelError, ShapeError, UnsupportedError
 from prism.frontend.sizes import not_negative
+from prism.frontend.state import State, Value
 from prism.program import build, integers
 from prism.program.extents import Extent, is_static
-from prism.program.fold import as_extent, op
+from prism.program.fold import as_extent, chosen, op
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.lookup import from_end
-from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
+from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, Tensor, walk
 from prism.program.octagon import Octagon, octagon
 from prism.program.transform import substitute
 from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, places_index, same_extent
@@ -41,36 +42,20 @@ MAX_FORMULA = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OnnxValue:
+class OnnxValue(Value):
     """What an ONNX value is to the translation.
 
     Attributes:
-        shape: its extents.
-        dtype: how its elements are stored.
-        name: the tensor of the program, when it is one.
-        axes, formula: the closed formula of one element, when it is one; no reads in it.
         bounds: of the formula, where it is of an integer type: its operators alone may say less.
         array: the constant of the model, when it is one.
         label: the name it has in the model.
-        elements: its elements when they are integers or booleans known at translation, as extents.
         carried: whether the program does not have its type, and its numbers are held in another.
     """
 
-    shape: Shape
-    dtype: DType
-    name: str = ""
-    axes: tuple[Axis, ...] = ()
-    formula: Expr | None = None
     bounds: Interval | None = None
     array: npt.NDArray[Any] | None = None
     label: str = ""
-    elements: Elements | None = None
     carried: bool = False
-
-    @property
-    def rank(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,44 +242,24 @@ def identifier(text: str) -> str:
 
 
 @dataclass(slots=True)
-class Graph:
+class Graph(State):
     """The program under construction.
 
     Attributes:
         where: the file, for errors.
-        inputs: the tensors declared so far, the model's own inputs first.
-        weights: the values of those that the model fixes.
-        definitions: in order.
-        ranges: for each symbol, the values that it may take.
         equal: what symbols of the model are that have no range of their own: they have to equal others.
     """
 
-    where: str
-    inputs: list[Tensor] = field(default_factory=list)
-    weights: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-    definitions: list[Definition] = field(default_factory=list)
-    ranges: dict[str, SymbolRange] = field(default_factory=dict)
+    where: str = ""
     equal: Mapping[str, Extent] = field(default_factory=dict)
-    _taken: set[str] = field(default_factory=set)
-    _bounds: dict[str, Interval] = field(default_factory=dict)
-    _known: dict[Expr, Interval] = field(default_factory=dict)  # of formulas that were read, more than they say
-    _next: dict[str, int] = field(default_factory=dict)  # numbers to try next, so that many names alike stay cheap
-    _octagons: dict[int, tuple[Octagon | None, object]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _octagons: dict[int, tuple[Octagon | None, object]] = field(default_factory=dict)
     _stored: dict[int, tuple[str, object]] = field(
         default_factory=dict
     )  # holds the array, so that its id stays its own
 
     def fresh(self, wanted: str) -> str:
         """An identifier that no tensor has yet, like the one wanted."""
-        base = identifier(wanted)
-        name, n = base, self._next.get(base, 1)
-        while name in self._taken:
-            name, n = f"{base}_{n}", n + 1
-        self._next[base] = n
-        self._taken.add(name)
-        return name
+        return self.numbered(identifier(wanted))
 
     def reserve(self, name: str) -> None:
         """Keep a name from being given to a tensor."""
@@ -312,16 +277,16 @@ class Graph:
     def declare(self, label: str, shape: Shape, dtype: DType) -> OnnxValue:
         """A new input of the program."""
         tensor = Tensor(self.fresh(label), shape, dtype)
-        self.inputs.append(tensor)
-        self._bounds[tensor.name] = integers.of_type(dtype)
-        return OnnxValue(shape, dtype, name=tensor.name, label=label)
+        self.add_input(tensor)
+        return OnnxValue(shape, dtype, tensor=tensor.name, label=label)
 
     def at(self, value: OnnxValue, index: Sequence[Index]) -> Expr:
         """One element of the value. Raises UnsupportedError: it is an integer that float64 does not hold."""
         if len(index) != value.rank:
-            raise ValueError(f"{value.label or value.name} has {value.rank} dimensions, and {len(index)} are expected")
-        if value.name:
-            return Read(value.name, tuple(index))
+            name = value.label or value.tensor
+            raise ValueError(f"{name} has {value.rank} dimensions, and {len(index)} are expected")
+        if value.tensor:
+            return Read(value.tensor, tuple(index))
         self._refuse_inexact(value)
         if value.formula is not None:
             found = _substituted(value.formula, dict(zip(value.axes, index, strict=True)))
@@ -355,13 +320,7 @@ class Graph:
             return op("eq", told, Const(1.0)) if value.dtype == DType.BOOL and regular.terms else told
         if value.array is not None or all(is_static(e) for e in elements.ravel()):
             return self._held(value, index)
-        expr = build.size(elements.ravel()[-1])
-        for place in reversed(list(np.ndindex(elements.shape))[:-1]):
-            test: Expr = Const(1.0)
-            for i, p in zip(index, place, strict=True):
-                test = op("and", test, op("eq", _position(i), Const(float(p))))
-            expr = op("where", test, build.size(elements[place]), expr)
-        return expr
+        return chosen(elements.shape, index, lambda place: build.size(elements[place]))
 
     def _held(self, value: OnnxValue, index: Sequence[Index]) -> Expr:
         """An element of a constant array: what positions tell of it, else a read."""
@@ -379,9 +338,8 @@ class Graph:
         assert source is not None
         if id(source) not in self._stored:
             name = self.fresh(value.label or "constant")
-            self.inputs.append(Tensor(name, value.shape, value.dtype))
+            self.add_input(Tensor(name, value.shape, value.dtype), _bounds_of(source, value.dtype))
             self.weights[name] = source if value.array is not None else source.astype(_NUMPY[value.dtype])
-            self._bounds[name] = _bounds_of(source, value.dtype)
             self._stored[id(source)] = (name, source)
         return self._stored[id(source)][0]
 
@@ -394,7 +352,7 @@ class Graph:
     def bounds(self, value: OnnxValue | Expr) -> Interval:
         """Bounds of the elements of a value, or of an expression over the program's tensors."""
         if isinstance(value, Expr):
-            return integers.interval(value, self._bound, self.ranges, self._known)
+            return self.interval(value)
         if value.formula is not None:
             return value.bounds or self.bounds(value.formula)
         if value.array is not None:
@@ -402,35 +360,11 @@ class Graph:
         if value.elements is not None:
             parts = [self.bounds(build.size(e)) for e in value.elements.ravel()]
             return functools.reduce(Interval.hull, parts, parts[0]) if parts else integers.of_type(value.dtype)
-        return self._bound(value.name)
+        return self._bounds.get(value.tensor, integers.REAL)
 
     def place(self, value: Expr, axis: Axis) -> Expr:
         """A place along the axis that data give; one that may be negative counts from the end where it is."""
         return value if self.bounds(value).low >= 0 else from_end(value, axis)
-
-    def may_be_infinite(self, value: OnnxValue) -> bool:
-        """Whether something infinite, or a division or a logarithm that may be, goes into a value of finite inputs."""
-        axes = axes_of(value.shape)
-        made = {d.name: d.expr for d in self.definitions}
-        seen: set[str] = set()
-        todo = [self.read(value, axes)]
-        while todo:
-            for e in walk(todo.pop()):
-                match e:
-                    case Const(number) if not math.isfinite(number):
-                        return True
-                    case Map("log" | "recip" | "pow", _):
-                        return True
-                    case Read(tensor, _) if tensor not in seen:
-                        seen.add(tensor)
-                        if tensor in made:
-                            todo.append(made[tensor])
-                        elif tensor in self.weights and not np.all(np.isfinite(self.weights[tensor])):
-                            return True
-        return False
-
-    def _bound(self, tensor: str) -> Interval:
-        return self._bounds.get(tensor, integers.REAL)
 
     def define(
         self,
@@ -498,9 +432,8 @@ class Graph:
                 fix="mask with a large number or an infinity in its place",
             )
         d = Definition(self.fresh(label), tuple(axes), expr, dtype, origin, view)
-        self._bounds[d.name] = bounds or self.bounds(expr)
-        self.definitions.append(d)
-        return OnnxValue(tuple(a.extent for a in axes), dtype, name=d.name, label=label)
+        self.add(d, bounds or self.bounds(expr))
+        return OnnxValue(tuple(a.extent for a in axes), dtype, tensor=d.name, label=label)
 
     def pointwise(
         self,

@@ -339,7 +339,7 @@ class Cut:
             if proto.op_type in LEFT_BY_DATA and self._summed(proto):
                 raise UnsupportedError("data say which elements are written, which onnxruntime does faster on a CPU")
             known = (values[v] for v in (*proto.input, *proto.output) if v in values)
-            if any(v.dtype is DType.FLOAT64 and v.name and v.name not in walk.graph.weights for v in known):
+            if any(v.dtype is DType.FLOAT64 and v.tensor and v.tensor not in walk.graph.weights for v in known):
                 raise UnsupportedError("kernels in float64 are not emitted")
         except FaultyModelError:
             raise
@@ -351,7 +351,7 @@ class Cut:
 
     def _summed(self, proto: onnx.NodeProto) -> bool:
         """Whether the result of a node is a sum or an extreme, as it was read."""
-        name = self._walk.values[proto.output[0]].name
+        name = self._walk.values[proto.output[0]].tensor
         made = next((d for d in reversed(self._walk.graph.definitions) if d.name == name), None)
         return made is not None and any(isinstance(e, Reduce) for e in walk(made.expr))
 
@@ -400,7 +400,7 @@ class Cut:
     def _is_free(self, proto: onnx.NodeProto) -> bool:
         """Whether the results hang on no data: formulas of positions and sizes, or made of constants alone."""
         values = self._walk.values
-        if all(not values[o].name for o in proto.output if o and o in values):
+        if all(not values[o].tensor for o in proto.output if o and o in values):
             return True
         return not any(self._is_data(i) for i in proto.input if i)
 

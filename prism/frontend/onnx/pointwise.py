@@ -92,7 +92,8 @@ def _remainder(graph: Graph, node: Node) -> OnnxValue:
                 why="by infinity it is the dividend or the divisor, where the formula is not a number",
                 fix="export it with fmod=1",
             )
-        if graph.may_be_infinite(node.input(1)):
+        divisor = node.input(1)
+        if graph.may_be_infinite(graph.read(divisor, axes_of(divisor.shape))):
             raise node.unsupported(
                 "the remainder by what may be infinite has no translation",
                 why="it is the dividend there, where the formula is not a number",

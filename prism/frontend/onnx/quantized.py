@@ -68,7 +68,7 @@ def _quantize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 def _refuse_computed(graph: Graph, node: Node, *scales: OnnxValue) -> None:
     """Refuse scales that are computed: their rounding decides where what is divided by them is rounded to."""
     for scale in scales:
-        if any(d.name == scale.name and not d.view for d in graph.definitions):
+        if any(d.name == scale.tensor and not d.view for d in graph.definitions):
             raise node.unsupported(
                 "a scale that is computed has no translation",
                 why="how it is rounded decides which whole numbers come out, and is not part of the formula",

@@ -316,7 +316,7 @@ class Walk:
         declared: Mapping[str, Operator],
         equal: Mapping[str, Extent] = MappingProxyType({}),
     ) -> None:
-        self.graph = Graph(name, equal=equal)
+        self.graph = Graph(where=name, equal=equal)
         self.values: dict[str, OnnxValue] = {}
         self._name = name
         self._declared = declared
@@ -404,7 +404,7 @@ class Walk:
     def _name_results(self, node: Node, results: Sequence[OnnxValue | None]) -> None:
         for label, value in zip(node.outputs, results, strict=False):
             if label and value is not None:
-                self.values[label] = replace(value, label=label) if not value.name else value
+                self.values[label] = replace(value, label=label) if not value.tensor else value
 
     def _standard(self, proto: onnx.NodeProto, opset: int) -> None:
         """Translate a node of an operator set: by its translator, or else by the body that onnx has of it."""
@@ -603,7 +603,7 @@ def _unsolved(passed: Iterable[onnx.ValueInfoProto], equal: Mapping[str, Extent]
 
     Of `n*m` where nothing else says what `n` is, only the product is known: it is a symbol of its own.
     """
-    scratch = Graph("", equal=equal)
+    scratch = Graph(equal=equal)
     dims = [d for i in passed for d in i.type.tensor_type.shape.dim if d.dim_param and not d.HasField("dim_value")]
     left = {d.dim_param: _dimension(scratch, d, "") for d in dims}
     known: set[Any] = set()
@@ -860,13 +860,13 @@ def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[s
         value = values[info.name]
         _check_output(info, value, name)
         _refuse_unaddressable(value.shape, value.dtype, f"{name}, output {info.name!r}")
-        if value.name not in defined or value.name in taken:
+        if value.tensor not in defined or value.tensor in taken:
             axes = axes_of(value.shape)
             expr = graph.read(value, axes)
             origin = f"output {info.name}"
             value = graph.define_tensor(info.name, axes, expr, value.dtype, origin=origin, view=isinstance(expr, Read))
-        names.append(value.name)
-        taken.add(value.name)
+        names.append(value.tensor)
+        taken.add(value.tensor)
     needed = set(names)
     kept = []
     for d in reversed(graph.definitions):

@@ -143,7 +143,7 @@ class _Layer:
             self.batch,
             self.hidden,
             x.dtype,
-            made.name,
+            made.tensor,
             [self._first(n, place) for n in range(len(states))],
             reverse,
             graph.fresh,
@@ -194,7 +194,7 @@ class _Layer:
             return known, None
         label = f"{node.outputs[0] or node.label}_first"
         made = graph.define_tensor(label, axes, expr, self.x.dtype, origin=node.label, view=isinstance(expr, Read))
-        return made.name, None
+        return made.tensor, None
 
     def _all(self, stacks: Sequence[OnnxValue]) -> OnnxValue:
         """Y: the states of all steps, the directions side by side."""

@@ -50,7 +50,8 @@ def _axes(node: Node, rank: int) -> list[int] | None:
 
 
 def _reduce_log_sum_exp(graph: Graph, node: Node) -> OnnxValue:
-    guarded = graph.may_be_infinite(node.input(0))
+    x = node.input(0)
+    guarded = graph.may_be_infinite(graph.read(x, axes_of(x.shape)))
     return _reduction(lambda row: log_sum_exp(row, guarded=guarded))(graph, node)
 
 

@@ -6,7 +6,7 @@ Each is index arithmetic; all but the joins and the triangles are views, which n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -14,7 +14,7 @@ import sympy
 
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements, single, static_shape
-from prism.program import build
+from prism.program import build, fold
 from prism.program.extents import Extent, add, cdiv, exact_quotient, is_static, mul, normal
 from prism.program.fold import as_index, op
 from prism.program.index import Axis, Index
@@ -348,7 +348,8 @@ def chosen(graph: Graph, node: Node, x: OnnxValue, axis: int, places: OnnxValue,
         return element(regular)
     known = known_elements(places)
     if known is not None and known.size <= MAX_CHOICES:
-        return _choice(graph, node, known, x.shape[axis], over, element)
+        wrapped = _wrapped(graph, node, known, x.shape[axis])
+        return fold.chosen(known.shape, [*map(Index.axis, over)], lambda at: element(Index.const(wrapped[at])))
     bound = axes_of(x.shape, "r")[axis]
     if bound.extent == 1:
         return element(Index.const(0))
@@ -391,20 +392,6 @@ def _wrapped(graph: Graph, node: Node, places: Elements, extent: Extent) -> Elem
                 fix="export with that dimension fixed",
             )
     return result
-
-
-def _choice(
-    graph: Graph, node: Node, known: Elements, extent: Extent, axes: Sequence[Axis], element: Callable[[Index], Expr]
-) -> Expr:
-    places = _wrapped(graph, node, known, extent)
-    order = list(np.ndindex(places.shape))
-    expr = element(Index.const(places[order[-1]]))
-    for at in reversed(order[:-1]):
-        test: Expr = Const(1.0)
-        for a, p in zip(axes, at, strict=True):
-            test = op("and", test, op("eq", build.position(Index.axis(a)), Const(float(p))))
-        expr = op("where", test, element(Index.const(places[at])), expr)
-    return expr
 
 
 def _blocks(node: Node, x: OnnxValue) -> int:

@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from prism.errors import ConformanceError, PrismError, RuleError, UnsupportedError
+from prism.frontend.state import claims
 from prism.frontend.torch.values import UNINITIALISED, TorchValue
 from prism.program import conformance, example_draws, extents
 from prism.program.conformance import DOUBLE, PRECISIONS, Claim, Comparison, Difference, Precision
@@ -271,23 +272,14 @@ def _error(reading: Reading, found: Difference, run: _Run, name: str, seed: int)
 
 
 def _claims(reading: Reading) -> list[Claim]:
-    program = reading.program
-    tensors = {t.name for t in program.inputs} | {d.name for d in program.definitions}
-    claims = []
-    for node, value in reading.values.items():
-        if not isinstance(value, TorchValue) or node.op == "placeholder":
-            continue
-        made_by = node.args[0] if node.op == "call_function" and node.target is operator.getitem else node
-        assert isinstance(made_by, torch.fx.Node)
-        text = reading.origin(made_by)
-        if not value.tensor:
-            claims.append(Claim(node.name, text, value.dtype, axes=value.axes, expr=value.expr))
-        elif value.tensor in tensors:
-            claims.append(Claim(node.name, text, value.dtype, value.tensor))
-    returned = _flat(reading.exported)
-    for name, node in zip(program.outputs, returned, strict=True):
-        claims.append(Claim(node.name, f"the output {node.name}", program.definition(name).dtype, name))
-    return claims
+    def made() -> Iterator[tuple[str, str, TorchValue]]:
+        for node, value in reading.values.items():
+            if isinstance(value, TorchValue) and node.op != "placeholder":
+                chosen = node.op == "call_function" and node.target is operator.getitem
+                by: Any = node.args[0] if chosen else node
+                yield node.name, reading.origin(by), value
+
+    return claims(reading.program, made(), ((n.name, f"the output {n.name}") for n in _flat(reading.exported)))
 
 
 def _flat(exported: Graph) -> list[torch.fx.Node]:

@@ -467,14 +467,14 @@ class _Translation:
             raise UnsupportedError(f"shape {list(tensor.shape)} has no elements", where=target, fix="leave it out")
         if tensor.numel() == 1 and spec.kind == InputKind.CONSTANT_TENSOR:
             ones = tuple(Axis(f"i{d}", 1) for d in range(tensor.dim()))
-            number = TorchValue(tuple(tensor.shape), dtype, axes=ones, expr=constant(tensor.item(), target))
+            number = TorchValue(tuple(tensor.shape), dtype, axes=ones, formula=constant(tensor.item(), target))
             whole = dtype in (DType.INT64, DType.INT32)
             self._values[node] = self._knowing(node, number, tensor) if whole else number
             return
         told = octagon(tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.cpu().numpy())
         if told is not None and spec.kind != InputKind.PARAMETER:
             axes = axes_of(tuple(tensor.shape))
-            mask = TorchValue(tuple(tensor.shape), dtype, axes=axes, expr=told.at([Index.axis(a) for a in axes]))
+            mask = TorchValue(tuple(tensor.shape), dtype, axes=axes, formula=told.at([Index.axis(a) for a in axes]))
             whole = dtype in (DType.INT64, DType.INT32) and tensor.numel() <= _FOLLOWED
             self._values[node] = self._knowing(node, mask, tensor) if whole else mask
             return

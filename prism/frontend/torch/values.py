@@ -7,19 +7,17 @@ of them need no operator of their own, they are instantiated where they are used
 from __future__ import annotations
 
 import keyword
-import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from prism.errors import UnsupportedError
+from prism.frontend.state import State, Value
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.integers import EXACT, Interval, from_fraction, interval, of_type, stored
-from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, SymbolRange, Tensor, walk
+from prism.program.integers import EXACT, Interval, from_fraction, stored
+from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, Tensor, walk
 from prism.program.transform import substitute
 from prism.program.views import Shape, axes_of
 
@@ -27,28 +25,15 @@ UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strid
 """ATen's operators whose results hold what happens to be in memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class TorchValue:
-    """A torch tensor: `tensor` names it, or `expr` over `axes` says each element.
-
-    Attributes:
-        shape: elements per dimension, outermost first.
-        dtype: how torch stores it.
-        elements: its elements, when they are a few whole numbers that do not depend on data.
-    """
-
-    shape: Shape
-    dtype: DType
-    tensor: str = ""
-    axes: tuple[Axis, ...] = ()
-    expr: Expr = field(default_factory=lambda: Const(0.0))
-    elements: np.ndarray | None = field(default=None, compare=False)
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchValue(Value):
+    """A torch tensor."""
 
     def at(self, index: Sequence[Index]) -> Expr:
         """The element at an index per dimension."""
-        if self.tensor:
+        if self.formula is None:
             return Read(self.tensor, tuple(index))
-        return substitute(self.expr, dict(zip(self.axes, index, strict=True)))
+        return substitute(self.formula, dict(zip(self.axes, index, strict=True)))
 
     def under(self, axes: Sequence[Axis]) -> Expr:
         """The element under the last of the axes, as broadcasting aligns them."""
@@ -58,10 +43,10 @@ class TorchValue:
     @property
     def position(self) -> Index | None:
         """The index that a formula's elements are, when they are the values of one (over `axes`)."""
-        match self.expr:
-            case Position(index) if not self.tensor:
+        match self.formula:
+            case Position(index):
                 return index
-            case Const(value) if not self.tensor and value.is_integer():
+            case Const(value) if value.is_integer():
                 return Index.const(int(value))
         return None
 
@@ -183,56 +168,18 @@ Result: TypeAlias = "TorchValue | tuple[TorchValue | None, ...]"
 Handler: TypeAlias = Callable[[Node], Result]
 
 
-class Builder:
+class Builder(State):
     """Collects the inputs and definitions of a program under construction."""
-
-    def __init__(self) -> None:
-        self.inputs: list[Tensor] = []
-        self.definitions: list[Definition] = []
-        self.ranges: dict[str, SymbolRange] = {}
-        self._taken: set[str] = set()
-        self._bounds: dict[str, Interval] = {}
-        self._known: dict[Expr, Interval] = {}
-        self._infinite: set[str] = set()
-        self._floats: set[str] = set()
-
-    def interval(self, expr: Expr) -> Interval:
-        """Bounds of an expression's values, by those of the tensors that it reads."""
-        return interval(expr, self._bounds.__getitem__, self.ranges, self._known)
-
-    def may_be_infinite(self, expr: Expr) -> bool:
-        """Whether an infinity of the program, such as a mask's, may be in the value; inputs are taken to be finite."""
-        return any(
-            (isinstance(e, Const) and math.isinf(e.value)) or (isinstance(e, Read) and e.tensor in self._infinite)
-            for e in walk(expr)
-        )
-
-    def reads_floats(self, expr: Expr) -> bool:
-        """Whether it is computed from floating-point tensors."""
-        return any(isinstance(e, Read) and e.tensor in self._floats for e in walk(expr))
-
-    def note(self, expr: Expr, bounds: Interval) -> None:
-        """Remember bounds of an expression of which more is known than its operators say."""
-        self._known[expr] = bounds
 
     def unique(self, name: str) -> str:
         """An identifier like `name` that no tensor has yet."""
         base = re.sub(r"\W", "_", name).strip("_") or "t"
-        if not base.isidentifier() or keyword.iskeyword(base):
-            base = f"t_{base}"
-        candidate, n = base, 1
-        while candidate in self._taken:
-            candidate, n = f"{base}_{n}", n + 1
-        self._taken.add(candidate)
-        return candidate
+        return self.numbered(base if base.isidentifier() and not keyword.iskeyword(base) else f"t_{base}")
 
     def input(self, name: str, shape: Shape, dtype: DType, bounds: Interval | None = None) -> TorchValue:
-        """Declare an input; its elements are what its type lets expect where no bounds are given."""
+        """Declare an input; see `add_input`."""
         tensor = Tensor(self.unique(name), shape, dtype)
-        self.inputs.append(tensor)
-        self._bounds[tensor.name] = bounds or of_type(dtype)
-        if dtype.is_float:
-            self._floats.add(tensor.name)
+        self.add_input(tensor, bounds)
         return TorchValue(shape, dtype, tensor.name)
 
     def define(
@@ -250,7 +197,7 @@ class Builder:
         shape: tuple[Extent, ...] = tuple(a.extent for a in axes)
         kept, within = stored(expr, dtype, bounds or self.interval(expr), origin)
         if not any(isinstance(e, Read) for e in walk(kept)):
-            return TorchValue(shape, dtype, axes=axes, expr=kept)
+            return TorchValue(shape, dtype, axes=axes, formula=kept)
         return self._defined(name, axes, kept, dtype, origin, within, view=view)
 
     def materialise(
@@ -263,12 +210,7 @@ class Builder:
         self, name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType, origin: str, bounds: Interval, *, view: bool
     ) -> TorchValue:
         d = Definition(self.unique(name), axes, expr, dtype, origin, view and isinstance(expr, Read))
-        self.definitions.append(d)
-        self._bounds[d.name] = bounds
-        if dtype.is_float:
-            self._floats.add(d.name)
-        if dtype.is_float and self.may_be_infinite(expr):
-            self._infinite.add(d.name)
+        self.add(d, bounds)
         return TorchValue(d.tensor.shape, dtype, d.name)
 
 

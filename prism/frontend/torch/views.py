@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from prism.frontend.sizes import not_negative
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted
 from prism.program import build
 from prism.program.extents import Extent, add, is_static, mul
-from prism.program.fold import op
+from prism.program.fold import chosen, op
 from prism.program.index import Axis, Index
 from prism.program.lookup import from_end, looked_up
 from prism.program.nodes import Const, DType, Expr
@@ -344,7 +343,6 @@ def _looked_up(
         places: the values, by dimension.
         negative: whether negative positions count from the end.
     """
-    table: dict[tuple[int, ...], dict[int, int]] = {}
     scattered: list[int] = []
     fetched: list[tuple[Axis, Expr]] = []
     for d, (v, axes) in places.items():
@@ -368,19 +366,13 @@ def _looked_up(
         shape = tuple(int(a.extent) for a in axes)
         if not all(shape):  # of no places there are no elements
             return n.define(Const(0.0))
-        for at in np.ndindex(shape):
-            for d in scattered:
-                elements = places[d][0].elements
-                assert elements is not None
-                table.setdefault(at, {})[d] = int(np.broadcast_to(elements, shape)[at]) % int(x.shape[d])
-        *others, last = table.items()
-        value = x.at([Index.const(last[1][k]) if k in last[1] else i for k, i in enumerate(index)])
-        for at, chosen in reversed(others):
-            here = [
-                op("eq", build.position(a), Const(float(p))) for a, p in zip(axes, at, strict=True) if a.extent != 1
-            ]
-            element = x.at([Index.const(chosen[k]) if k in chosen else i for k, i in enumerate(index)])
-            value = op("where", reduce(lambda p, q: op("and", p, q), here), element, value)
+        table = {d: np.broadcast_to(e, shape) for d in scattered if (e := places[d][0].elements) is not None}
+
+        def element(at: tuple[int, ...]) -> Expr:
+            own = {d: int(known[at]) % int(x.shape[d]) for d, known in table.items()}
+            return x.at([Index.const(own[k]) if k in own else i for k, i in enumerate(index)])
+
+        value = chosen(shape, _indices(axes), element)
     for bound, place in fetched:
         value = looked_up(bound, place, value)
     return n.define(value)

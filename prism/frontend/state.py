@@ -1,0 +1,133 @@
+"""What both readers keep while they read: values, the program that grows, and what is said of it to be compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from prism.program import integers
+from prism.program.conformance import Claim
+from prism.program.index import Axis
+from prism.program.integers import Interval
+from prism.program.nodes import Const, Definition, DType, Expr, Map, Program, Read, SymbolRange, Tensor, walk
+from prism.program.views import Elements, Shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """What a value is to the translation: a tensor of the program, or a formula, without reads, over its axes.
+
+    Attributes:
+        shape: its extents, outermost first.
+        dtype: how its elements are stored.
+        tensor: the tensor of the program, when it is one.
+        axes, formula: the closed formula of one element, when it is one.
+        elements: its elements when they are whole numbers, or truth values, known at translation.
+    """
+
+    shape: Shape
+    dtype: DType
+    tensor: str = ""
+    axes: tuple[Axis, ...] = ()
+    formula: Expr | None = None
+    elements: Elements | None = None
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+
+@dataclass(slots=True)
+class State:
+    """The program under construction.
+
+    Attributes:
+        inputs: the tensors declared so far, the model's own inputs first.
+        weights: the values of those that the model fixes.
+        definitions: in order.
+        ranges: for each symbol, the values that it may take.
+    """
+
+    inputs: list[Tensor] = field(default_factory=list)
+    weights: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    definitions: list[Definition] = field(default_factory=list)
+    ranges: dict[str, SymbolRange] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+    _next: dict[str, int] = field(default_factory=dict)  # numbers to try next, so that many names alike stay cheap
+    _types: dict[str, DType] = field(default_factory=dict)
+    _bounds: dict[str, Interval] = field(default_factory=dict)
+    _known: dict[Expr, Interval] = field(default_factory=dict)  # of formulas that were read, more than they say
+
+    def numbered(self, base: str) -> str:
+        """The name, with a number where a tensor is called so already."""
+        name, n = base, self._next.get(base, 1)
+        while name in self._taken:
+            name, n = f"{base}_{n}", n + 1
+        self._next[base] = n
+        self._taken.add(name)
+        return name
+
+    def add_input(self, tensor: Tensor, bounds: Interval | None = None) -> None:
+        """Declare an input; its elements are what its type lets expect where no bounds are given."""
+        self.inputs.append(tensor)
+        self._types[tensor.name] = tensor.dtype
+        self._bounds[tensor.name] = bounds or integers.of_type(tensor.dtype)
+
+    def add(self, d: Definition, bounds: Interval) -> None:
+        """Add a definition."""
+        self.definitions.append(d)
+        self._types[d.name] = d.dtype
+        self._bounds[d.name] = bounds
+
+    def interval(self, expr: Expr) -> Interval:
+        """Bounds of an expression's values, by those of the tensors that it reads."""
+        return integers.interval(expr, lambda name: self._bounds.get(name, integers.REAL), self.ranges, self._known)
+
+    def note(self, expr: Expr, bounds: Interval) -> None:
+        """Remember bounds of an expression of which more is known than its operators say."""
+        self._known[expr] = bounds
+
+    def reads_floats(self, expr: Expr) -> bool:
+        """Whether it is computed from floating-point tensors."""
+        return any(isinstance(e, Read) and self._types[e.tensor].is_float for e in walk(expr))
+
+    def may_be_infinite(self, expr: Expr) -> bool:
+        """Whether something infinite, or a division or a logarithm that may be, goes into a value of finite inputs."""
+        made = {d.name: d.expr for d in self.definitions}
+        seen: set[str] = set()
+        todo = [expr]
+        while todo:
+            for e in walk(todo.pop()):
+                match e:
+                    case Const(number) if not math.isfinite(number):
+                        return True
+                    case Map("log" | "recip" | "pow", _):
+                        return True
+                    case Read(tensor, _) if tensor not in seen:
+                        seen.add(tensor)
+                        if tensor in made:
+                            todo.append(made[tensor])
+                        elif tensor in self.weights and not np.all(np.isfinite(self.weights[tensor])):
+                            return True
+        return False
+
+
+def claims(
+    program: Program, made: Iterable[tuple[str, str, Value]], returned: Iterable[tuple[str, str]]
+) -> list[Claim]:
+    """What is said of a model: of values by their name and their node, and of what it returns, likewise."""
+    tensors = {t.name for t in program.inputs} | {d.name for d in program.definitions}
+    found = []
+    for label, text, value in made:
+        if value.tensor in tensors:
+            found.append(Claim(label, text, value.dtype, value.tensor))
+        elif not value.tensor and value.formula is not None:
+            found.append(Claim(label, text, value.dtype, axes=value.axes, expr=value.formula))
+    for name, (label, text) in zip(program.outputs, returned, strict=True):
+        found.append(Claim(label, text, program.definition(name).dtype, name))
+    return found
