@@ -1,6 +1,6 @@
 """The child that runs contenders on the device: one request, a line an event, in a process that may be lost.
 
-It imports torch, triton and what is in this folder, nothing else of prism. Requests are JSON lines on standard input,
+It imports torch, triton and what needs nothing else. Requests are JSON lines on standard input,
 answers JSON lines on a private copy of standard output: `{"event": "begin", ...}` before each contender, so that the
 parent knows whom to blame for a crash or a hang, then one `{"event": "done", ...}`.
 
@@ -35,6 +35,7 @@ from prism.backends.triton.replay import (
     poison,
     shared_calls,
 )
+from prism.instantiate.gate.factors import ratios
 from prism.process.serve import one_line, private_output
 
 Request: TypeAlias = Mapping[str, Any]
@@ -43,8 +44,6 @@ Event: TypeAlias = dict[str, Any]
 MEMORY_PART = 0.25
 """The part of the device's memory that the copies of the inputs may take."""
 TRIAL_REPLAYS = 5
-RMS_FACTOR, MAX_FACTOR = 4.0, 8.0
-ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 SEED = 20240607
 LARGE = 1e30
 """In place of an infinite error, which JSON does not have."""
@@ -103,21 +102,17 @@ def errors(result: Any, exact: Any) -> tuple[float, float]:
 
 
 def judge(result: Any, exact: Any, eager: Any) -> float:
-    """How large the error is, as a multiple of what is allowed (passes up to 1): the rule of `prism.instantiate.gate`.
+    """How large the error is, as a multiple of what is allowed (passes up to 1): by the rule of the numeric gate."""
+    import torch
 
-    RMS error <= 4 max(eager's, unit roundoff) and maximal error <= 8 max(eager's, 4 unit roundoff).
-    """
     if result.shape != exact.shape:
         return LARGE
-    roundoff = ROUNDOFF[str(eager.dtype).removeprefix("torch.")]
+    roundoff = torch.finfo(eager.dtype).eps / 2
     rms, largest = errors(result, exact)
     their_rms, their_largest = errors(eager, exact)
     if not math.isfinite(their_rms):
         their_rms, their_largest = 0.0, 0.0
-    return min(
-        LARGE,
-        max(rms / (RMS_FACTOR * max(their_rms, roundoff)), largest / (MAX_FACTOR * max(their_largest, 4 * roundoff))),
-    )
+    return min(LARGE, max(ratios(rms, largest, their_rms, their_largest, roundoff)))
 
 
 class Runner:

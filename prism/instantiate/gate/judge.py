@@ -25,10 +25,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from prism.instantiate.gate.factors import MAX_FACTOR, ratios
 from prism.program.nodes import DType
-
-RMS_FACTOR = 4.0
-MAX_FACTOR = 8.0
 
 _LARGEST: Mapping[DType, float] = MappingProxyType(
     {DType.FLOAT64: 1.8e308, DType.FLOAT32: 3.4028235e38, DType.FLOAT16: 65504.0, DType.BFLOAT16: 3.3895314e38}
@@ -169,8 +167,7 @@ def _errors(
             their_rms = max(their_rms, float(np.sqrt(np.mean(theirs**2))))
             their_max = max(their_max, float(theirs.max()))
     rms, largest = float(np.sqrt(np.mean(ours**2))), float(ours.max())
-    rms_ratio = rms / (RMS_FACTOR * max(their_rms, roundoff))
-    max_ratio = largest / (MAX_FACTOR * max(their_max, 4 * roundoff))
+    rms_ratio, max_ratio = ratios(rms, largest, their_rms, their_max, roundoff)
     ratio = max(rms_ratio, max_ratio)
     if ratio <= 1:
         return Judgement(ratio)
