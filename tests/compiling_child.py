@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prism.backends.protocol import load_module
+from prism.backends.loading import load_module
 from prism.backends.triton.named_target import compile_for
 from prism.process.serve import Answer, Request, serve
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from prism.backends.cpu.emit import emit_module
 from prism.backends.cpu.support import compile_source
-from prism.backends.protocol import load_module, write_module
+from prism.backends.loading import load_module
+from prism.backends.protocol import write_module
 from prism.backends.tile import identifier
 from prism.program.nodes import DType
 from prism.sgraph.nodes import SGraph

@@ -25,9 +25,10 @@ from benchmarks import gpu, model
 from benchmarks.gpu_check import structure
 from benchmarks.gpu_plot import figure, page
 from prism.backends.interleave import interleave
+from prism.backends.loading import load_module
 from prism.bench import functions
 from prism.bench.baselines import int4_packed
-from prism.bench.child import compile_ahead, draw, errors, flat, judge, load_module
+from prism.bench.child import compile_ahead, draw, errors, flat, judge
 from prism.bench.measure import CHILD, Plan, Run, better, device_environment, smoked
 from prism.bench.prepare import describe, from_output, module_facts, own_case, spread, trace_case, write_manifest
 from prism.bench.results import (

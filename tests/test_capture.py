@@ -17,7 +17,7 @@ import sgraph_samples as samples
 import torch
 from sgraph_samples import F32, SUM, at, sym
 
-from prism.backends.protocol import load_module
+from prism.backends.loading import load_module
 from prism.backends.triton.emit import emit_module
 from prism.program.index import Axis
 from prism.program.nodes import Tensor

@@ -15,7 +15,7 @@ from finalist import open_to
 from interpreting import InterpreterPool, InterpretJob
 from test_streams import branches, config, two_splits
 
-from prism.backends.protocol import load_module
+from prism.backends.loading import load_module
 from prism.backends.triton.emit import emit_module
 from prism.cost.device import device
 from prism.cost.model import Model

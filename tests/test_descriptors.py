@@ -27,8 +27,8 @@ from test_small_integers import both_codes
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from prism.backends import tile
+from prism.backends.loading import load_module
 from prism.backends.passes import tile_module
-from prism.backends.protocol import load_module
 from prism.backends.tensor_descriptors import (
     DescriptorLoad,
     TensorMap,

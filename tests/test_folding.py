@@ -24,10 +24,10 @@ from short_calls import config_of, cost_s
 from tile_simulator import run_module
 
 from prism.backends.cpu.emit import emit_module as emit_cpp
+from prism.backends.loading import load_module
 from prism.backends.lower import lower
 from prism.backends.passes.folded_split import fold_module
 from prism.backends.passes.sharing import share_module
-from prism.backends.protocol import load_module
 from prism.backends.tile import TileFold, TileModule
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit import emit_module

@@ -20,7 +20,7 @@ from short_calls import config_of
 from prism.api.choosing import _without_library
 from prism.api.loading import trace
 from prism.api.region_search import SearchBudget, run_search
-from prism.backends.protocol import load_module
+from prism.backends.loading import load_module
 from prism.backends.triton.emit import emit_module
 from prism.cost.device import device
 from prism.cost.library import call_times

@@ -24,7 +24,8 @@ from short_calls import config_of
 
 import prism
 from prism.api.verifying import verify
-from prism.backends.protocol import Compiled, arguments, load_module
+from prism.backends.loading import load_module
+from prism.backends.protocol import Compiled, arguments
 from prism.backends.triton.crosscompile import CompileJob
 from prism.backends.triton.emit import emit_module
 from prism.bench.prepare import module_facts

@@ -14,7 +14,7 @@ from sgraph_samples import BF16
 from short_calls import config_of
 
 import prism
-from prism.backends.protocol import load_module
+from prism.backends.loading import load_module
 from prism.backends.source import Writer
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.options import PRINTED

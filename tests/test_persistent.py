@@ -21,7 +21,8 @@ from test_ranges import CAUSAL, narrowed, resized
 from test_rematch import Clock, candidate, result, trial
 
 from prism.api.finalists import challengers, emitted
-from prism.backends.protocol import arguments, load_module
+from prism.backends.loading import load_module
+from prism.backends.protocol import arguments
 from prism.backends.triton.emit import emit_module
 from prism.bench.prepare import SHARED_LIMIT_BYTES, entry, module_facts
 from prism.cost.device import device

@@ -14,7 +14,8 @@ from scripted_clock import scripted
 import prism
 from prism.api.ranged import optimize_ranges, over
 from prism.api.region_search import SearchBudget
-from prism.backends.protocol import ModuleSource, load_module
+from prism.backends.loading import load_module
+from prism.backends.protocol import ModuleSource
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.device import device
 from prism.cost.shapes import lattice

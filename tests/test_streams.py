@@ -19,7 +19,7 @@ from sgraph_samples import F32, at, op, sym
 from short_calls import config_of
 from test_capture import OnDevice, Torch, chain
 
-from prism.backends.protocol import load_module
+from prism.backends.loading import load_module
 from prism.backends.triton.emit import emit_module
 from prism.bench.prepare import module_facts
 from prism.cost.device import device

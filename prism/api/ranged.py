@@ -22,7 +22,7 @@ from prism.api.options import Options, RangedOptions, by_keywords, check_dimensi
 from prism.api.region_search import SearchResult
 from prism.api.searching import search
 from prism.api.time_limit import MORE_TIME
-from prism.backends.protocol import load_module
+from prism.backends.loading import load_module
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.shapes import middle
 from prism.errors import CompilerError, NoImprovementError, PrismError, UsageError

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
-import importlib.util
-import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
-from prism.errors import BackendError
+from prism.backends.loading import load_module
 from prism.program.extents import evaluate
 from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
@@ -145,38 +140,6 @@ def load_function(source: ModuleSource, beside: Mapping[str, bytes] | None = Non
     module = load_module(write_module(source, folder / f"{source.entry}.py"), apart=True)
     call: Callable[..., Any] = getattr(module, source.entry)
     return call
-
-
-def load_module(path: Path, *, apart: bool = False) -> ModuleType:
-    """Import an emitted module by path.
-
-    Its name comes from its text: Triton's disk cache keys on the name of the kernel's module, and the process that
-    times a kernel shall find what the process that compiled it left there.
-
-    Args:
-        path: the module's file.
-        apart: whether the same text in another folder is another module, as it is where files beside it count.
-
-    Raises:
-        BackendError: the file cannot be imported.
-    """
-    data = path.read_bytes() + (str(path.resolve()).encode() if apart else b"")
-    digest = hashlib.sha256(data).hexdigest()[:16]
-    name = f"prism_emitted_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}_{digest}"
-    known = sys.modules.get(name)
-    if known is not None:
-        return known
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BackendError("an emitted module cannot be imported", where=str(path))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def arguments(sgraph: SGraph, hints: Mapping[str, int]) -> tuple[Argument, ...]:

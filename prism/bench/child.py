@@ -13,7 +13,6 @@ first timed replay and checked against float64 after the last. Without a GPU the
 from __future__ import annotations
 
 import gc
-import hashlib
 import importlib.util
 import json
 import math
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from prism.backends.interleave import interleave
+from prism.backends.loading import load_module
 from prism.backends.triton.named_target import compile_for
 from prism.backends.triton.replay import (
     WARM_UP_REPLAYS,
@@ -47,22 +47,6 @@ TRIAL_REPLAYS = 5
 SEED = 20240607
 LARGE = 1e30
 """In place of an infinite error, which JSON does not have."""
-
-
-def load_module(path: Path) -> Any:
-    """An emitted module; named by its text, as Triton's disk cache keys on the name."""
-    name = f"prism_emitted_{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(sys.modules[name])
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
 
 
 def draw(specs: Sequence[Mapping[str, Any]], device: str, seed: int = SEED) -> list[Any]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from prism.backends.cpu.build import compile_module
 from prism.backends.cpu.emit import emit_module
-from prism.backends.protocol import Argument, Compiled, ModuleSource, load_module
+from prism.backends.loading import load_module
+from prism.backends.protocol import Argument, Compiled, ModuleSource
 from prism.errors import BackendError
 from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prism.backends.protocol import Argument, Compiled, ModuleSource, load_module
+from prism.backends.loading import load_module
+from prism.backends.protocol import Argument, Compiled, ModuleSource
 from prism.backends.triton.crosscompile import CompileJob, compile_once
 from prism.backends.triton.emit import emit_module
 from prism.program.nodes import SymbolRange

@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from prism.backends.loading import load_module
 from prism.backends.tensors import Framed
-from prism.backends.triton.crosscompile import load_module
 from prism.process.serve import Answer, Request, serve
 
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from prism.backends.triton.crosscompile import load_module
+from prism.backends.loading import load_module
 from prism.backends.triton.named_target import compile_for
 from prism.process.child import run_tool
 from prism.process.serve import Answer, Request, serve

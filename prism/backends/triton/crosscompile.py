@@ -14,7 +14,6 @@ from typing import Any
 
 from prism.backends.protocol import Argument as Argument
 from prism.backends.protocol import Compiled
-from prism.backends.protocol import load_module as load_module
 from prism.errors import UsageError
 from prism.folders import cache_root
 from prism.process.child import child_environment, module_command

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from prism.backends.interleave import interleave
+from prism.backends.loading import load_module
 from prism.backends.tensors import save
-from prism.backends.triton.crosscompile import load_module
 from prism.backends.triton.replay import (
     WARM_UP_REPLAYS,
     GraphReplay,
