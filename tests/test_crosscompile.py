@@ -104,7 +104,7 @@ def test_a_study_without_a_gpu_estimates_and_counts_failures(compiled_kernels: P
     ]
     runs = []
     for _ in range(2):
-        with Estimating("sm_80", "A100", 166912, {}, size=1, root=compiled_kernels) as evaluator:
+        with Estimating(Compiler("sm_80", {}, size=1, root=compiled_kernels), "A100", 166912) as evaluator:
             result = tune(candidates, evaluator, region="r")
             runs.append(evaluator.compiler.runs)
         assert result.evidence.value == "estimated"
@@ -119,7 +119,7 @@ def test_too_much_shared_memory_is_a_failure_before_any_launch(compiled_kernels:
     assert "k needs 101" in over_limit([Resources("k", 101, 1, 0, 4)], 100)
     right = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
     candidate = Candidate("right", GRAPH, right, (FULL,), lambda c, r: 1.0)
-    with Estimating("sm_80", "tiny", 8, {}, size=1, root=compiled_kernels) as evaluator:
+    with Estimating(Compiler("sm_80", {}, size=1, root=compiled_kernels), "tiny", 8) as evaluator:
         result = tune([candidate], evaluator, region="r")
     assert result.failures == {Failure.SHARED.value: 1}
     assert result.best is None

@@ -164,7 +164,7 @@ def attention_times(size: AttentionExtents, dtype: DType, device: Device) -> Tim
     padded = next((w for w in ATTENTION_EFFICIENCY if size.columns <= w), 2 * max(ATTENTION_EFFICIENCY))
     share = ATTENTION_EFFICIENCY[min(padded, max(ATTENTION_EFFICIENCY))] * (RANGED_EFFICIENCY if size.causal else 1.0)
     rate = device.dot_flops(dtype) * share / device.processors
-    found: list[tuple[float, int, Times]] = []
+    found: list[Times] = []
     for high in ATTENTION_ROWS:
         seen = size.seen(high)
         for parts, programs, moved in size.tiled(high):
@@ -173,17 +173,28 @@ def attention_times(size: AttentionExtents, dtype: DType, device: Device) -> Tim
             own = 4.0 * high * math.ceil(size.keys / parts) * padded * seen
             busy = programs / device.processors if size.causal and waves > 1 else float(waves)
             through_l2 = programs * 2 * size.keys / parts * seen * size.columns * size.width
-            times = Times(
-                memory=transfer(device, moved, moved + through_l2, programs),
-                compute=busy * own / rate,
-                latency=2 * device.memory_latency_s * waves,
-                overlap=LIBRARY_OVERLAP,
-                spill=size.more_launches(parts) * device.launch_overhead_s,
-                fits=True,
-                bytes=float(moved),
+            found.append(
+                _times(device, moved, moved + through_l2, programs, busy * own / rate, size.more_launches(parts))
             )
-            found.append((float(times.total(device.launch_overhead_s)), len(found), times))
-    return min(found)[2]
+    return _least(found, device)
+
+
+def _times(device: Device, moved: int, through_l2: float, programs: int, compute: float, launches: int) -> Times:
+    """Of a call by tiles: bytes from memory and through the L2, its programs, seconds of work, and launches besides."""
+    return Times(
+        memory=transfer(device, moved, through_l2, programs),
+        compute=compute,
+        latency=2 * device.memory_latency_s * math.ceil(programs / device.processors),
+        overlap=LIBRARY_OVERLAP,
+        spill=launches * device.launch_overhead_s,
+        fits=True,
+        bytes=float(moved),
+    )
+
+
+def _least(found: Sequence[Times], device: Device) -> Times:
+    """The first of those that take least."""
+    return min(found, key=lambda t: float(t.total(device.launch_overhead_s)))
 
 
 def extents(product: PlainProduct, hints: Mapping[str, int]) -> Extents:
@@ -211,7 +222,7 @@ def library_measures(product: Extents, device: Device) -> list[tuple[float, floa
 def library_times(product: Extents, dtype: DType, device: Device) -> Times:
     """Seconds by cause of a product on a device, by the best tile and share of the depth; `total` adds the launch."""
     rate = device.dot_flops(dtype) * LIBRARY_EFFICIENCY / device.processors
-    found: list[tuple[float, int, Times]] = []
+    found: list[Times] = []
     for high, wide in LIBRARY_TILES:
         reuse = min(1.0, 2 * high * wide / (high + wide) / FULL_DOT_REUSE)
         for parts, programs, moved in product.shared(high, wide):
@@ -219,14 +230,6 @@ def library_times(product: Extents, dtype: DType, device: Device) -> Times:
             waves = math.ceil(programs / device.processors)
             # Two neighbours load the longer side of their tiles together.
             through_l2 = programs * own * (min(high, wide) + max(high, wide) / 2) * product.width
-            times = Times(
-                memory=transfer(device, moved, through_l2, programs),
-                compute=waves * 2.0 * high * wide * own / (rate * reuse),
-                latency=2 * device.memory_latency_s * waves,
-                overlap=LIBRARY_OVERLAP,
-                spill=product.more_launches(parts) * device.launch_overhead_s,
-                fits=True,
-                bytes=float(moved),
-            )
-            found.append((float(times.total(device.launch_overhead_s)), len(found), times))
-    return min(found)[2]
+            compute = waves * 2.0 * high * wide * own / (rate * reuse)
+            found.append(_times(device, moved, through_l2, programs, compute, product.more_launches(parts)))
+    return _least(found, device)

@@ -128,31 +128,15 @@ class Estimating(Closing):
     """The evaluator without a GPU: compiler's resources and cost model. Its seconds are estimates, and it says so.
 
     Args:
-        target: `sm_90` and the like.
+        compiler: of the target; ends with it.
         device: the name of the device that the model describes.
         shared_limit: bytes of shared memory that one block may use.
-        hints: the values of the extents' symbols.
-        size: worker processes.
-        limit_s: seconds a compilation may take.
-        root: the cache folder; the user's by default.
-        pool: the workers, of who lends them; its own by default.
     """
 
     evidence = Evidence.ESTIMATED
 
-    def __init__(
-        self,
-        target: str,
-        device: str,
-        shared_limit: int,
-        hints: Mapping[str, int],
-        *,
-        size: int = 2,
-        limit_s: float = COMPILE_LIMIT_S,
-        root: Path | None = None,
-        pool: Pool | None = None,
-    ) -> None:
-        self.compiler = Compiler(target, hints, size=size, limit_s=limit_s, root=root, pool=pool)
+    def __init__(self, compiler: Compiler, device: str, shared_limit: int) -> None:
+        self.compiler = compiler
         self._device = device
         self._shared_limit = shared_limit
 

@@ -114,7 +114,7 @@ class AbsentGpu(_Gpu, Estimated):
     def estimating(self, hints: Mapping[str, int], pool: Pool | None = None) -> Estimating:
         """See Platform; the workers may be lent."""
         d = self.device
-        return Estimating(d.target, d.name, d.shared_limit_bytes, hints, root=self.cache, pool=pool)
+        return Estimating(Compiler(d.target, hints, root=self.cache, pool=pool), d.name, d.shared_limit_bytes)
 
     def baseline_seconds(self, program: Program) -> float:
         """See Platform."""
