@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import prism
-from prism.api.rules import rule_paths
+from prism.api.user_rules import rule_paths
 from prism.cli import main
 from prism.egraph.lint import Severity, lint
 from prism.egraph.profile import profile

@@ -16,7 +16,7 @@ import torch
 from onnx import TensorProto, helper
 
 import prism
-from prism.api.rules import declared, rule_paths
+from prism.api.user_rules import declared, rule_paths
 from prism.api.verifying import explanation
 from prism.checker import CertificateError, check, digest
 from prism.checker.operators import definitions

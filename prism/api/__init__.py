@@ -23,8 +23,8 @@ from prism.api.proving import prove, prove_models
 from prism.api.ranged import RangedResult, optimize_ranges
 from prism.api.region_search import Search, SearchBudget, SearchInterruptedError, SearchResult
 from prism.api.results import load_compared
-from prism.api.rules import operators
 from prism.api.searching import search
+from prism.api.user_rules import operators
 from prism.api.verifying import explain, verify
 from prism.api.whole_models import ModelResult, better_in_parts, optimize_model, shown_in_parts
 from prism.api.whole_ranges import ModelRanges, optimize_model_ranges

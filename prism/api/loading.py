@@ -143,6 +143,6 @@ def _recognised(program: Program) -> Program:
 def _declared(rules: Sequence[Path | str]) -> tuple[Operator, ...]:
     if not rules:
         return ()
-    from prism.api.rules import declared
+    from prism.api.user_rules import declared
 
     return declared(rules)

@@ -27,10 +27,10 @@ from prism.api.given_inputs import given_to
 from prism.api.options import Options, ProgramOptions, by_keywords, check_dimensions
 from prism.api.records import Request, artifacts, certificate_of, conditions
 from prism.api.region_search import SearchBudget, SearchResult
-from prism.api.rules import rule_paths
 from prism.api.second_opinion import recorded
 from prism.api.time_limit import ending, grace
 from prism.api.trivial import check_gain
+from prism.api.user_rules import rule_paths
 from prism.backends.protocol import ModuleSource, load_function
 from prism.cost.constant_folding import fold_constants
 from prism.egraph.worker import Worker

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prism.api.loading import check_passed, load, several, trace
-from prism.api.rules import rule_paths
+from prism.api.user_rules import rule_paths
 from prism.errors import refusing_depth
 from prism.program.assumptions import Stated, of_inputs, over, read_assumptions, values_of
 from prism.program.integers import assumptions

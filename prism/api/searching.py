@@ -9,7 +9,7 @@ from pathlib import Path
 from prism.api.partitioned import PartitionedSearch, search_regions
 from prism.api.proofs import ProvedSGraph
 from prism.api.region_search import Search, SearchBudget, SearchResult
-from prism.api.rules import rule_paths
+from prism.api.user_rules import rule_paths
 from prism.cost.constant_folding import fold_constants
 from prism.cost.device import Device
 from prism.egraph.rules import FpClass

@@ -15,7 +15,7 @@ import msgspec
 
 from prism.api.ranged import over
 from prism.api.region_search import SearchBudget
-from prism.api.rules import rule_paths
+from prism.api.user_rules import rule_paths
 from prism.backends.weights import weights_bytes
 from prism.checker import (
     CertificateError,

@@ -30,9 +30,9 @@ from prism.api.options import ModelOptions, Options, by_keywords
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
 from prism.api.results import CHOICES, COMPARISONS, code_digest, load_compared
-from prism.api.rules import declared
 from prism.api.time_limit import AGAIN, MORE_TIME, ending
 from prism.api.trivial import nothing_to_gain
+from prism.api.user_rules import declared
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
 from prism.backends.assembled import Step, assembled_text, consecutive
 from prism.backends.cpu.support import find_compiler

@@ -286,13 +286,13 @@ class Run:
             and named(c, names)
             and not (again(c) and (self._settled(rows[c["name"]]) or rows[c["name"]].get("tries", 1) >= TRIES))
         ]
-        return sorted(chosen, key=lambda c: (again(c), c["group"] != "suite", -self._outlook(c)))
+        return sorted(chosen, key=lambda c: (again(c), c["group"] != "suite", -self._relative_time(c)))
 
     def _settled(self, row: Mapping[str, Any]) -> bool:
         wanted = [b for b in COMPILERS if self.plan.baselines and (not self.plan.only or b in self.plan.only)]
         return settled(row, wanted)
 
-    def _outlook(self, record: Mapping[str, Any]) -> float:
+    def _relative_time(self, record: Mapping[str, Any]) -> float:
         """Of a case what its kernels take, as far as that is known, in what torch.compile is estimated to take."""
         times = [t["measured_us"] for t in self._known_trials(record)]
         us = min(times, default=record.get("estimate_us") or 0.0)

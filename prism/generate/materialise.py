@@ -689,10 +689,10 @@ class Planner:
                 if near and self._shares(group, lacks, wider, apart):
                     lacking[n] = m, len(lacks)
         for most in sorted({many for _, many in lacking.values()}):
-            yield self._joined(plan, {n: m for n, (m, many) in lacking.items() if many <= most})
-        yield from (self._joined(plan, {n: m}) for n, m in self._crossing(plan))
+            yield self._merged(plan, {n: m for n, (m, many) in lacking.items() if many <= most})
+        yield from (self._merged(plan, {n: m}) for n, m in self._crossing(plan))
 
-    def _joined(self, plan: Plan, into: Mapping[int, int]) -> Plan:
+    def _merged(self, plan: Plan, into: Mapping[int, int]) -> Plan:
         """The plan with some of its kernels in others."""
         groups = {n: (rank, [*targets]) for n, (rank, targets) in enumerate(plan.groups)}
         for n, m in sorted(into.items(), key=lambda t: len(plan.groups[t[0]][1][0].axes)):
