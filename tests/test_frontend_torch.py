@@ -457,3 +457,11 @@ def test_one_tensor_as_two_examples_is_two_inputs() -> None:
     values = {"p": np.ones((3, 4)), "q": np.zeros((3, 4))}  # float64
     (out,) = evaluate(program, values).values()
     assert (out == 1).all()
+
+
+def test_a_sum_of_exponentials_of_what_is_infinite_is_guarded() -> None:
+    """The logarithm of nothing but zeros is minus infinity at every place, of which the largest is no shift."""
+    p = trace(lambda x: torch.logsumexp(torch.log(x), -1), (torch.rand(3, 5),))
+    x = torch.tensor([[0.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    found = evaluate(p, {p.inputs[0].name: x.numpy()})[p.outputs[0]]
+    np.testing.assert_allclose(found, torch.logsumexp(torch.log(x), -1).numpy())
