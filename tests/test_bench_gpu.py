@@ -21,6 +21,7 @@ import triton_modules
 from bench_reference import REFERENCES
 from compiled_code import OLDEST, stated
 
+import prism
 from benchmarks import gpu, model
 from benchmarks.gpu_check import structure
 from benchmarks.gpu_plot import figure, page
@@ -900,6 +901,12 @@ def test_without_a_gpu_the_command_prints_estimates(
     assert row["resources"]["sm_90"][0]["registers"] > 0
     assert main(["bench", "--kernels", "x"]) == 2
     assert main(["bench", "--case", "no such case", "--out", str(tmp_path / "b")]) == 2
+
+
+def test_a_case_of_ones_own_counts_bytes_of_any_type() -> None:
+    given = torch.zeros(4, dtype=torch.int64), torch.ones(8, dtype=torch.bool), torch.rand(9, 8)
+    rows = prism.trace(lambda i, kept, w: torch.where(kept, w[i], 0.0), given)
+    assert own_case(rows).bytes == 4 * 8 + 8 + 9 * 8 * 4 + 4 * 8 * 4
 
 
 def test_kernels_of_an_output_folder_become_a_case(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from prism.api.finalists import challengers, emitted
 from prism.backends.loading import load_module
 from prism.backends.protocol import arguments
 from prism.backends.triton.emit import emit_module
-from prism.bench.prepare import SHARED_LIMIT_BYTES, entry, module_facts
+from prism.bench.prepare import TARGETS, entry, module_facts
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.persistent import flattenable, persistable
@@ -141,7 +141,7 @@ def test_a_program_that_stops_after_its_first_tile_shows(interpreter: Interprete
 
 @pytest.mark.parametrize(
     "targets",
-    [("sm_90", "gfx942"), pytest.param(tuple(SHARED_LIMIT_BYTES), marks=pytest.mark.slow)],
+    [("sm_90", "gfx942"), pytest.param(TARGETS, marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
 def test_it_compiles_everywhere_and_keeps_its_pipeline(targets: Sequence[str], compilers: Pool, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from prism.backends.tile import identifier
 from prism.backends.triton.crosscompile import COMPILE_LIMIT_S, CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module
 from prism.bench.suite import Argument, Case, Workload
-from prism.cost.device import DEVICES, Device, device
+from prism.cost.device import DEVICES, SHARED_LIMIT_BYTES, Device, device
 from prism.cost.model import Model
 from prism.errors import UsageError
 from prism.folders import cache_or_spare
@@ -55,8 +55,8 @@ from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 SCHEMA = "prism.bench/1"
-SHARED_LIMIT_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
-"""What the suite is compiled for, and the shared memory that one block may use there, bytes."""
+TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
+"""What the suite is compiled for."""
 RANKED = 2000
 """Points of a space that the spread is taken from."""
 
@@ -74,7 +74,7 @@ class Effort:
 
     points: int = DEFAULT_BUDGET
     spread: int = 5
-    targets: tuple[str, ...] = tuple(t for t in SHARED_LIMIT_BYTES if t != "sm_90")
+    targets: tuple[str, ...] = tuple(t for t in TARGETS if t != "sm_90")
     budget: SearchBudget = field(default_factory=SearchBudget)
 
 

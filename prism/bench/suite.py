@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from prism.program.nodes import DType
+
 BANDWIDTH_BYTES_S = 4.3e12
 """What a copy reaches on an H200, bytes read and written."""
 DOT_FLOPS = 790e12
 """What a large bfloat16 matrix product reaches there, operations a second."""
 MEAN_FLOOR_US = 2.0
 """A case with a floor below this measures the launch: it is reported and left out of the mean, microseconds."""
-
-BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "int8": 1, "uint8": 1}
 
 Sizes: TypeAlias = Mapping[str, int]
 
@@ -44,7 +44,7 @@ class Argument:
     @property
     def bytes(self) -> int:
         """Its size."""
-        return math.prod(self.shape) * BYTES[self.dtype]
+        return math.prod(self.shape) * DType(self.dtype).bytes
 
 
 @dataclass(frozen=True, slots=True)

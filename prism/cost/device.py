@@ -260,6 +260,10 @@ _B200 = Device(
 )
 
 DEVICES: Mapping[str, Device] = MappingProxyType({d.target: d for d in (_A100, _L40S, _H200, _B200)})
+SHARED_LIMIT_BYTES: Mapping[str, int] = MappingProxyType(
+    {**{t: d.shared_limit_bytes for t, d in DEVICES.items()}, "gfx942": 64 * KIB}
+)
+"""Shared memory of a block on what kernels are compiled for, described here or not (data sheet)."""
 
 
 def device(target: str) -> Device:
