@@ -17,6 +17,7 @@ from prism.backends.lower_layout import Layout
 from prism.backends.lower_types import INTS, Types
 from prism.backends.quotients import Quotients
 from prism.backends.tile import GridAxis, symbol
+from prism.cost.constraints import INT32_MAX
 from prism.errors import IllegalIRError
 from prism.ir.kit import sources, statements
 from prism.program.extents import Extent, add, is_static, mul
@@ -714,7 +715,6 @@ class KernelLowering:
 
 # Lowering of pointwise operations: element types of operands and result, and where a result is known to be zero.
 
-_INT32_MAX = 2**31 - 1
 _KEEPS_INTS = frozenset({"add", "mul", "neg", "abs", "maximum", "minimum", "where"})
 # f(0) = 0
 _KEEPS_ZERO = frozenset({"neg", "abs", "sqrt", "floor", "round", "sign", "tanh", "atan", "erf", "sin"})
@@ -798,4 +798,4 @@ class PointwiseRules:
 
 
 def _is_int(n: float) -> bool:
-    return abs(n) <= _INT32_MAX and n == int(n)
+    return abs(n) <= INT32_MAX and n == int(n)

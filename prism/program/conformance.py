@@ -23,6 +23,7 @@ from prism.program import example_draws, extents, integers
 from prism.program.arrays import Array, NumpyArrays
 from prism.program.evaluate import Interpreter
 from prism.program.index import Axis, Index
+from prism.program.integers import EXACT
 from prism.program.nodes import (
     Conformance,
     Const,
@@ -56,8 +57,6 @@ _STEPS = 16
 _REDUCED = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 # The most elements that are computed for one definition of one draw; of more, a sample is.
 _SAMPLE = 1 << 17
-# Integers up to here are exact in float64.
-_EXACT = float(1 << 53)
 _COMPARING = frozenset({"lt", "le", "eq", "maximum", "minimum"})
 # Inputs are some of so many thresholds, of such a size.
 _THRESHOLDS = 32
@@ -451,7 +450,7 @@ class Comparison:
             # Both are compared in float64, which holds larger numbers, and so their differences, not to the last digit.
             read = [np.abs(np.asarray(known[e.tensor], np.float64)) for e in walk(expr) if isinstance(e, Read)]
             largest = max((float(r.max(initial=0.0)) for r in read), default=0.0)
-            if largest > _EXACT:
+            if largest > EXACT:
                 wrong &= ~(np.abs(found - expected) <= 2.0**-50 * largest)
         if wrong.any() and not claim.dtype.is_float and claim.dtype is not DType.BOOL:
             # Nobody says what whole number comes of a fraction that is none, or is beyond CAST_ASSUMED.
@@ -607,7 +606,7 @@ def _wrong(found: np.ndarray, expected: np.ndarray, dtype: DType, precision: Pre
             return ~same
         error = np.abs(found - wide)
         if not dtype.is_float:
-            return np.asarray(~(same | ((np.abs(wide) > _EXACT) & (error <= 1e-15 * np.abs(wide)))))
+            return np.asarray(~(same | ((np.abs(wide) > EXACT) & (error <= 1e-15 * np.abs(wide)))))
         finite = np.abs(wide[np.isfinite(wide)])
         largest = float(finite.max()) if finite.size else 0.0
         allowed = precision.relative * np.abs(wide) + precision.absolute * largest + _UNDERFLOW.get(dtype, 0.0)

@@ -13,11 +13,11 @@ from functools import lru_cache
 
 from prism.program.build import const, mul, recip
 from prism.program.constants import DOUBLE, ULPS, digits, simplest_near
+from prism.program.integers import EXACT
 from prism.program.nodes import Const, Expr, Map
 
 # Digits of a decimal that a constant is read as.
 _DIGITS = 12
-_EXACT_INTEGER = 1 << 53
 _CHUNK = 50
 # Integers are divided by all numbers up to this; what is left counts as one factor.
 _TRIAL = 1000
@@ -26,7 +26,7 @@ _TRIAL = 1000
 @lru_cache(maxsize=4096)
 def exact(c: float) -> tuple[Fraction, Fraction]:
     """(a, b): the constant is read as a*sqrt(b), where b is 1 or a simple fraction."""
-    if c.is_integer() and abs(c) <= _EXACT_INTEGER:
+    if c.is_integer() and abs(c) <= EXACT:
         return Fraction(int(c)), Fraction(1)
     if digits(c) <= _DIGITS:
         return Fraction(repr(c)), Fraction(1)
@@ -66,7 +66,7 @@ def _float(x: Fraction) -> float | None:
 
 
 def _integer(n: int) -> Expr:
-    if abs(n) <= _EXACT_INTEGER:
+    if abs(n) <= EXACT:
         return const(n)
     high, low = divmod(abs(n), 1 << _CHUNK)
     total = Map("add", (mul(const(1 << _CHUNK), _integer(high)), const(low)))
@@ -83,7 +83,7 @@ def roots(x: Fraction) -> tuple[Fraction, tuple[int, ...]] | None:
         outside *= Fraction(p) ** (n // 2)
         if n % 2:
             inside.append(p)
-    return (outside, tuple(inside)) if all(p <= _EXACT_INTEGER for p in inside) else None
+    return (outside, tuple(inside)) if all(p <= EXACT for p in inside) else None
 
 
 def factors(n: int) -> dict[int, int]:
