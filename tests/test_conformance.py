@@ -268,6 +268,12 @@ def test_a_decomposition_that_is_not_the_operator_is_refused(monkeypatch: pytest
         prism.trace(torch.special.log_ndtr, (torch.rand(3),))
 
 
+def test_what_torch_makes_of_nan_is_noted_and_no_misreading() -> None:
+    made = prism.trace(torch.sign, (torch.tensor([1.0, -2.0, math.nan]),)).conformance
+    assert made is not None
+    assert any(text.startswith("example: aten.sign") for text in made.skipped)
+
+
 def test_undefined_conversions_are_no_misreading() -> None:
     made = prism.trace(lambda x: (x * 1e9).to(torch.int32), (torch.randn(4),)).conformance
     assert made is not None

@@ -324,6 +324,10 @@ def test_lengths_that_a_program_is_not_for_are_refused(tmp_path: Path) -> None:
     for rows in (2, 9):
         with pytest.raises(ValueError, match=f"the length M must be at least 3 and at most 8, not {rows}"):
             called(x[:rows], w)
+    # Proofs take it that there is an element along every axis: a sum over softmax's axis is 1, and of nothing it is 0.
+    least = emit_module(sample.sgraph, ranges={"M": SymbolRange(1, 8, hint=5)})
+    with pytest.raises(ValueError, match="the length M must be at least 1 and at most 8, not 0"):
+        getattr(load(write_module(least, tmp_path / "least.py"), "least"), least.entry)(x[:0], w)
     # How large it may be is not said, so there is nothing to refuse: what is missing is a configuration.
     unbounded = emit_module(sample.sgraph, ranges={"M": SymbolRange(1, 8, hint=5, open=True)})
     called = getattr(load(write_module(unbounded, tmp_path / "unbounded.py"), "unbounded"), unbounded.entry)

@@ -350,7 +350,7 @@ def operator_text(entry: str, inputs: Sequence[str], optional: bool, results: in
 
 def _hold(w: Writer, name: str, held: SymbolRange) -> None:
     """Refuse a length for which the program would read what is not there, or means something else."""
-    least, most = held.low > 1, not held.open
+    least, most = held.low > 0, not held.open  # proofs take it that there is an element along every axis
     if not least and not most:
         return
     outside = f"not {held.low} <= {name} <= {held.high}" if least and most else ""
