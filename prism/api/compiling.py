@@ -179,6 +179,9 @@ class Graph:
     def _divided(self) -> torch.fx.GraphModule:
         with torch.no_grad():
             fused = CapabilityBasedPartitioner(self.captured, Readable()).partition_and_fuse()
+        stay = [str(n.target) for n in _operators(fused)]
+        if stay:
+            LOG.info("%d operators stay as they are, of %s", len(stay), ", ".join(dict.fromkeys(stay)))
         for name, child in list(fused.named_children()):
             if isinstance(child, torch.fx.GraphModule) and name.startswith("fused_"):
                 setattr(fused, name, Island(child, self.kernels))
@@ -236,6 +239,11 @@ class Readable(OperatorSupportBase):
             LOG.exception("a bug in prism: %s stays as it is", target)
             return False
         return True
+
+
+def _operators(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """The nodes that compute, but for those of graphs within."""
+    return [n for n in graph.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
 
 
 def _described(operand: torch.fx.Node) -> Any:
@@ -370,8 +378,5 @@ class Island(torch.nn.Module):
             except Exception as error:  # whoever trains a model is not to lose it by this
                 LOG.exception("a bug in prism")
                 outcome = Outcome(None, why=f"a bug in prism: {error}")
-            count = sum(
-                n.op == "call_function" and n.target is not operator.getitem for n in self.operators.graph.nodes
-            )
-            LOG.info("%d operators %s", count, outcome)
+            LOG.info("%d operators %s", len(_operators(self.operators)), outcome)
             return outcome, () if outcome.call is None else layouts(function, tensors)
