@@ -69,6 +69,18 @@ def test_what_differs_elsewhere_alone_is_not_refuted() -> None:
     assert found.min() >= 0
 
 
+def test_cross_entropy_is_its_one_hot_form_where_labels_are_in_range() -> None:
+    """Elsewhere it is not: what is labelled -100 is left out of the mean."""
+    functional = torch.nn.functional
+    verdict = prism.prove(
+        lambda x, t: functional.cross_entropy(x, t),
+        lambda x, t: -(functional.one_hot(t, 4) * x.log_softmax(-1)).sum(-1).mean(),
+        (torch.randn(3, 4), torch.tensor([0, 3, 1])),
+        assume=["t in [0, 3]"],
+    )
+    assert verdict.status is Status.PROVED
+
+
 def test_zero_or_one() -> None:
     mask = (torch.rand(4, 5) > 0.5).float()
     assert prism.prove(lambda m: m * m, lambda m: m * 1.0, (mask,), assume=["m in {0, 1}"])
