@@ -40,6 +40,8 @@ EQUAL, REFUSED, WRONG, CRASHED = "equal", "refused", "wrong", "crashed"
 ROUNDINGS = 4
 # How far off results of cases are that are written down to a few decimals.
 WRITTEN = {"test_averagepool_2d_ceil_last_window_starts_on_pad": 1e-4}
+# Cases with elements between two levels, of which float32's rounding of the scale takes one: there either is right.
+TIED = frozenset({"test_dynamicquantizelinear", "test_dynamicquantizelinear_expanded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,8 @@ def _difference(program: Program, inputs: Iterable[Any], case: Case) -> str:
         found = results[name]
         if case.name in WRITTEN:
             found = np.where(abs(found - expected) < WRITTEN[case.name], expected, found)
+        if case.name in TIED and np.asarray(expected).dtype.kind == "u":
+            found = np.where(abs(found - expected) <= 1, expected, found)
         why = difference(found, np.asarray(expected), scale)
         if why:
             return f"{name} {why}"

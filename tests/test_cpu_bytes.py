@@ -15,7 +15,7 @@ from prism.backends.protocol import write_module
 from prism.cost.counts import kernel_cost
 from prism.program.extents import Extent
 from prism.program.index import Axis
-from prism.program.nodes import DType, Tensor
+from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import (
     Accumulate,
@@ -29,6 +29,8 @@ from prism.sgraph.nodes import (
     SGraph,
     Stmt,
     Store,
+    TileReduce,
+    Whole,
 )
 
 M, K, N = 9, 1100, 40
@@ -57,8 +59,39 @@ def product(
     return SGraph("bytes", tuple(inputs), (), (Tensor("y", (M, N), out),), (Kernel("k", roles, body),))
 
 
+def quantised(divisor: str, k: int = 70) -> SGraph:
+    """y[m, n] = 0.5 * sum_k q[m, k] * b[k, n], q = round(x / d) within int8, d of a row's largest."""
+    am, ak, an = Axis("m", M), Axis("k", k), Axis("n", N)
+    least = [Pointwise("d", "maximum", ("top", 1e-6))]
+    apart = [Pointwise("none", "eq", ("top", 0.0)), Pointwise("part", "mul", ("top", 0.01))]
+    apart.append(Pointwise("d", "where", ("none", 1.0, "part")))
+    steps: dict[str, list[Pointwise]] = {
+        "bounded": least,
+        "apart": apart,
+        "zero": [Pointwise("d", "mul", ("top", 0.01))],
+    }
+    body: tuple[Stmt, ...] = (
+        Load("x", "x", at(am, ak)),
+        Pointwise("large", "abs", ("x",)),
+        TileReduce("top", ReduceKind.MAX, ak, "large"),
+        *steps[divisor],
+        Pointwise("inverse", "recip", ("d",)),
+        Pointwise("share", "mul", ("x", "inverse")),
+        Pointwise("level", "round", ("share",)),
+        Pointwise("above", "maximum", ("level", -128.0)),
+        Pointwise("q", "minimum", ("above", 127.0)),
+        Load("b", "b", at(ak, an)),
+        Contract("p", ak, "q", "b"),
+        Pointwise("s", "mul", ("p", 0.5)),
+        Store("y", at(am, an), "s"),
+    )
+    roles = ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ak, Whole()))
+    inputs = (Tensor("x", (M, k), F32), Tensor("b", (k, N), INT8))
+    return SGraph("quantised", inputs, (), (Tensor("y", (M, N), F32),), (Kernel("k", roles, body),))
+
+
 def in_integers(g: SGraph) -> bool:
-    return any("multiply_bytes<false>(" in text for text in emit_module(g).extra.values())
+    return any("multiply_bytes<" in text.split("namespace PRISM_NAME")[-1] for text in emit_module(g).extra.values())
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
@@ -90,11 +123,30 @@ def test_other_products_stay_in_float32() -> None:
     assert not in_integers(product(b=F32, out=F32))
 
 
+@pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
+def test_bytes_may_be_computed_where_they_are_numbers(tmp_path: Path) -> None:
+    """A row of zeros that is divided by 0 is NaN, which no byte is."""
+    assert in_integers(quantised("bounded"))
+    assert not in_integers(quantised("zero"))
+    g = quantised("apart")
+    assert in_integers(g)
+    source = emit_module(g, configs={"cpu": [Config({"T_m": 4, "T_n": 16}, {}, {})]})
+    module = load(write_module(source, tmp_path / f"{source.entry}.py"), "quantised_bytes")
+    rng = np.random.default_rng(0)
+    x, b = rng.standard_normal((M, 70)).astype(np.float32), rng.integers(-128, 128, (70, N)).astype(np.int8)
+    x[3] = 0.0
+    top = np.abs(x).max(1, keepdims=True)
+    q = np.clip(np.round(x / np.where(top == 0, 1, top * np.float32(0.01))), -128, 127)
+    assert np.array_equal(getattr(module, source.entry)(x, b), (0.5 * (q @ b.astype(np.float64))).astype(np.float32))
+
+
 def test_the_model_knows_them() -> None:
     def of_bytes(g: SGraph) -> bool:
         (dot,) = kernel_cost(g.kernels[0], g).dots
         return dot.of_bytes
 
     assert of_bytes(product())
+    assert of_bytes(quantised("apart"))
+    assert not of_bytes(quantised("zero"))
     assert not of_bytes(product(number="row"))
     assert not of_bytes(product(b=F32, out=F32))

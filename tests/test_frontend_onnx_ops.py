@@ -234,6 +234,7 @@ CASES = [
     Case("QuantizeLinear", [f(2, 3, 4) * 40, pos(3), i(1, 2, 3).astype(np.int8)], {"axis": 1}, opset=19),
     Case("QuantizeLinear", [WITH_TIES, s(1.0)], opset=19),
     Case("QuantizeLinear", [f(4, 6), pos(4, 2)], {"axis": 1, "block_size": 3}, opset=21),
+    Case("DynamicQuantizeLinear", [f(3, 4)], opset=18, outputs=3),
     Case("MatMulInteger", [Q8, Q8.T, np.array(-3, np.int8), i(4, 5, 6, 7).astype(np.int8)], opset=18),
     Case(
         "ConvInteger", [Q8.astype(np.uint8).reshape(1, 2, 3, 4), Q8[:, :4].reshape(2, 2, 2, 2)], {"pads": [0, 1, 1, 0]}
@@ -410,9 +411,18 @@ def test_a_body_in_which_something_is_not_read_is_refused() -> None:
     built, _ = node_model("AffineGrid", [f(1, 2, 3), i(1, 1, 2, 3)], {}, 20, [1])
     with pytest.raises(UnsupportedError, match="If"):
         frontend.from_model(built, "m", None)
-    built, _ = node_model("DynamicQuantizeLinear", [f(3, 4)], {}, 18, outputs=3)
-    with pytest.raises(UnsupportedError, match="scale that is computed"):
-        frontend.from_model(built, "m", None)
+
+
+@pytest.mark.parametrize("x", [np.abs(f(5)), -np.abs(f(2, 3)), np.zeros((2, 2), np.float32)])
+def test_a_tensor_is_quantised_by_its_own_range(x: np.ndarray) -> None:
+    """As onnxruntime does it: the scale of zeros is 1, where onnx's formula divides zeros by zero."""
+    ort = pytest.importorskip("onnxruntime")
+    built, given = node_model("DynamicQuantizeLinear", [x], {}, 18, outputs=3)
+    program = frontend.from_model(built, "m", None)
+    found = run_program(program, given)
+    session = ort.InferenceSession(built.SerializeToString(), providers=["CPUExecutionProvider"])
+    for value, expected in zip(found, session.run(None, given), strict=True):
+        assert np.allclose(value, expected, rtol=1e-6)
 
 
 def test_operators_are_one_definition_each() -> None:
@@ -422,4 +432,5 @@ def test_operators_are_one_definition_each() -> None:
         # The product of all steps, the first state, the states of all steps, and both results.
         many = 3 if case.op == "Attention" else 5 if program.loops else case.outputs
         many += any(d.name.endswith("_rank") for d in program.definitions)  # and of elements in order, their ranks
+        many += 2 * (case.op == "DynamicQuantizeLinear")  # and its least element and its range
         assert len(program.definitions) == many, case

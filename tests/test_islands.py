@@ -36,7 +36,7 @@ from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageEr
 from prism.events import Event, IslandReport, ModelReport, Warned
 from prism.frontend.onnx.islands import Cut, cut, windowed
 from prism.frontend.onnx.other_readers import Inference
-from prism.instantiate.model_bench import difference
+from prism.instantiate.model_bench import difference, numbers
 from prism.platforms.stock import Stock
 from prism.program.extents import is_static
 from prism.program.nodes import Program
@@ -462,6 +462,51 @@ def test_a_second_run_of_a_model_in_parts_does_nothing_again(
         assert (tmp_path / "out" / file).read_bytes() == (folder / file).read_bytes()
 
 
+def test_results_that_are_strings_or_sequences_are_compared_by_their_parts(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
+) -> None:
+    monkeypatch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
+    monkeypatch.setattr("prism.instantiate.confirm.MATCHES", 1)
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(folder.parent / "cache"))
+    text = """(float[n, 64] x) => (float[n, 64] t0, string[n, 64] label, seq(float[n, 64]) parts) <int64[1] k = {64}> {
+        m0 = Mul(x, w0)  s0 = Sigmoid(m0)  g0 = Mul(s0, m0)  t0, i0 = TopK(g0, k)
+        label = Gather(names, i0)  parts = SequenceConstruct(t0, g0) }"""
+    names = np.array([f"label {n}" for n in range(64)], object)
+    with saved(text, tmp_path, w0=GATES["w0"], names=names) as path:
+        data = folder.parent / "data.npz"
+        options = ["--target", "cpu", "--trials", "1", "--inputs", str(data), "--out", str(tmp_path / "out")]
+        assert main(["optimize", str(path), *options]) == ExitCode.DONE
+        x = np.load(data)["x"]
+        expected = Stock(path, "m").run({"x": x}, ["x"])
+    code = (
+        "import numpy as np; from model import load\n"
+        "t, label, parts = load(threads=1)(np.load('../../data.npz')['x'])\n"
+        "print(label[3, 5], len(parts), parts[1].shape)"
+    )
+    (folder.parent / "strings").mkdir()
+    shutil.copytree(tmp_path / "out", folder.parent / "strings" / "out")
+    said = run_python("-c", code, folder=folder.parent / "strings" / "out").split("\n")[0]
+    assert said == f"{expected['label'][3, 5]} 2 {(8, 64)}"
+
+
+def test_results_are_arrays_of_numbers() -> None:
+    def same(a: Any, b: Any) -> bool:
+        one, other = numbers(a), numbers(b)
+        return len(one) == len(other) and all(np.array_equal(x, y) for x, y in zip(one, other, strict=True))
+
+    words = np.array([["one", "two"]], object)
+    assert numbers(words)[0].shape == (1, 2)
+    assert same(words, words.copy())
+    assert not same(words, np.array([["one", "three"]], object))
+    maps = [{"a": 0.25, "b": 0.75}, {"a": 0.5, "b": 0.5}]
+    assert same(maps, [dict(m) for m in maps])
+    assert not same(maps, maps[:1])
+    assert not same(maps, [{"a": 0.25, "c": 0.75}, maps[1]])
+    assert difference(numbers([0.1, 0.2])[0], *2 * [np.array([0.1, 0.2000001])]) == ""
+    with pytest.raises(TypeError, match="NoneType"):
+        numbers([None])
+
+
 def test_two_towers_are_made_once_and_run_in_one_call(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
 ) -> None:
@@ -711,7 +756,6 @@ def test_what_an_input_lacks_is_what_the_error_asks_for(tmp_path: Path) -> None:
             "at random",
         ),
         ("(string[2] x) => (string[2] y) { y = StringNormalizer(x) }", "it is of type str"),
-        ("(float[8] x) => (seq(float[8]) y) { t = Tanh(x)  y = SequenceConstruct(t, x) }", "no tensor of numbers"),
     ],
 )
 def test_what_cannot_be_compared_is_left_alone(tmp_path: Path, text: str, said: str) -> None:

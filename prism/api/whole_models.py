@@ -55,7 +55,7 @@ from prism.instantiate.cache import Cache, Store, digest, version_of
 from prism.instantiate.confirm import Confirmation, confirm, now_text
 from prism.instantiate.lock import versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Contender
-from prism.instantiate.model_bench import ModelBench, compare
+from prism.instantiate.model_bench import ModelBench, compare, numbers
 from prism.platforms.choice import meant, platform_of
 from prism.platforms.cpu import CpuPlatform
 from prism.platforms.stock import NotRunError, Stock, check_installed
@@ -364,16 +364,21 @@ class Run:
         """Make sure that the model's results can be compared.
 
         Raises:
-            NoImprovementError: they are no arrays of numbers, or others every time.
+            NoImprovementError: they are no numbers or strings, or others every time.
         """
         takes = [p.name for p in self.parts.inputs]
         one, other = stock.run(given.arrays, takes), stock.run(given.arrays, takes)
         for name, x in one.items():
             why = ""
-            if not isinstance(x, np.ndarray) or x.dtype.kind not in "biuf":
-                why = "it is no tensor of numbers"
-            elif not np.array_equal(x, other[name], equal_nan=x.dtype.kind == "f"):
-                why = "it is drawn at random: two runs give two results"
+            try:
+                parts, again = numbers(x), numbers(other[name])
+                alike = (
+                    np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(parts, again, strict=False)
+                )
+                if len(parts) != len(again) or not all(alike):
+                    why = "it is drawn at random: two runs give two results"
+            except TypeError as error:
+                why = f"it is {error}"
             if why:
                 raise NoImprovementError(
                     "an output of the model cannot be compared",
@@ -642,7 +647,11 @@ class Run:
         """What the model gives, output by output, with its runtime's optimisations and without."""
         takes = [p.name for p in self.parts.inputs]
         one, other = stock.run(arrays, takes), plain.run(arrays, takes)
-        return [(one[p.name], other[p.name]) for p in self.parts.outputs]
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for p in self.parts.outputs:
+            own, plainly = numbers(one[p.name]), numbers(other[p.name])
+            found += zip(own, plainly if len(plainly) == len(own) else own, strict=True)
+        return found
 
     def _timed(self, given: Feeds, wholes: Sequence[_Whole], stock: Stock, plain: Stock) -> tuple[Confirmation, int]:
         """The assembled models against onnxruntime on what was given, and which of them is the fastest."""

@@ -295,7 +295,8 @@ class Prefix:
 class Dot:
     """dst[M, N] = lhs[M, K] @ rhs[K, N] + add, in float32; `dst` may be `add`, an accumulator.
 
-    With numbers that are `added` to the elements of either factor, factors are bytes and the product is in int32.
+    With numbers that are `added` to the elements of either factor, factors are `bytes` of these types, in memory or as
+    whole float32 numbers, and the product is in int32.
     """
 
     dst: Defined
@@ -304,6 +305,7 @@ class Dot:
     precision: Precision = Precision.IEEE
     add: Used | None = None
     added: tuple[Annotated[Operand, Holds.USES], ...] = ()
+    bytes: tuple[DType, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,14 @@ from prism.generate.options import (
 from prism.generate.places import Slices, Window
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
-from prism.program.integers import Interval, image
-from prism.program.nodes import Const, DType, Formula, Position, Read, Tensor
+from prism.program.integers import Interval
+from prism.program.known import Known, computed, constant, reduced, stored
+from prism.program.nodes import Const, DType, Formula, Position, Read, ReduceKind, Tensor
 from prism.program.ops import BOOLEAN, OPS
 from prism.program.products import matrix_product
 from prism.sgraph.value_bounds import declared
+
+_REDUCTIONS = {k.value: k for k in (ReduceKind.MAX, ReduceKind.MIN, ReduceKind.SUM)}
 
 Choices: TypeAlias = Mapping[int, Choice]
 
@@ -800,7 +803,8 @@ class Planner:
         """In the type of what is computed from it, or in full precision.
 
         Where that is next to nothing, statistics keep their digits, and whole numbers always do: in half precision as
-        far as that tells them apart, as codes of 8 bits in bfloat16. What is only multiplied by what is of a half
+        far as that tells them apart, as codes of 8 bits in bfloat16, else in bytes where they are such and numbers
+        whatever finite inputs are. What is only multiplied by what is of a half
         precision type that has float32's range stays in that type: the product rounds it to that type anyway.
         """
         known = self._buffers.get(cls)
@@ -809,10 +813,13 @@ class Planner:
         own = self._type_around(cls)
         small = cls not in self.as_written and self._is_small(cls, frozenset(axes))
         full = small and not (own is DType.BFLOAT16 and self._is_factor(cls))
-        within = self._bounds(cls)
-        if within.whole and self.choices[cls].op not in BOOLEAN:
-            full = within.largest * own.roundoff > 1
-        self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), DType.FLOAT32 if full else own)
+        within = self._known(cls)
+        if within.bounds.whole and self.choices[cls].op not in BOOLEAN:
+            full = within.bounds.largest * own.roundoff > 1
+        dtype = DType.FLOAT32 if full else own
+        if dtype is DType.FLOAT32 and not small and self.choices[cls].op not in BOOLEAN:
+            dtype = within.byte or dtype
+        self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), dtype)
         return made
 
     def _is_small(self, cls: int, axes: frozenset[Axis]) -> bool:
@@ -842,24 +849,26 @@ class Planner:
                 return widest.pop() if len(widest) == 1 else DType.FLOAT32  # neither half type holds the other
         return DType.FLOAT32
 
-    def _bounds(self, cls: int) -> Interval:
+    def _known(self, cls: int) -> Known:
         """What is known of its values, whether they are whole numbers among it."""
-        known: dict[int, Interval] = {}
+        known: dict[int, Known] = {}
         for c in below(self.choices, [cls]):
             match self.choices[c]:
                 case Choice(payload=Const(number)):
-                    known[c] = Interval(number, number, whole=number.is_integer())
+                    known[c] = constant(number)
                 case Choice(payload=Read(tensor) | Chosen(Read(tensor))):
                     t = self._input(tensor)
-                    known[c] = Interval(*declared(t), whole=not t.dtype.is_float)
-                case Choice(op="max" | "min", children=(child,)):
-                    known[c] = known[child]
+                    known[c] = stored(Interval(*declared(t), whole=not t.dtype.is_float))
+                case Choice(op=op, children=(child,)) if op in _REDUCTIONS:
+                    known[c] = reduced(_REDUCTIONS[op], known[child])
                 case Choice(op=op, children=children) if op in OPS:
-                    known[c] = image(op, [known[k] for k in children])
+                    known[c] = computed(op, [known[k] for k in children], children)
                 case Choice(op=op, children=children):
                     summed = op in REDUCING and op not in ("rescaled", "deviations")
-                    whole = op in ("position", "size", *FIRST) or (summed and all(known[k].whole for k in children))
-                    known[c] = Interval(-math.inf, math.inf, whole)
+                    whole = op in ("position", "size", *FIRST) or (
+                        summed and all(known[k].bounds.whole for k in children)
+                    )
+                    known[c] = Known(Interval(-math.inf, math.inf, whole))
         return known[cls]
 
     def _is_factor(self, cls: int) -> bool:

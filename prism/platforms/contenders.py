@@ -23,6 +23,7 @@ import torch
 
 from prism.backends.cpu.backend import CppBackend, launcher
 from prism.backends.native import baseline
+from prism.instantiate.model_bench import numbers
 from prism.instantiate.rounds import ENDLESS_S, Prepared
 from prism.sgraph.config import Config
 
@@ -80,12 +81,27 @@ def onnx_call(
     feed = {name: np.ascontiguousarray(given[name]) for name in names}
 
     def call() -> Sequence[Any]:
-        return [torch.from_numpy(found) for found in session.run(None, feed)]
+        return [_tensor(found) for found in session.run(None, feed)]
 
     return call
 
 
-def assembled(module: Path, threads: int) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+def _tensor(found: Any) -> Any:
+    """An array of numbers as a tensor; anything else as it is."""
+    return torch.from_numpy(found) if isinstance(found, np.ndarray) and found.dtype.kind in "biuf" else found
+
+
+def compared(results: Sequence[Any]) -> list[torch.Tensor]:
+    """Results as copies that can be compared elsewhere."""
+    found: list[torch.Tensor] = []
+    for x in results:
+        found += (
+            [x.detach().clone()] if isinstance(x, torch.Tensor) else [torch.from_numpy(a.copy()) for a in numbers(x)]
+        )
+    return found
+
+
+def assembled(module: Path, threads: int) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
     """A whole model of an output folder as a function; its arrays are handed over as their user would."""
     spec = importlib.util.spec_from_file_location(f"prism_assembled_{threads}", module)
     assert spec is not None
@@ -93,7 +109,12 @@ def assembled(module: Path, threads: int) -> Callable[[Sequence[torch.Tensor]], 
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     model = loaded.load(threads=threads)
-    return lambda inputs: [torch.from_numpy(y) for y in tensors_of(model(*(t.numpy() for t in inputs)))]
+
+    def call(inputs: Sequence[torch.Tensor]) -> list[Any]:
+        found = model(*(t.numpy() for t in inputs))
+        return [_tensor(y) for y in (found if isinstance(found, tuple) else (found,))]
+
+    return call
 
 
 def _picked(call: Call, places: Sequence[int]) -> Sequence[Any]:

@@ -112,7 +112,8 @@ def time_contenders(request: Request) -> Answer:
     """
     import torch
 
-    from prism.platforms.contenders import contenders_on  # imports torch, which a worker that compiles has no need of
+    # They import torch, which a worker that compiles has no need of.
+    from prism.platforms.contenders import compared, contenders_on
 
     torch.set_num_threads(threads())
     specs: Sequence[Mapping[str, Any]] = request["contenders"]
@@ -169,7 +170,7 @@ def time_contenders(request: Request) -> Answer:
     samples = iter(taken)
     results = []
     for answer, p in zip(answers, prepared, strict=True):
-        results.append([t.detach().clone() for t in p.results] if p is not None else [])
+        results.append(compared(p.results) if p is not None else [])
         if p is not None:
             answer["samples"] = next(samples)
             answer["calls"] = p.calls
@@ -233,10 +234,10 @@ def run_assembled(request: Request) -> Answer:
     """Run a whole model of an output folder on several inputs."""
     import torch
 
-    from prism.platforms.contenders import assembled
+    from prism.platforms.contenders import assembled, compared
 
     model = assembled(Path(request["assembled"]), threads())
-    torch.save([model(torch.load(path)) for path in request["inputs"]], request["results"])
+    torch.save([compared(model(torch.load(path))) for path in request["inputs"]], request["results"])
     return {}
 
 

@@ -18,6 +18,8 @@ from typing import TypeAlias
 
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
+from prism.program.integers import Interval
+from prism.program.known import NOTHING, Known, computed, constant, reduced, stored
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.products import Product, matrix_product
 from prism.sgraph.nodes import (
@@ -29,6 +31,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Operand,
     Pointwise,
     Position,
     Role,
@@ -40,6 +43,7 @@ from prism.sgraph.nodes import (
     TileReduce,
     Whole,
 )
+from prism.sgraph.value_bounds import declared
 
 LIBRARY = "library"
 """What configurations call it."""
@@ -330,24 +334,40 @@ def dot_dims(
 
 
 def of_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], axes: Mapping[str, Iterable[Axis]]) -> frozenset[str]:
-    """The results of a kernel's contractions whose factors are bytes.
+    """The results of a kernel's contractions whose factors are bytes: CPUs multiply these.
 
-    Either is a byte in memory, or the sum of one and of a number that is the same everywhere: CPUs multiply the bytes.
+    Either is a byte, in memory or as what is known of it says, or one plus a number that is the same everywhere; at
+    least one is in memory.
     """
-    found: set[str] = set()
+    known: dict[Operand, Known] = {}
+    loaded: set[str] = set()
+    bytes_: set[str] = set()
     products: set[str] = set()
+
+    def of(operand: Operand) -> Known:
+        return known.get(operand, NOTHING) if isinstance(operand, str) else constant(operand)
+
     for s in kernel.statements():
         match s:
-            case Load(dst, tensor) if tensors[tensor].dtype in (DType.INT8, DType.UINT8):
-                found.add(dst)
-            case Pointwise(dst, "add", (a, b)) if (a in found) != (b in found):
-                number = b if a in found else a
-                if not isinstance(number, str) or not [*axes[number]]:
-                    found.add(dst)
-            case Contract(dst, _, lhs, rhs) if {lhs, rhs} <= found:
+            case Load(dst, tensor):
+                t = tensors[tensor]
+                known[dst] = stored(Interval(*declared(t), whole=not t.dtype.is_float))
+                if t.dtype in (DType.INT8, DType.UINT8):
+                    loaded.add(dst)
+            case Pointwise(dst, op, args):
+                known[dst] = computed(op, [of(a) for a in args], args)
+                for a, b in (args, args[::-1]) if op == "add" else ():
+                    if a in bytes_ and not (isinstance(b, str) and [*axes[b]]) and of(b).number and of(b).bounds.whole:
+                        bytes_.add(dst)
+                        loaded |= {dst} if a in loaded else set()
+            case TileReduce(dst, ReduceKind() as kind, _, src) | Accumulate(dst, ReduceKind() as kind, src, None):
+                known[dst] = reduced(kind, of(src))
+            case Contract(dst, _, lhs, rhs) if {lhs, rhs} <= bytes_ and {lhs, rhs} & loaded:
                 products.add(dst)
             case _:
                 pass
+        if isinstance(s, Load | Pointwise) and known[s.dst].byte is not None:
+            bytes_.add(s.dst)
     return frozenset(products)
 
 

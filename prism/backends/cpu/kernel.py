@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import sympy
 
@@ -387,7 +387,12 @@ class KernelEmitter:
         bounded = all(not scalars(self.v.lanes[n].extent) & set(self.program.lengths) for n in together["m"])
         most = self._room(together["m"]) if bounded else "INT64_C(1) << 40"
 
-        added = p.added if a == p.lhs else p.added[::-1]
+        added, types = (p.added, p.bytes) if a == p.lhs else (p.added[::-1], p.bytes[::-1])
+        # Bytes that are computed are whole numbers in float32.
+        first, second = (
+            f"(const Level<{TENSOR_TYPES[dtype]}>*)" if dtype is not None and name not in self.v.views else ""
+            for name, dtype in zip_longest((a, b), types)
+        )
         numbers = [self.names(n) if isinstance(n, str) else literal(n, "i") for n in added]
 
         def along(name: str, lanes: Sequence[str]) -> str:
@@ -423,8 +428,8 @@ class KernelEmitter:
             w.line(f"multiply_bytes<{fresh}>(" if p.added else f"multiply{halves}<({most}), {fresh}>(")
             with w.indented():
                 w.line(f"{start(dst)}, {along(dst, together['m'])},")
-                w.line(f"{start(a)}, {along(a, together['m'])}, {along(a, k)},")
-                w.line(f"{start(b)}, {along(b, k)}, {along(b, together['n']) if together['n'] else '1'},")
+                w.line(f"{first}{start(a)}, {along(a, together['m'])}, {along(a, k)},")
+                w.line(f"{second}{start(b)}, {along(b, k)}, {along(b, together['n']) if together['n'] else '1'},")
                 counts = f"{count_of(together['m'])}, {count_of(k)}, {count_of(together['n'])}"
                 w.line(f"{', '.join((counts, 'packed_a', 'packed_b', *numbers))});")
 

@@ -12,7 +12,9 @@ from prism.backends.tile_rewrite import names_beside, renamed
 from prism.ir.kit import defined, operands, rewrite, statements
 from prism.program import integers
 from prism.program.integers import Interval
+from prism.program.known import NOTHING, Known, computed, constant, reduced, stored
 from prism.program.nodes import DType
+from prism.program.ops import OPS
 
 _BYTES = (DType.INT8, DType.UINT8)
 _SUMS = integers.range_of(DType.INT32)
@@ -20,15 +22,19 @@ _SUMS = integers.range_of(DType.INT32)
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A factor that is a byte in memory plus a number.
+    """A factor that is a byte plus a number.
 
     Attributes:
-        load: the byte, by name.
+        value: the byte, by name: what is loaded, or is computed and known to be one.
+        dtype: of the byte.
+        loaded: whether it is in memory.
         added: the number, or the name of one that is the same for all of them.
         bounds: of the sum.
     """
 
-    load: str
+    value: str
+    dtype: DType
+    loaded: bool
     added: Operand
     bounds: Interval
 
@@ -39,7 +45,7 @@ def with_products_of_bytes(program: TileProgram) -> TileProgram:
         return program
     v = Values(program)
     v.run()
-    made = _products(v, program.body, {})
+    made = _products(_Facts(v), program.body, {})
     whole = {v.resolve(s.dst) for s in made.values()}
     if not whole:
         return program
@@ -58,21 +64,23 @@ def with_products_of_bytes(program: TileProgram) -> TileProgram:
     return replace(program, body=rewrite(program.body, change))
 
 
-def _products(v: Values, body: Sequence[Stmt], trips: Mapping[str, float]) -> dict[int, tile.Dot]:
+def _products(facts: _Facts, body: Sequence[Stmt], trips: Mapping[str, float]) -> dict[int, tile.Dot]:
     """What becomes of the products in a block, by identity; `trips` are of the loops around, by their index."""
     found: dict[int, tile.Dot] = {}
+    v = facts.v
     for s in body:
         match s:
             case tile.For(index, _, stop):
                 most = float(stop) if isinstance(stop, int) else float("inf")
-                found |= _products(v, s.body, {**trips, index: most})
+                found |= _products(facts, s.body, {**trips, index: most})
             case tile.Dot(_, lhs, rhs):
-                one, other = _level(v, lhs), _level(v, rhs)
-                if one is None or other is None or not _starts_at_zero(v, s):
+                one, other = facts.level(lhs), facts.level(rhs)
+                if one is None or other is None or not (one.loaded or other.loaded) or not _starts_at_zero(v, s):
                     continue
-                shared = [n for n in v.lanes_of(one.load) if n in v.lanes_of(other.load)]
+                shared = [n for n in v.lanes_of(one.value) if n in v.lanes_of(other.value)]
                 if len(shared) == 1 and _within(v, shared[0], one.bounds.largest * other.bounds.largest, trips):
-                    found[id(s)] = replace(s, lhs=one.load, rhs=other.load, added=(one.added, other.added))
+                    added, types = (one.added, other.added), (one.dtype, other.dtype)
+                    found[id(s)] = replace(s, lhs=one.value, rhs=other.value, added=added, bytes=types)
             case _:
                 pass
     return found
@@ -97,40 +105,61 @@ def _starts_at_zero(v: Values, s: tile.Dot) -> bool:
     return s.add == s.dst and all(isinstance(o, tile.Full) and o.value == 0 for o in same)
 
 
-def _level(v: Values, name: str) -> _Level | None:
-    name = v.resolve(name)
-    s = v.values[name].stmt if name in v.values else None
-    match s:
-        case tile.Cast(_, src) if v.kind_of(v.resolve(src)) == "i":
-            return _level(v, src)
-        case tile.Load(_, tensor):
-            view, dtype = v.views[name], v.tensor(tensor).dtype
-            plain = not view.masks and not view.places and not set(view.strides) - set(v.lanes_of(name))
-            return _Level(name, 0.0, integers.range_of(dtype)) if plain and dtype in _BYTES else None
-        case tile.Pointwise(_, "add", (a, b)):
-            for value, number in ((a, b), (b, a)):
-                level = _level(v, value) if isinstance(value, str) else None
-                bounds = _number(v, number)
-                if level is not None and level.added == 0.0 and bounds is not None:
-                    total = integers.image("add", [level.bounds, bounds])
-                    return replace(level, added=v.resolve(number) if isinstance(number, str) else number, bounds=total)
-    return None
+class _Facts:
+    """What is known of a program's values, and which of them are bytes plus numbers."""
 
+    def __init__(self, v: Values) -> None:
+        self.v = v
+        self.known: dict[Operand, Known] = {}
+        for s in statements(v.program.body):
+            match s:
+                case tile.Load(dst, tensor):
+                    self.known[dst] = stored(integers.range_of(v.tensor(tensor).dtype))
+                case tile.Full(dst, value) if dst not in v.accumulators:
+                    self.known[dst] = constant(value)
+                case tile.Pointwise(dst, "div", (a, b)):
+                    inverse = computed("recip", [self.of(b)], [b])
+                    self.known[dst] = computed("mul", [self.of(a), inverse], [a, None])
+                case tile.Pointwise(dst, op, args) if op in OPS:
+                    names = [v.resolve(a) if isinstance(a, str) else a for a in args]
+                    self.known[dst] = computed(op, [self.of(a) for a in names], names)
+                case tile.Reduce(dst, kind, src) | tile.Update(dst, kind, src):
+                    self.known[dst] = reduced(kind, self.of(src))
+                case tile.Cast(dst, src, dtype) if not dtype.is_half and (dtype.is_float or self.of(src).bounds.whole):
+                    self.known[dst] = self.of(src)
+                case _:
+                    pass
 
-def _number(v: Values, operand: Operand) -> Interval | None:
-    """Bounds of a whole number that is the same in all lanes; None for anything else."""
-    if not isinstance(operand, str):
-        return Interval(operand, operand, whole=True) if operand == int(operand) else None
-    name = v.resolve(operand)
-    if name not in v.values or v.lanes_of(name) or v.kind_of(name) != "i":
-        return None
-    match v.values[name].stmt:
-        case tile.Load(_, tensor):
-            return integers.range_of(v.tensor(tensor).dtype)
-        case tile.Cast(_, src):
-            return _number(v, src)
-        case tile.Pointwise(_, "add" | "mul" | "neg" as op, args):
-            bounds = [_number(v, a) for a in args]
-            known = [b for b in bounds if b is not None]
-            return integers.image(op, known) if len(known) == len(bounds) else None
-    return None
+    def of(self, operand: Operand) -> Known:
+        """What is known of a value or a number."""
+        return self.known.get(self.v.resolve(operand), NOTHING) if isinstance(operand, str) else constant(operand)
+
+    def level(self, name: str) -> _Level | None:
+        """A factor as a byte plus a number; None where it is none."""
+        v, name = self.v, self.v.resolve(name)
+        s = v.values[name].stmt if name in v.values else None
+        match s:
+            case tile.Cast(_, src) if v.kind_of(v.resolve(src)) == "i":
+                return self.level(src)
+            case tile.Load(_, tensor):
+                view, dtype = v.views[name], v.tensor(tensor).dtype
+                plain = not view.masks and not view.places and not set(view.strides) - set(v.lanes_of(name))
+                bounds = integers.range_of(dtype)
+                return _Level(name, dtype, True, 0.0, bounds) if plain and dtype in _BYTES else None
+            case tile.Pointwise(_, "add", (a, b)):
+                for value, number in ((a, b), (b, a)):
+                    level = self.level(value) if isinstance(value, str) else None
+                    if level is not None and level.added == 0.0 and self._is_number(number):
+                        bounds = integers.image("add", [level.bounds, self.of(number).bounds])
+                        added = v.resolve(number) if isinstance(number, str) else number
+                        return replace(level, added=added, bounds=bounds)
+        own = self.of(name)
+        if own.byte is None or v.kind_of(name) != "f" or not v.lanes_of(name):
+            return None
+        return _Level(name, own.byte, False, 0.0, own.bounds)
+
+    def _is_number(self, operand: Operand) -> bool:
+        """Whether it is one whole number for all lanes."""
+        known = self.of(operand)
+        kept = not isinstance(operand, str) or not self.v.lanes_of(self.v.resolve(operand))
+        return kept and known.number and known.bounds.whole and known.bounds.within(_SUMS)

@@ -256,7 +256,7 @@ class Scheduler:
             return name in v.values and not isinstance(v.values[name].stmt, _INLINE)
         view = v.views[name]
         stored = v.tensor(view.tensor).dtype
-        if product.added:
+        if product.added and name in v.views:
             return True  # bytes are taken as they lie
         if view.masks or view.places or not stored.is_float or set(view.strides) - set(v.lanes_of(name)):
             return False

@@ -100,6 +100,7 @@ class Product:
         into: whether it is added to an accumulator.
         halves: whether the factors may be rounded to bfloat16.
         added: of factors that are bytes, what is added to each of them; empty for others.
+        bytes: their types.
     """
 
     dst: str
@@ -109,6 +110,7 @@ class Product:
     into: bool
     halves: bool = False
     added: tuple[tile.Operand, ...] = ()
+    bytes: tuple[DType, ...] = ()
 
 
 @dataclass(slots=True)
@@ -362,7 +364,7 @@ def find_products(v: Values) -> tuple[dict[str, Product], set[str]]:
                 shared = [n for n in v.lanes_of(one) if n in v.lanes_of(other)]
                 halves = types.get(lhs) is types.get(rhs) is DType.BFLOAT16
                 numbers = tuple(v.resolve(a) if isinstance(a, str) else a for a in s.added)
-                made = Product(dst, one, other, shared[0], added == dst, halves, numbers)
+                made = Product(dst, one, other, shared[0], added == dst, halves, numbers, s.bytes)
                 found[f"{dst}@{v.places[id(s)]}"] = made
             case tile.Reduce(dst, ReduceKind.SUM, src, _):
                 terms = v.resolve(src)

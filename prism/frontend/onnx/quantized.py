@@ -60,20 +60,36 @@ def _quantize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     parameter = _blockwise(graph, node, x, scale)
     asked = node.integer("output_dtype")
     dtype = zero.dtype if zero is not None else dtype_of(asked, node.where) if asked else DType.UINT8
-    _refuse_computed(graph, node, scale)
     level = quotient(graph.read(x, axes), parameter(axes, scale))
     return [graph.define(node, axes, _saturated(level, dtype, parameter(axes, zero) if zero else None), dtype)]
 
 
-def _refuse_computed(graph: Graph, node: Node, *scales: OnnxValue) -> None:
-    """Refuse scales that are computed: their rounding decides where what is divided by them is rounded to."""
-    for scale in scales:
-        if any(d.name == scale.tensor and not d.view for d in graph.definitions):
-            raise node.unsupported(
-                "a scale that is computed has no translation",
-                why="how it is rounded decides which whole numbers come out, and is not part of the formula",
-                fix="store the scale in the model, or pass it",
-            )
+def _dynamic_quantize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
+    """A tensor as bytes with the scale and the zero point that its own range asks for; of zeros the scale is 1."""
+    x = node.input(0)
+    own = integers.range_of(DType.UINT8)
+
+    def extreme(kind: ReduceKind, name: str) -> Expr:
+        axes = axes_of(x.shape, "r")
+        found = graph.read(x, axes)
+        for axis in reversed(axes):
+            found = build.reduce(kind, axis, found)
+        return op(name, found, Const(0.0))
+
+    def named(what: str, value: Expr) -> Expr:
+        label = f"{node.outputs[0]}_{what}"
+        return graph.read(graph.define_tensor(label, (), value, x.dtype, origin=node.label), ())
+
+    low = named("low", extreme(ReduceKind.MIN, "minimum"))
+    span = named("span", sub(extreme(ReduceKind.MAX, "maximum"), low))
+    # As onnxruntime has it; the formula would divide zeros by zero.
+    width = op("where", op("eq", span, Const(0.0)), Const(1.0), quotient(span, Const(own.high)))
+    scale = graph.define(node, (), width, x.dtype, output=1)
+    step = graph.read(scale, ())
+    zero = graph.define(node, (), _saturated(op("neg", quotient(low, step)), DType.UINT8, None), DType.UINT8, output=2)
+    axes = axes_of(x.shape)
+    level = _saturated(quotient(graph.read(x, axes), step), DType.UINT8, graph.read(zero, ()))
+    return [graph.define(node, axes, level, DType.UINT8), scale, zero]
 
 
 def _refuse_overflow(graph: Graph, node: Node, total: Expr) -> None:
@@ -138,7 +154,6 @@ def _matmul_integer(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
 def _qlinear_matmul(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = (node.input(n) for n in range(8))
-    _refuse_computed(graph, node, a_scale, b_scale, scale)
     axes, row, column, total = product(graph, node, a, b, (a_zero, b_zero))
     _refuse_overflow(graph, node, total)
     factor = op("mul", along(graph, node, a_scale, row, "a scale"), along(graph, node, b_scale, column, "a scale"))
@@ -170,7 +185,6 @@ def _conv_integer(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
 def _qlinear_conv(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, x_scale, x_zero, w, w_scale, w_zero, scale, zero = (node.input(n) for n in range(8))
-    _refuse_computed(graph, node, x_scale, w_scale, scale)
     axes, total = _levels(graph, node, x, w, (x_zero, w_zero))
     bias = node.optional(8)
     if bias is not None:
@@ -187,6 +201,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
         "QuantizeLinear": _quantize,
         "DequantizeLinear": _dequantize,
+        "DynamicQuantizeLinear": _dynamic_quantize,
         "MatMulInteger": _matmul_integer,
         "QLinearMatMul": _qlinear_matmul,
         "ConvInteger": _conv_integer,

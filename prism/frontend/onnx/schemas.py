@@ -57,6 +57,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "CumSum": (11, 14),
         "DepthToSpace": (1, 28),
         "DequantizeLinear": (10, 28),
+        "DynamicQuantizeLinear": (11, 11),
         "Dropout": (7, 22),
         "Einsum": (12, 28),
         "Equal": (7, 19),

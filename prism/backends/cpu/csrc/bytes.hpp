@@ -3,28 +3,46 @@
 namespace prism __attribute__((visibility("hidden"))) {
 typedef int32_t u_quads __attribute__((vector_size(4 * PRISM_LANES), aligned(1), may_alias));
 
+// A byte that is a whole number in float32.
+template <class T> struct Level {
+    float x;
+};
+template <class T> constexpr bool SIGNED = T(-1) < 0;
+template <class T> constexpr bool SIGNED<Level<T>> = SIGNED<T>;
+// Neighbours, `n` of them inside, as they are widened; one.
+template <class T> PRISM_INLINE vi v_wide(const T* p, int64_t n) { return n >= VL ? v_load(p) : v_ld(Part{}, p, n); }
+template <class T> PRISM_INLINE vi v_wide(const Level<T>* p, int64_t n) {
+    return v_to_i(n >= VL ? v_load(&p->x) : v_ld(Part{}, &p->x, n));
+}
+template <class T> PRISM_INLINE uint8_t v_byte(const T* p) { return (uint8_t)*p; }
+template <class T> PRISM_INLINE uint8_t v_byte(const Level<T>* p) { return (uint8_t)(int32_t)p->x; }
+
 // Four signed bytes, neighbours along k, the first one lowest; what is unsigned is 128 less.
 struct Quad {
     typedef uint32_t type;
     static constexpr int64_t TERMS = 4;
-    template <class B> static constexpr int32_t LESS = B(-1) > 0 ? 128 : 0;
+    template <class B> static constexpr int32_t LESS = SIGNED<B> ? 0 : 128;
 
     template <class B> static PRISM_INLINE vf along(const B* p) {
         return (vf)(*(const u_quads*)p ^ (int32_t)(LESS<B> * 0x01010101u));
+    }
+    template <class T> static PRISM_INLINE vf along(const Level<T>* p) {
+        uint8_t bytes[4 * VL];
+        for (int64_t i = 0; i < 4 * VL; i += VL) v_store(bytes + i, v_wide(p + i, VL));
+        return along((const T*)bytes);
     }
     template <class B> static PRISM_INLINE vf across(const B* p, int64_t bk, int64_t k, int64_t left) {
         vi four = {};
 #pragma GCC unroll 4
         for (int t = 0; t < 4; ++t)
             if (t < k) {
-                const vi x = left >= VL ? v_load(p + t * bk) : v_ld(Part{}, p + t * bk, left);
-                four |= ((x & 255) ^ LESS<B>) << (8 * t);
+                four |= ((v_wide(p + t * bk, left) & 255) ^ LESS<B>) << (8 * t);
             }
         return (vf)four;
     }
     template <class B> static PRISM_INLINE uint32_t one(const B* p, int64_t bk, int64_t k) {
         uint32_t four = 0;
-        for (int64_t t = 0; t < v_mini(k, 4); ++t) four |= (uint32_t)((uint8_t)p[t * bk] ^ LESS<B>) << (8 * t);
+        for (int64_t t = 0; t < v_mini(k, 4); ++t) four |= (uint32_t)(v_byte(p + t * bk) ^ LESS<B>) << (8 * t);
         return four;
     }
     // sum += the unsigned bytes of x times the signed ones of w, in every lane.
@@ -70,7 +88,7 @@ struct Quad {
 #define PRISM_BYTE_TILES 1
 #define PRISM_BYTE_ADD(C, A_, B_)                        \
     do {                                                 \
-        if (A(-1) > 0) PRISM_TILE_ADD("tdpbusd", C, A_, B_); \
+        if (!SIGNED<A>) PRISM_TILE_ADD("tdpbusd", C, A_, B_); \
         else PRISM_TILE_ADD("tdpbssd", C, A_, B_);       \
     } while (0)
 #else
@@ -113,14 +131,15 @@ void multiply_bytes(int32_t* __restrict c, int64_t cm, const A* __restrict a, in
     }
     sb += Quad::LESS<B>;
     const int64_t depth = v_cdiv(K, 4);
-    bool tiled = false, direct = ak == 1 && K % 4 == 0 && A(-1) > 0;
+    constexpr bool BYTES = sizeof(A) == 1;
+    bool tiled = false, direct = BYTES && ak == 1 && K % 4 == 0 && !SIGNED<A>;
     int64_t rows = M, wide = 4 * depth;
-    uint8_t flipped = A(-1) > 0 ? 0 : 128;
+    uint8_t flipped = SIGNED<A> ? 128 : 0;
 #if PRISM_BYTE_TILES
     const int64_t whole_rows = v_cdiv(M, TILE) * TILE, whole_wide = v_cdiv(K, 4 * TILE) * 4 * TILE;
     tiled = M > MR && whole_rows * whole_wide <= v_packed_a(M, K) * 4 && v_tiles();
     if (tiled) {
-        direct = ak == 1 && K % (4 * TILE) == 0 && M % TILE == 0;
+        direct = BYTES && ak == 1 && K % (4 * TILE) == 0 && M % TILE == 0;
         rows = whole_rows;
         wide = whole_wide;
         flipped = 0;
@@ -135,9 +154,10 @@ void multiply_bytes(int32_t* __restrict c, int64_t cm, const A* __restrict a, in
             uint8_t* row = copy + m * wide;
             const A* from = a + m * am;
             const int64_t inside = m < M ? K : 0;
-            if (ak == 1 && !flipped) memcpy(row, from, inside);
-            else
-                for (int64_t k = 0; k < inside; ++k) row[k] = (uint8_t)(from[k * ak] ^ flipped);
+            int64_t k = 0;
+            if (ak == 1)
+                for (; k + VL <= inside; k += VL) v_store(row + k, v_wide(from + k, VL) ^ flipped);
+            for (; k < inside; ++k) row[k] = v_byte(from + k * ak) ^ flipped;
             memset(row + inside, 0, wide - inside);
         }
         x = copy;
@@ -146,7 +166,7 @@ void multiply_bytes(int32_t* __restrict c, int64_t cm, const A* __restrict a, in
     const int32_t added = sa - flipped;
     auto row_sum = [&](int64_t m) {
         int32_t sum = 0;
-        for (int64_t k = 0; k < K; ++k) sum += flipped || A(-1) > 0 ? (int32_t)x[m * wide + k] : (int8_t)x[m * wide + k];
+        for (int64_t k = 0; k < K; ++k) sum += flipped || !SIGNED<A> ? (int32_t)x[m * wide + k] : (int8_t)x[m * wide + k];
         return sum;
     };
     // Sums of a panel's columns, and what is added to them.
