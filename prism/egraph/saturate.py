@@ -26,7 +26,7 @@ from prism.program.transform import canonical, least_instance, substitute
 MAX_SIMPLIFIED = 12
 """Rounds of simplification in a step, of which five are the most that were seen to come to an end."""
 
-_SIMPLIFIED = f"(run-schedule (saturate (run {ANALYSIS})) (run {SIMPLIFY}))"
+_SIMPLIFIED = f"(saturate (run {ANALYSIS})) (run {SIMPLIFY})"
 
 TERMS = frozenset(LEAVES) | frozenset(CONSTRUCTORS.values()) | frozenset(REDUCTIONS.values())
 
@@ -200,11 +200,11 @@ class Saturation:
 
         Simplification may have no end: `exp a * exp b` is one exponential, whose logarithm is a sum, ...
         """
-        changed = self.run(f"(run-schedule (run {ruleset}))", self.matched)
-        for _ in range(MAX_SIMPLIFIED):
-            if not self.run(_SIMPLIFIED, self.matched):
+        changed = goes_on = self.run(f"(run-schedule (run {ruleset}) {_SIMPLIFIED})", self.matched)
+        for _ in range(MAX_SIMPLIFIED - 1):
+            if not goes_on:
                 break
-            changed = True
+            goes_on = self.run(f"(run-schedule {_SIMPLIFIED})", self.matched)
         return changed
 
     def run(self, schedule: str, matched: set[str] | None = None) -> bool:
