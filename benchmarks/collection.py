@@ -959,6 +959,187 @@ def cross_layer(x0: Any, x: Any, w: Any, b: Any) -> Any:
     return x0 * (x @ w + b) + x
 
 
+# A sixth round: optimisers, losses, masks, gradients and mixers of collections that no row had.
+
+
+def softcapped_cross_entropy(x: Any, t: Any) -> Any:
+    """Of logits within 30, by rows: x [m, v], t [m]."""
+    from torch.nn import functional
+
+    return functional.cross_entropy(30 * (x / 30).tanh(), t, reduction="none")
+
+
+def dropout_add_layer_norm(x: Any, residual: Any, kept: Any, g: Any, b: Any) -> tuple[Any, Any]:
+    """The normed sum, and the sum; kept [m, n] is the mask."""
+    h = x * kept / 0.9 + residual
+    return layer_norm(h, g, b), h
+
+
+def group_norm_silu(x: Any, g: Any, b: Any) -> Any:
+    """x [n, c, s] in 32 groups of channels."""
+    from torch.nn import functional
+
+    return functional.silu(group_norm(x, g, b))
+
+
+def adamw(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+    """A step: the weights and both moments, corrected for their beginning."""
+    m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
+    return p * (1 - 1e-3) - 1e-3 * (m / 0.5) / ((v / 0.3).sqrt() + 1e-8), m, v
+
+
+def lion(p: Any, g: Any, m: Any) -> tuple[Any, Any]:
+    """A step: the weights and the moment."""
+    return p - 1e-4 * ((0.9 * m + 0.1 * g).sign() + 0.1 * p), 0.99 * m + 0.01 * g
+
+
+def newton_schulz(x: Any) -> Any:
+    """A step of Muon's orthogonalisation: x [m, n]."""
+    a = x @ x.T
+    return 3.4445 * x + (-4.775 * a + 2.0315 * (a @ a)) @ x
+
+
+def mish_backward(x: Any, dy: Any) -> Any:
+    """Of x tanh(softplus(x))."""
+    from torch.nn import functional
+
+    t = functional.softplus(x).tanh()
+    return dy * (t + x * x.sigmoid() * (1 - t * t))
+
+
+def triplet(anchor: Any, near: Any, far: Any) -> Any:
+    """Margin loss of [m, n] each."""
+
+    def distance(x: Any) -> Any:
+        return (anchor - x).square().sum(-1).sqrt()
+
+    return (distance(near) - distance(far) + 0.2).relu().mean()
+
+
+def sigmoid_focal(x: Any, t: Any) -> Any:
+    """Of logits and targets [m, n]."""
+    from torch.nn import functional
+
+    p = x.sigmoid()
+    hit = p * t + (1 - p) * (1 - t)
+    return ((0.25 * t + 0.75 * (1 - t)) * (functional.softplus(x) - x * t) * (1 - hit) ** 2).mean()
+
+
+def dice(x: Any, t: Any) -> Any:
+    """Of logits and masks [m, n]."""
+    p = x.sigmoid()
+    return 1 - ((2 * (p * t).sum(-1) + 1) / (p.sum(-1) + t.sum(-1) + 1)).mean()
+
+
+def qk_norm_rope(q: Any, k: Any, g: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
+    """Queries and keys, normed and rotated: q and k [b, h, s, d], cos and sin [s, d]."""
+    return rope(rms_norm(q, g), rms_norm(k, g), cos, sin)
+
+
+def rope_interleaved(q: Any, cos: Any, sin: Any) -> Any:
+    """Neighbours are rotated: q [b, h, s, d], cos and sin [s, d / 2]."""
+    import torch
+
+    a, b = q[..., 0::2], q[..., 1::2]
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+
+
+def masked_softmax(x: Any, hidden: Any) -> Any:
+    """Of scaled scores x [b, h, s, s], where keys are not hidden [b, s]."""
+    return (x * 0.125).masked_fill(hidden[:, None, None], -10000.0).softmax(-1)
+
+
+def gradient_clipping(g: Any) -> Any:
+    """To a norm of one."""
+    return g * (1.0 / (g.float().norm() + EPS)).clamp(max=1.0)
+
+
+def weight_norm(v: Any, g: Any) -> Any:
+    """v [m, n], g [m]."""
+    return v * (g / v.norm(dim=-1))[:, None]
+
+
+def biased_attention(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    """bias [h, s, s]."""
+    return (_scores(q, k) + bias).softmax(-1) @ v
+
+
+def padded_attention(q: Any, k: Any, v: Any, hidden: Any) -> Any:
+    """Keys that are hidden [b, s]."""
+    return _scores(q, k).masked_fill(hidden[:, None, None], float("-inf")).softmax(-1) @ v
+
+
+def attention_kept(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+    """And the logarithm of each row's sum."""
+    s = _scores(q, k)
+    return s.softmax(-1) @ v, s.logsumexp(-1)
+
+
+def swiglu_linear_backward(dy: Any, w: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """da and db, from behind the projection down: dy [m, k], w [n, k]."""
+    return swiglu_backward(a, b, dy @ w.T)
+
+
+def causal_conv(x: Any, w: Any) -> Any:
+    """silu of a depthwise causal convolution: x [b, c, s], w [c, taps]."""
+    from torch.nn import functional
+
+    (c, taps) = w.shape
+    return functional.silu(functional.conv1d(functional.pad(x, (taps - 1, 0)), w[:, None], groups=c))
+
+
+def token_shift(x: Any, mu: Any) -> Any:
+    """A mean of each token and the one before: x [b, s, d], mu [d]."""
+    from torch.nn import functional
+
+    return x * mu + functional.pad(x, (0, 0, 1, 0))[:, :-1] * (1 - mu)
+
+
+def cosine_pairs(a: Any, b: Any) -> Any:
+    """Similarity of every two rows."""
+    from torch.nn import functional
+
+    return functional.normalize(a, dim=-1) @ functional.normalize(b, dim=-1).T
+
+
+def prelu_backward(x: Any, w: Any, dy: Any) -> tuple[Any, Any]:
+    """dx and dw: x [n, c, s], w [c]."""
+    import torch
+
+    below = x < 0
+    return torch.where(below, dy * w[None, :, None], dy), torch.where(below, dy * x, 0.0).sum((0, 2))
+
+
+def batch_norm_backward(x: Any, g: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """dx, dg and db: x [n, c, s], g [c]."""
+    over, many = (0, 2), x.shape[0] * x.shape[2]
+    c = x - x.mean(over, keepdim=True)
+    r = ((c * c).mean(over, keepdim=True) + EPS).rsqrt()
+    dg, db = (dy * c * r).sum(over), dy.sum(over)
+    return g[None, :, None] * r * (dy - db[None, :, None] / many - c * r * dg[None, :, None] / many), dg, db
+
+
+def masked_mean(x: Any, kept: Any) -> Any:
+    """x [b, s, d], kept [b, s]."""
+    return (x * kept[..., None]).sum(1) / kept.sum(1, keepdim=True)
+
+
+def router(x: Any, w: Any) -> tuple[Any, Any]:
+    """Probabilities of experts, and the largest: x [m, k], w [k, e]."""
+    p = (x @ w).softmax(-1)
+    return p, p.max(-1).values
+
+
+def rwkv_mixing(k: Any, v: Any, decay: Any, bonus: Any) -> Any:
+    """RWKV-4's, quadratic as written: k and v [b, t, c], the rest [c]."""
+    import torch
+
+    i = torch.arange(k.shape[1], device=k.device)
+    since = (i[:, None] - 1 - i[None])[None, :, :, None]
+    now = torch.where(since == -1, k[:, None] + bonus, float("-inf"))
+    return (torch.where(since >= 0, k[:, None] - since * decay, now).softmax(2) * v[:, None]).sum(2)
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -1601,5 +1782,111 @@ KNOWN = (
         "m=8192 n=1024",
         "2*m*n*n",
         source="a product whose epilogue multiplies and adds (DCN v2, Wang 2021)",
+    ),
+    Known(
+        "RMSNorm backward, float32",
+        rms_norm_backward,
+        "x:m,n/float32 g:n/float32 dy:m,n/float32",
+        _ROWS,
+        "0",
+        "8*P*n",
+        2,
+        _NORM_BACKWARD,
+    ),
+    Known("softcapped cross-entropy", softcapped_cross_entropy, "x:m,v t:m/int64", "m=4096 v=32768", source=_FUSED),
+    Known(
+        "dropout+add+LayerNorm",
+        dropout_add_layer_norm,
+        "x:m,n r:m,n z:m,n g:n b:n",
+        _ROWS,
+        source="FlashAttention's layer_norm: one kernel",
+    ),
+    Known("GroupNorm+SiLU", group_norm_silu, "x:n,c,s g:c b:c", "n=16 c=256 s=1024", source="apex: one kernel a group"),
+    Known("AdamW step", adamw, "p:m,n g:m,n m:m,n/float32 v:m,n/float32", "m=4096 n=4096", source="apex: one kernel"),
+    Known("Lion step", lion, "p:m,n g:m,n m:m,n/float32", "m=4096 n=4096"),
+    Known(
+        "Newton-Schulz step",
+        newton_schulz,
+        "x:m,n",
+        "m=1024 n=4096",
+        "4*m*m*n + 2*m*m*m",
+        "8*m*m",
+        3,
+        "Muon (Jordan 2024): three products, sums as their epilogues",
+    ),
+    Known("Mish backward", mish_backward, "x:m,n dy:m,n", _ROWS),
+    Known("triplet loss", triplet, "a:m,n p:m,n q:m,n", "m=65536 n=128"),
+    Known("sigmoid focal loss", sigmoid_focal, "x:m,n t:m,n", "m=65536 n=128", source="torchvision, in one launch"),
+    Known("Dice loss", dice, "x:m,n t:m,n", "m=512 n=65536", "0", "8*m", 2, "rows, then their mean"),
+    Known(
+        "QK-norm+RoPE",
+        qk_norm_rope,
+        "q:b,h,s,d k:b,h,s,d g:d c:s,d i:s,d",
+        "b=4 h=32 s=2048 d=128",
+        source="vLLM: one kernel",
+    ),
+    Known("RoPE, interleaved", rope_interleaved, "q:b,h,s,d c:s,e i:s,e", "b=4 h=32 s=2048 d=128 e=64"),
+    Known("masked softmax", masked_softmax, "x:b,h,s,s z:b,s/bool", "b=4 h=8 s=1024", source="apex: one kernel"),
+    Known(
+        "gradient clipping", gradient_clipping, "g:m,n", "m=4096 n=4096", "0", "2*m*n", 2, "apex: the norm, then a pass"
+    ),
+    Known("weight norm", weight_norm, "v:m,n g:m", "m=4096 n=4096"),
+    Known("attention with bias", biased_attention, f"{_QKV} b:h,s,s", "h=16 s=2048 d=64", "4*h*s*s*d", source=FLASH),
+    Known(
+        "GQA decode",
+        attention,
+        "q:b,h,g,d k:b,h,s,d v:b,h,s,d",
+        "b=8 h=8 g=4 s=8192 d=128",
+        "4*b*h*g*s*d",
+        source="Flash-decoding: the cache read once",
+    ),
+    Known(
+        "attention, padded keys",
+        padded_attention,
+        "q:b,h,s,d k:b,h,s,d v:b,h,s,d z:b,s/bool",
+        "b=2 h=16 s=4096 d=128",
+        "4*b*h*s*s*d",
+        source=FLASH,
+    ),
+    Known("attention with its logsumexp", attention_kept, _QKV, _HEADS, "4*h*s*s*d", source=FLASH),
+    Known(
+        "SwiGLU linear backward",
+        swiglu_linear_backward,
+        "y:m,k w:n,k a:m,n b:m,n",
+        "m=1024 k=4096 n=4096",
+        "2*m*k*n",
+        source="a product with its epilogue",
+    ),
+    Known("causal convolution", causal_conv, "x:b,c,s w:c,4", "b=8 c=2048 s=2048", source="causal-conv1d (Dao)"),
+    Known("token shift", token_shift, "x:b,s,d m:d", "b=8 s=2048 d=2048"),
+    Known(
+        "cosine similarity of all pairs",
+        cosine_pairs,
+        "a:m,d b:n,d",
+        "m=4096 n=4096 d=512",
+        "2*m*n*d",
+        "8*m + 8*n",
+        2,
+        "norms, then a product with its epilogue",
+    ),
+    Known("PReLU backward", prelu_backward, "x:n,c,s w:c dy:n,c,s", "n=16 c=256 s=3136"),
+    Known(
+        "BatchNorm backward",
+        batch_norm_backward,
+        "x:n,c,s g:c dy:n,c,s",
+        "n=16 c=256 s=1024",
+        source=f"{LEAST} (a channel stays on chip)",
+    ),
+    Known("masked mean pooling", masked_mean, "x:b,s,d z:b,s", "b=64 s=512 d=1024"),
+    Known("router", router, "x:m,k w:k,e", "m=4096 k=2048 e=64", "2*m*k*e", source="a product with its epilogue"),
+    Known(
+        "RWKV-4 mixing",
+        rwkv_mixing,
+        "k:b,t,c v:b,t,c w:c u:c",
+        "b=8 t=1024 c=1024",
+        source="RWKV (Peng 2023): one scan a channel, rescaled by its running maximum",
+        vector="b*t*c*40",
+        assume="w >= 0",
+        reason="as a running logsumexp",
     ),
 )

@@ -68,11 +68,14 @@ def proof(formulas: Sequence[Formula], proved: ProvedSGraph, worker: Worker) -> 
     from prism.api.verifying import explanation
     from prism.checker import check
     from prism.egraph.rules import load_rules, rule_files
+    from prism.errors import WorkerError
 
     denotation = proved.denotation
-    names = [f.tensor.name for f in formulas]
-    derived = worker.derive(names, reference_of(formulas, denotation), denotation.outputs)
-    lines = [str(proved.verdict)]
+    names, lines = [f.tensor.name for f in formulas], [str(proved.verdict)]
+    try:
+        derived = worker.derive(names, reference_of(formulas, denotation), denotation.outputs)
+    except WorkerError:
+        return [*lines, "no derivation: the worker ran past its limit"]
     if derived.reason:
         return [*lines, f"no derivation: {derived.reason}"]
     accepted = check(derived.certificate, {p.name: p.read_bytes() for p in rule_files()})
@@ -91,13 +94,18 @@ def kernels(module: str) -> str:
     return "\n\n\n".join(found)
 
 
+def best(entries: Sequence[Entry]) -> list[Entry]:
+    """Those that the page shows."""
+    return sorted(entries, key=lambda e: -e.gain)[:SHOWN]
+
+
 def page(entries: Sequence[Entry]) -> str:
     """The page of the best."""
-    best = sorted(entries, key=lambda e: -e.gain)[:SHOWN]
+    shown = best(entries)
     parts = [
         "# Gallery",
         textwrap.fill(
-            f"What the search finds for the {len(best)} functions of `benchmarks/collection.py` that gain most, of "
+            f"What the search finds for the {len(shown)} functions of `benchmarks/collection.py` that gain most, of "
             f"those within {NEAR:g} of the best known algorithm: the function as a model's code has it, the sGraph "
             "that was chosen for an H200 (`sm_90`), the rules by which it was proved equal, once for all tile sizes, "
             "and the kernels. Gains are estimates of the cost model, over a kernel for each operator; nothing was "
@@ -110,11 +118,11 @@ def page(entries: Sequence[Entry]) -> str:
             [
                 "| function | estimated gain over operators | times the best known | best known from |",
                 "|---|---|---|---|",
-                *(f"| [{e.name}](#{_anchor(e.name)}) | {e.gain:.1f} | {e.ratio:.2f} | {e.known} |" for e in best),
+                *(f"| [{e.name}](#{_anchor(e.name)}) | {e.gain:.1f} | {e.ratio:.2f} | {e.known} |" for e in shown),
             ]
         ),
     ]
-    parts += [_section(e) for e in best]
+    parts += [_section(e) for e in shown]
     return "\n\n".join(parts) + "\n"
 
 
