@@ -1886,7 +1886,7 @@ KNOWN = (
         "b=8 t=1024 c=1024",
         source="RWKV (Peng 2023): one scan a channel, rescaled by its running maximum",
         vector="b*t*c*40",
-        assume="w >= 0",
-        reason="as a running logsumexp",
+        assume="decay >= 0",
+        reason="no scan is rescaled by its running maximum: each sum is computed from all before",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
@@ -39,6 +40,8 @@ def test_every_function_says_what_is_known_of_it() -> None:
     assert len(KNOWN) >= 60
     assert len({k.name for k in KNOWN}) == len(KNOWN)
     assert all(k.source and k.launches >= 1 and k.dimensions for k in KNOWN)
+    for k in KNOWN:
+        assert not k.assume or k.assume.split()[0] in inspect.signature(k.fn).parameters, k.name
 
 
 def test_formulas_are_taken_at_the_sizes() -> None:
