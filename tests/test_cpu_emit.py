@@ -100,7 +100,7 @@ def test_an_exponential_is_computed_once_though_two_statements_use_it() -> None:
     text = kernels(samples.attention())
     # one for the weights, one for the factor by which accumulators are rescaled
     assert len(re.findall(r"= v_exp\(", text)) == 2
-    assert text.count("multiply<") == 2
+    assert text.count("multiply(") == 2
 
 
 def test_reductions_over_one_tile_share_a_nest() -> None:
@@ -112,7 +112,7 @@ def test_reductions_over_one_tile_share_a_nest() -> None:
 
 def test_a_row_of_a_product_reads_the_weight_where_it_is() -> None:
     text = kernels(samples.matmul(m=1))
-    (call,) = re.findall(r"multiply<(.*?)\);", text, re.DOTALL)
+    (call,) = re.findall(r"multiply\((.*?)\);", text, re.DOTALL)
     assert "p_w +" in call
     # One row, whatever the tile: nothing is padded.
     assert re.search(r"^ *1, n_offs_k, n_offs_n, ", call, re.MULTILINE)
@@ -440,57 +440,63 @@ def test_a_library_is_compiled_once_for_each_configuration(rmsnorm: tuple[Sample
 @compiled
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("optimised", [True, False])
-def test_products_compiled_apart_are_linked_and_compute_the_same(
+def test_a_product_is_compiled_once_and_linked(
     dtype: DType, optimised: bool, tmp_path: Path, unoptimising: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where what calls one stays a function, which must not have the name of what is compiled apart."""
+    """For all tiles, and for all modules that look into the same folder."""
+    monkeypatch.setenv("PRISM_CPP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if not optimised:
         monkeypatch.setenv("CXX", str(unoptimising))
     sample = samples.matmul(dtype)
-    symbols = {**sample.symbols[0], "T_m": 8}  # as many rows as products apart take at a time
     source = emit_module(sample.sgraph)
-    path = write_module(source, tmp_path / f"{source.entry}.py")
-    folder, names = build.products_folder(tmp_path), build.products_of(path)
-    assert names == [{F32: "multiply-float", BF16: "multiply_halves-bf16"}[dtype]]
-    whole = compile_module(path, config(symbols))
-    assert compile_module(path, config(symbols), products=str(folder)).library == whole.library  # none is there
-    assert [build.compile_product(name, folder) for name in names] == [""]
-    apart = compile_module(path, config(symbols), products=str(folder))
-    assert apart.library is not None
-    assert whole.library is not None
-    assert apart.library != whole.library
+    paths = []
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        folder.mkdir()
+        paths.append(write_module(source, folder / f"{source.entry}.py"))
+    (name,) = build.products_of(paths[0])
+    assert name == {F32: "multiply-float", BF16: "multiply_halves-bf16"}[dtype]
+    assert not build.product_known(name, tmp_path / "cache")
     given = [torch.randint(-3, 4, t.shape).to(getattr(torch, dtype.value)) for t in sample.sgraph.inputs]
     (out,) = sample.sgraph.outputs
-    results = [torch.zeros(out.shape, dtype=getattr(torch, dtype.value)) for _ in range(2)]
-    for library, result in zip((whole.library, apart.library), results, strict=True):
+    for path, rows in zip(paths, (8, 16), strict=True):
+        built = compile_module(path, config({**sample.symbols[0], "T_m": rows}))
+        assert built.library is not None, built.error
+        (made,) = (tmp_path / "cache").glob("*.o")
+        result = torch.zeros(out.shape, dtype=getattr(torch, dtype.value))
         pointers = (ctypes.c_void_p * 3)(*(t.data_ptr() for t in (*given, result)))
-        ctypes.CDLL(str(library)).run(pointers, None, 1)
-    assert torch.equal(results[0].float(), given[0].float() @ given[1].float())
-    assert torch.equal(*results)
+        ctypes.CDLL(str(built.library)).run(pointers, None, 1)
+        assert torch.equal(result.float(), given[0].float() @ given[1].float())
+    assert made.name.startswith(name)
+    assert build.product_known(name, tmp_path / "cache")
 
 
 @compiled
 def test_what_is_damaged_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRISM_CPP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     sample = samples.matmul()
     source = emit_module(sample.sgraph)
     path = write_module(source, tmp_path / f"{source.entry}.py")
     symbols = {**sample.symbols[0], "T_m": 8}
-    folder = build.products_folder(tmp_path)
     (name,) = build.products_of(path)
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.o").write_bytes(b"damaged")
-    whole = compile_module(path, config(symbols), products=str(folder))
-    assert whole.library is not None
-    assert not list(folder.glob("*.o"))
-    whole.library.write_bytes(b"")
+    assert build.compile_product(name) == ""
+    (object_,) = (tmp_path / "cache").glob("*.o")
+    object_.write_bytes(b"damaged")
+    built = compile_module(path, config(symbols))
+    assert built.library is not None
+    assert object_.read_bytes() != b"damaged"
+    built.library.write_bytes(b"")
     given = sample.inputs({})
     got = getattr(load(path, "damaged_module"), source.entry)(*given, config={"symbols": symbols})
     np.testing.assert_allclose(got, given[0] @ given[1], atol=1e-4)
 
 
-def test_a_product_that_does_not_compile_says_why(tmp_path: Path) -> None:
-    assert "nothing" in build.compile_product("multiply-nothing", tmp_path)
+@compiled
+def test_a_product_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRISM_CPP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "nothing" in build.compile_product("multiply-nothing")
     assert not list(tmp_path.rglob("*.o"))
 
 

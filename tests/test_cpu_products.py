@@ -15,6 +15,7 @@ from prism.backends.cpu.support import find_compiler
 PROGRAM = r"""
 #include "core.hpp"
 #include "math.hpp"
+#include "calls.hpp"
 #include "product.hpp"
 #include "tiles.hpp"
 #include "halves.hpp"
@@ -35,7 +36,7 @@ static void put(bf16* p, float x) { v_put(p, x); }
 static void put(f16* p, float x) { v_put(p, x); }
 
 // c[m][n] += sum a[m][k] b[k][n], or = where it is FRESH, all integers: exact, whatever the order of the sum.
-template <int64_t MOST, class B, bool FRESH = false>
+template <class B, bool FRESH = false>
 void product(int64_t M, int64_t K, int64_t N, bool columns, bool halves = false, bool turned = false) {
     const int64_t am = turned ? 1 : K + 3, ak = turned ? M + 3 : 1, cm = N + 5;
     const int64_t bk = columns ? 1 : N + 2, bn = columns ? K + 2 : 1;
@@ -53,9 +54,8 @@ void product(int64_t M, int64_t K, int64_t N, bool columns, bool halves = false,
     std::vector<float> pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
     if constexpr (sizeof(B) == 4 || std::is_same_v<B, bf16>)
         if (halves)
-            multiply_halves<MOST, FRESH>(c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(),
-                                         pb.data());
-    if (!halves) multiply<MOST, FRESH>(c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+            multiply_halves(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+    if (!halves) multiply(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
     for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
         int64_t m = i / cm, n = i % cm;
         float wanted = m < M && n < N ? exact[m * N + n] : 0.5f;
@@ -87,7 +87,7 @@ void bytes(int64_t M, int64_t K, int64_t N, int how, int32_t sa, int32_t sb) {
     std::vector<float> pa(v_packed_a(M, K)), pb(v_packed_b(N, K));
     auto compute = [&](auto* first, auto* second) {
         for (auto& x : c) x = 7;
-        multiply_bytes<FRESH>(c.data(), cm, first, am, ak, second, bk, bn, M, K, N, pa.data(), pb.data(), sa, sb);
+        multiply_bytes(FRESH, c.data(), cm, first, am, ak, second, bk, bn, M, K, N, pa.data(), pb.data(), sa, sb);
     };
     if (held) v_hold(b.data(), b.size());
     if (computed) {
@@ -130,7 +130,7 @@ template <class B> void holds(int64_t M, int64_t K, int64_t N) {
     std::vector<float> a(M * K, 1.0f), c(M * N), pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
     std::vector<B> b(K * N + 64);
     auto sums = [&](const B* from, int64_t width) {
-        multiply<41, true>(c.data(), width, a.data(), K, 1, from, N, 1, M, K, width, pa.data(), pb.data());
+        multiply(true, c.data(), width, a.data(), K, 1, from, N, 1, M, K, width, pa.data(), pb.data());
         bool same = true;
         for (int64_t i = 0; i < M * width; ++i) same = same && c[i] == c[0];
         return same ? c[0] : -1.0f;
@@ -161,7 +161,7 @@ template <class B> void holds_columns(int64_t M, int64_t K, int64_t N) {
         for (int64_t k = 0; k < K; ++k) put(&b[n * K + k], n % 5 + k % 3);
     for (bool held : {false, true}) {
         if (held) v_hold(b.data(), K * N * sizeof(B));
-        multiply<4, true>(c.data(), N, a.data(), K, 1, b.data(), 1, K, M, K, N, pa.data(), pb.data());
+        multiply(true, c.data(), N, a.data(), K, 1, b.data(), 1, K, M, K, N, pa.data(), pb.data());
         for (int64_t m = 0; m < M; ++m)
             for (int64_t n = 0; n < N; ++n) {
                 int64_t sum = 0;
@@ -180,23 +180,21 @@ int main() {
     }
     holds<float>(40, 65, 130);
     holds<bf16>(41, 16, 33);
-    product<64, bf16, true>(64, 512, 64, false, true);
-    product<64, bf16>(64, 600, 96, true, true);
-    product<64, float>(48, 320, 64, false, true, true);
+    product<bf16, true>(64, 512, 64, false, true);
+    product<bf16>(64, 600, 96, true, true);
+    product<float>(48, 320, 64, false, true, true);
     for (int64_t M : {1, 2, 4, 5, 8, 17, 33, 41})
         for (int64_t K : {1, 7, 65, 300})
             for (int64_t N : {1, 3, 16, 33, 130, 300})
                 for (bool columns : {false, true}) {
-                    product<41, float>(M, K, N, columns);
-                    product<41, bf16>(M, K, N, columns);
-                    product<41, f16>(M, K, N, columns);
-                    product<41, float>(M, K, N, columns, true);
-                    product<41, bf16>(M, K, N, columns, true);
-                    product<41, float, true>(M, K, N, columns);
-                    product<41, bf16, true>(M, K, N, columns, true);
-                    if (!columns) product<41, float>(M, K, N, columns, false, true);
-                    if (M == 1) product<1, float>(M, K, N, columns);
-                    if (M <= 4) product<4, bf16>(M, K, N, columns);
+                    product<float>(M, K, N, columns);
+                    product<bf16>(M, K, N, columns);
+                    product<f16>(M, K, N, columns);
+                    product<float>(M, K, N, columns, true);
+                    product<bf16>(M, K, N, columns, true);
+                    product<float, true>(M, K, N, columns);
+                    product<bf16, true>(M, K, N, columns, true);
+                    if (!columns) product<float>(M, K, N, columns, false, true);
                 }
     for (int64_t M : {1, 3, 8, 9, 16, 40, 64})
         for (int64_t K : {1, 4, 7, 64, 65, 130, 192})

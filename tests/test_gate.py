@@ -317,8 +317,6 @@ def test_the_quick_configuration_has_two_tiles_wherever_it_can() -> None:
     # What unusual inputs do is looked at in few programs; loops and symbolic extents keep their tiles.
     assert spread_out(graph, quick, at).symbols == {**quick.symbols, "T_f": 64}
     cases = plan_cases(program, graph, start, [other])
-    assert [c.quick for c in cases] == [c.config != start for c in cases]
-    assert all(c.quick for c in plan_cases(program, graph, start, [other], part=True)), "the whole is compiled as one"
     assert {c.draw for c in cases} == set(DRAWS)
     assert any(c.config == start for c in cases)
 

@@ -171,7 +171,6 @@ class Told:
         inputs: Sequence[Any],
         outputs: Sequence[tuple[tuple[int, ...], str]],
         samples: Sequence[Programs],
-        quick: bool = False,
     ) -> list[Output] | str:
         made = self.fn(inputs[0]).double().numpy()
         return [Output(made, np.ones(made.shape, bool))]

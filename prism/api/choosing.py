@@ -93,7 +93,7 @@ class Tools:
         studies: where the journals of studies are kept.
         time: when all of it ends.
         cut: what was cut short for that.
-        part: whether what is chosen becomes a part of another module, which is compiled and checked as one.
+        part: whether what is chosen becomes a part of another module, which is checked as one, too.
     """
 
     platform: Platform
@@ -312,7 +312,7 @@ def right_of(
     for best in close[:wanted]:
         c = chosen[best.candidate].candidate
         offered = c.points[:ALTERNATIVES]
-        cases = plan_cases(request.program, c.sgraph, best.config, offered, request.seed, tools.part)[:limit]
+        cases = plan_cases(request.program, c.sgraph, best.config, offered, request.seed)[:limit]
         tools.runner.ahead(c.module, cases)
     for best in waiting:
         if passed and best not in close:
@@ -328,7 +328,6 @@ def right_of(
             alternatives=c.points[:ALTERNATIVES],
             limit=limit,
             drawn=drawn,
-            part=tools.part,
         )
         if report.passed:
             passed.append((best, report.summary()))

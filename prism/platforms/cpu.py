@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.backends.cpu.backend import CppBackend
-from prism.backends.cpu.build import COMPILE_LIMIT_S, check_compiler, products_folder, products_of
+from prism.backends.cpu.build import COMPILE_LIMIT_S, check_compiler, product_known, products_of
 from prism.backends.cpu.kernel import TENSOR_TYPES
 from prism.backends.cpu.machine import Machine, describe
-from prism.backends.cpu.support import FLAGS, PRODUCTS_FOLDER, TUNING, find_compiler
+from prism.backends.cpu.support import FLAGS, TUNING, find_compiler
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
 from prism.cost.device import BF16_PAIRS, BF16_TILES, INT8_QUADS, INT8_TILES, Device, multicore
@@ -82,9 +82,8 @@ class CpuPlatform(Timed):
         worker = trial_worker(self.device.processors, self.cache)
         return KernelRunner("cpu", "compiled C++", worker, self._compiled_ahead)
 
-    def _compiled_ahead(self, module: Path, config: Config, quick: bool) -> Future[Reply] | None:
-        """Compiled as its user will compile it, or, where no user will, as trials are."""
-        request = compile_request(module, config) | {"whole": not quick}
+    def _compiled_ahead(self, module: Path, config: Config) -> Future[Reply] | None:
+        request = compile_request(module, config)
         return None if self.pool is None else self.pool.submit(request, COMPILE_LIMIT_S + GRACE_S)
 
     def bench(self, program: Program, seed: int) -> Bench:
@@ -98,7 +97,7 @@ class CpuPlatform(Timed):
         """See Timed."""
         threads = self.device.processors
         pool, clock = compile_pool(threads, self.cache), trial_worker(threads, self.cache)
-        products = None if self.cache is None else Products(pool, self.cache)
+        products = Products(pool, self.cache)
         try:
             yield replace(self, pool=pool, clock=clock, products=products)
         finally:
@@ -149,7 +148,7 @@ class CpuCompiler:
         hints: a value for every symbol of the extents.
         limit_s: seconds a compilation may take.
         pool: the worker processes, which then are not ended with it; its own when None.
-        cache: where products are kept that are compiled once for all points; they are compiled with each when None.
+        cache: see Platform, for a pool of its own.
         products: those, where `pool` is lent; its own when None.
     """
 
@@ -169,7 +168,7 @@ class CpuCompiler:
         self._limit_s = limit_s
         self._lent = pool is not None
         self._pool = pool or compile_pool(backend.threads, cache)
-        self._products = products or (None if cache is None else Products(self._pool, cache))
+        self._products = products or Products(self._pool, cache)
 
     @property
     def basis(self) -> str:
@@ -179,8 +178,7 @@ class CpuCompiler:
     def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
         requests = [compile_request(c.module, config, self._limit_s) for c, config in points]
-        if self._products is not None:
-            self._products.make({name for c, _ in points for name in products_of(c.module)})
+        self._products.make({name for c, _ in points for name in products_of(c.module)})
         replies = list(self._pool.map(requests, self._limit_s + GRACE_S))
         return iter([self._outcome(c, config, r) for (c, config), r in zip(points, replies, strict=True)])
 
@@ -202,27 +200,28 @@ class CpuCompiler:
 
 
 class Products:
-    """Matrix products that trials link, each compiled once a machine, beside whatever else is done.
+    """Matrix products that sources link, compiled beside whatever else is done; what is there already is found at once.
 
     Args:
         pool: compiles them.
-        cache: where they are kept.
+        cache: see Platform: what it has is not begun.
     """
 
-    def __init__(self, pool: Pool, cache: Path) -> None:
+    def __init__(self, pool: Pool, cache: Path | None) -> None:
         self._pool = pool
-        self._folder = _products_in(cache)
+        self._cache = cache
         self._begun: dict[str, Future[Reply]] = {}
 
     def begin(self, names: Iterable[str]) -> None:
-        """Begin to compile those that are not there, as `compile_product` names them."""
+        """Begin to compile those that were not begun, as `product_source` names them."""
         for name in sorted(set(names) - self._begun.keys()):
-            if not (self._folder / f"{name}.o").exists():
-                request = {"product": name, "folder": str(self._folder), "limit_s": COMPILE_LIMIT_S}
-                self._begun[name] = self._pool.submit(request, COMPILE_LIMIT_S + GRACE_S)
+            if self._cache is not None and product_known(name, self._cache / "cpp"):
+                continue
+            request = {"product": name, "limit_s": COMPILE_LIMIT_S}
+            self._begun[name] = self._pool.submit(request, COMPILE_LIMIT_S + GRACE_S)
 
     def make(self, names: Iterable[str]) -> None:
-        """Have them compiled, but for what cannot be: that is compiled with each source, and is said there."""
+        """Have them compiled, so that no two sources compile the same; of one that cannot be, each source says so."""
         wanted = set(names)
         self.begin(wanted)
         wait([self._begun[name] for name in wanted & self._begun.keys()])
@@ -235,22 +234,12 @@ def compile_request(module: Path, config: Config, limit_s: float = COMPILE_LIMIT
 
 def compile_pool(threads: int, cache: Path | None = None) -> Pool:
     """The worker processes that compile: as many as there are cores. They start when they are first needed."""
-    return Pool(module_command(WORKER), _trial_environment(threads, cache), max(1, threads))
+    return Pool(module_command(WORKER), cpu_environment(threads, cache=cache), max(1, threads))
 
 
 def trial_worker(threads: int, cache: Path | None = None) -> Worker:
     """A child that runs modules which are compiled as those of `compile_pool` are: trials, and those of the gate."""
-    return Worker(module_command(WORKER), _trial_environment(threads, cache))
-
-
-def _trial_environment(threads: int, cache: Path | None) -> dict[str, str]:
-    """Where products are linked that were compiled apart: what is chosen in the end is compiled as its user will."""
-    env = cpu_environment(threads, cache=cache)
-    return env if cache is None else {**env, PRODUCTS_FOLDER: str(_products_in(cache))}
-
-
-def _products_in(cache: Path) -> Path:
-    return products_folder(cache / "cpp")
+    return Worker(module_command(WORKER), cpu_environment(threads, cache=cache))
 
 
 def working_sets(sgraph: SGraph, config: Config, hints: Mapping[str, int], threads: int) -> tuple[Resources, ...]:

@@ -23,7 +23,6 @@ from typing import Any
 
 from prism.backends.cpu import build
 from prism.backends.cpu.backend import CppBackend
-from prism.backends.cpu.support import PRODUCTS_FOLDER
 from prism.backends.interleave import interleave
 from prism.backends.tensors import Framed, save
 from prism.instantiate.machine_load import Watch, load_now, plain
@@ -207,27 +206,20 @@ def run_module(request: Request) -> Answer:
 
     inputs = [torch.load(path) for path in request["inputs"]]
     framed = Framed(request["outputs"], "cpu")
-    products = os.environ.get(PRODUCTS_FOLDER)
-    if not request.get("quick"):
-        os.environ.pop(PRODUCTS_FOLDER, None)  # what its user will run is compiled as one
-    try:
-        CppBackend(threads()).run(Path(request["module"]), Config.decode(request["config"]), inputs, framed.outputs)
-    finally:
-        os.environ.update({} if products is None else {PRODUCTS_FOLDER: products})
+    CppBackend(threads()).run(Path(request["module"]), Config.decode(request["config"]), inputs, framed.outputs)
     return framed.answer(request["results"])
 
 
 def compile_module(request: Request) -> Answer:
     """Compile a module for a configuration: an error, or nothing; what was compiled is found again by its source."""
-    products = "" if request.get("whole") else None
     config = Config.decode(request["config"])
-    built = build.compile_module(Path(request["compile"]), config, timeout_s=request["limit_s"], products=products)
+    built = build.compile_module(Path(request["compile"]), config, timeout_s=request["limit_s"])
     return {"error": built.error}
 
 
 def compile_products(request: Request) -> Answer:
-    """Compile a matrix product for all tiles: an error, or nothing; sources for the same folder are linked with it."""
-    return {"error": build.compile_product(request["product"], Path(request["folder"]), request["limit_s"])}
+    """Compile a matrix product ahead: an error, or nothing; sources that call it are linked with it."""
+    return {"error": build.compile_product(request["product"], request["limit_s"])}
 
 
 def run_assembled(request: Request) -> Answer:

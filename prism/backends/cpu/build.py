@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import hashlib
-import os
 import subprocess
 import tempfile
 import time
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prism.backends.cpu import support
-from prism.backends.cpu.emit import support as support_code
+from prism.backends.cpu.emit import product_source
 from prism.errors import BackendError, CompilerError
 from prism.process.child import child_environment, run_tool
 from prism.sgraph.config import Config
@@ -23,8 +21,6 @@ COMPILE_LIMIT_S = 60.0
 """A compiler that takes longer hangs, or the tile is far too large to unroll."""
 PROBE_LIMIT_S = 20.0
 """A compiler that takes longer for a function of one line hangs."""
-_PARTS = ("core", "product", "tiles", "halves", "apart")
-"""The support code that products which are compiled apart are made of."""
 
 __all__ = ["Built", "check_compiler", "compile_module", "find_compiler", "require_compiler"]
 
@@ -77,7 +73,7 @@ def check_compiler(timeout_s: float = PROBE_LIMIT_S) -> None:
         source, library = Path(folder) / "probe.cpp", Path(folder) / "probe.so"
         source.write_text(PROBE, encoding="utf-8")
         for tuning in support.TUNING:
-            command = [str(found), *support.FLAGS, *tuning, str(source), "-o", str(library)]
+            command = [str(found), *support.FLAGS, *tuning, "-shared", str(source), "-o", str(library)]
             try:
                 ended = run_tool(command, timeout_s, child_environment(TMPDIR=folder))
                 if ended.code == 0 and ctypes.CDLL(str(library)).prism_probe(41) == 42:
@@ -96,16 +92,13 @@ def check_compiler(timeout_s: float = PROBE_LIMIT_S) -> None:
     )
 
 
-def compile_module(
-    module: Path, config: Config, *, timeout_s: float = COMPILE_LIMIT_S, products: str | None = None
-) -> Built:
+def compile_module(module: Path, config: Config, *, timeout_s: float = COMPILE_LIMIT_S) -> Built:
     """Compile an emitted module for a configuration; what was compiled before is found in its cache.
 
     Args:
         module: the Python file, with the C++ beside it.
         config: the configuration.
         timeout_s: for one run of the compiler.
-        products: see `support.compile_source`; the whole is compiled as one where it is empty.
 
     Raises:
         CompilerError: there is no compiler.
@@ -115,7 +108,7 @@ def compile_module(
     started = time.monotonic()
     try:
         constants = {constant: int(config.symbols[name]) for name, constant in symbols.items()}
-        library, known = support.compile_source(module.with_name(source), constants, timeout_s, products=products)
+        library, known = support.compile_source(module.with_name(source), constants, timeout_s)
     except KeyError as error:
         return Built(error=f"the configuration has no value for {error.args[0]}")
     except support.CompilerError as error:
@@ -123,48 +116,33 @@ def compile_module(
     return Built(library, seconds=0.0 if known else time.monotonic() - started)
 
 
-def products_folder(cache: Path) -> Path:
-    """Where products that are compiled apart are kept: a folder for each support code, machine and compiler."""
-    text = "\0".join([*map(support_code, _PARTS), support.machine(), str(find_compiler()), *support.FLAGS])
-    return cache / f"products-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
 def products_of(module: Path) -> list[str]:
-    """The products that an emitted module calls, each once, as `compile_product` takes them."""
-    return support.products_in(support.sources_of(module.with_name(_names(module)[1])))
+    """The matrix products that an emitted module calls, each once, as `product_source` takes them."""
+    sources = support.sources_of(module.with_name(_names(module)[1]))
+    return support.products_in("".join(path.read_text(encoding="utf-8") for path in sources))
 
 
-def compile_product(name: str, folder: Path, timeout_s: float = COMPILE_LIMIT_S) -> str:
-    """Compile a matrix product for all tile sizes, so that sources that call it need not; returns why not, or nothing.
+def product_known(name: str, folder: Path) -> bool:
+    """Whether a matrix product was compiled before, into this folder or where it is looked for anyway."""
+    folders = [folder, *support.products_folders(folder / name)]
+    return support.product_in(folders, name, product_source(name))[0] is not None
+
+
+def compile_product(name: str, timeout_s: float = COMPILE_LIMIT_S) -> str:
+    """Compile a matrix product ahead of the sources that call it; returns why not, or nothing.
 
     Args:
-        name: `multiply-` or `multiply_halves-` and the C++ type of the second factor.
-        folder: where the object goes: one of `products_folder`.
+        name: see `product_source`.
         timeout_s: for one run of the compiler.
     """
-    made, (function, kind) = folder / f"{name}.o", name.split("-")
-    if made.exists():
-        return ""
-    takes = "bool, float*, I, const float*, I, I, const T*, I, I, I, I, I, float*, float*"
-    text = [support_code(*_PARTS), "namespace prism {", f"using T = {kind};", "using I = int64_t;"]
-    text.append(f"template void apart_{function}({takes});\n}}\n")
-    said = ""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as scratch:
-            source, object_ = Path(scratch) / "product.cpp", Path(scratch) / "product.o"
-            source.write_text("\n".join(text), encoding="utf-8")
-            flags = [f for f in support.FLAGS if f != "-shared"]
-            for tuning in support.TUNING:
-                command = [str(require_compiler()), "-O3", *flags, *tuning, "-c", str(source), "-o", str(object_)]
-                ended = run_tool(command, timeout_s, child_environment(TMPDIR=scratch))
-                if ended.code == 0:
-                    os.replace(object_, made)  # atomic: another process may compile the same
-                    return ""
-                said = said or str(ended)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        said = " ".join(str(error).split())[:300]
-    return said
+    with tempfile.TemporaryDirectory(prefix="prism-product-") as folder:
+        source = Path(folder) / f"{name}.cpp"
+        source.write_text(product_source(name), encoding="utf-8")
+        try:
+            support.compile_product(source, timeout_s)
+        except (OSError, support.CompilerError) as error:
+            return " ".join(str(error).split())[:300]
+    return ""
 
 
 def _names(module: Path) -> tuple[Mapping[str, str], str]:

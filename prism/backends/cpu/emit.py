@@ -2,6 +2,7 @@
 
 <launch>.cpp   one launch: the support code that it uses, its programs, and a function that runs its grid
 <entry>.cpp    all launches, and a function that runs them in order; this is what is compiled
+multiply*.cpp  a matrix product as a function of its own, for each kind of operands: compiled once for all tiles, linked
 the module     numpy or torch tensors in and out, like the Triton module (loader.py)
 """
 
@@ -17,7 +18,7 @@ from importlib.resources import files
 from prism.backends.cpu.cxx import Names, Writer, factor, integer
 from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
 from prism.backends.cpu.loader import loader_text
-from prism.backends.cpu.support import PRODUCTS
+from prism.backends.cpu.support import PRODUCTS, products_in
 from prism.backends.lower import lower
 from prism.backends.protocol import ModuleSource
 from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, scalars
@@ -34,6 +35,12 @@ from prism.sgraph.nodes import SGraph
 Ranges = Mapping[str, tuple[int, int]]
 DEFAULT_TILE = 32
 """A symbol's value in a source that is compiled by hand, without a configuration."""
+_DEFINED = {
+    "multiply": ("product",),
+    "multiply_halves": ("product", "tiles", "halves"),
+    "multiply_bytes": ("product", "tiles", "bytes"),
+}
+"""The support code, besides what every launch has, that a product is made of."""
 
 
 def emit_module(
@@ -72,6 +79,7 @@ def emit_module(
     while main in extra:
         main = main.removesuffix(".cpp") + "_all.cpp"
     extra[main] = _main(module)
+    extra |= {f"{name}.cpp": product_source(name) for name in products_in("".join(extra.values()))}
     text = loader_text(module, sgraph, main, formula, configs or {}, weights, shapes or {}, returned, ranges)
     try:
         ast.parse(text)
@@ -84,6 +92,23 @@ def support(*parts: str) -> str:
     """The support code, by the names of its parts."""
     folder = files("prism.backends.cpu") / "csrc"
     return "\n".join((folder / f"{part}.hpp").read_text(encoding="utf-8").rstrip("\n") for part in parts) + "\n"
+
+
+def product_source(name: str) -> str:
+    """The source of a matrix product for all tile sizes.
+
+    Args:
+        name: the function, as `multiply`, and the C++ types of its operands, all but float32 ones of the first: parted
+            by hyphens, as `multiply-f16` and `multiply_bytes-uint8_t-int8_t`.
+    """
+    function, *types = name.split("-")
+    called = f"{function}<{', '.join(types)}>"
+    w = Writer()
+    w.line(f"// {called} of calls.hpp as a function of its own, written by prism.")
+    w.lines(support("core", "calls", *_DEFINED[function]).splitlines())
+    with w.block("namespace prism"):
+        w.line(f"__attribute__((used)) static auto* const made = &{called};")
+    return w.text
 
 
 def complete(module: TileModule) -> TileModule:
@@ -121,14 +146,11 @@ def _launch(launch: TileLaunch, module: TileModule) -> str:
     products = sorted(set().union(*(e.products for e in emitters)))
     if products:
         w.line(f"{PRODUCTS}{' '.join(products)}")
-    halves, of_bytes = (f"multiply_{kind}<" in programs.text for kind in ("halves", "bytes"))
-    uses = {"product": "multiply" in programs.text, "tiles": halves or of_bytes, "halves": halves, "bytes": of_bytes}
-    for part in ("core", "math", *uses):
-        if uses.get(part, True):
-            w.line(f"#ifndef PRISM_{part.upper()}")
-            w.line(f"#define PRISM_{part.upper()}")
-            w.lines(support(part).splitlines())
-            w.line("#endif")
+    for part in ("core", "math", *(["calls"] if products else [])):
+        w.line(f"#ifndef PRISM_{part.upper()}")
+        w.line(f"#define PRISM_{part.upper()}")
+        w.lines(support(part).splitlines())
+        w.line("#endif")
     w.line("#ifndef PRISM_NAME")
     w.line("#define PRISM_NAME(name) name")
     w.line("#endif")
@@ -254,7 +276,7 @@ def _main(module: TileModule) -> str:
     # What a caller says of memory that stays as it is.
     for name, takes, calls in _HOLDING:
         with w.block(f'extern "C" void PRISM_NAME({name})({takes})'):
-            w.line("#ifdef PRISM_PRODUCT")
+            w.line("#ifdef PRISM_CALLS")
             w.line(f"prism::v_{name}({calls});")
             w.line("#endif")
     return w.text

@@ -381,18 +381,16 @@ class KernelEmitter:
                 lanes = lanes[-1:]
             together[side] = lanes
         fresh = "true" if root.into is None else "false"
-        halves = "_halves" if p.halves else ""
-        if not p.added:
-            self.products.add(f"multiply{halves}-{self._stored(b)}")
-        bounded = all(not scalars(self.v.lanes[n].extent) & set(self.program.lengths) for n in together["m"])
-        most = self._room(together["m"]) if bounded else "INT64_C(1) << 40"
-
-        added, types = (p.added, p.bytes) if a == p.lhs else (p.added[::-1], p.bytes[::-1])
+        function = "multiply_bytes" if p.added else "multiply_halves" if p.halves else "multiply"
+        added, levels = (p.added, p.bytes) if a == p.lhs else (p.added[::-1], p.bytes[::-1])
         # Bytes that are computed are whole numbers in float32.
         first, second = (
-            f"(const Level<{TENSOR_TYPES[dtype]}>*)" if dtype is not None and name not in self.v.views else ""
-            for name, dtype in zip_longest((a, b), types)
+            f"level_{TENSOR_TYPES[dtype]}" if dtype is not None and name not in self.v.views else ""
+            for name, dtype in zip_longest((a, b), levels)
         )
+        types = (first or self._stored(a), second or self._stored(b)) if p.added else (self._stored(b),)
+        self.products.add("-".join((function, *types)))
+        first, second = (f"(const {kind}*)" if kind else "" for kind in (first, second))
         numbers = [self.names(n) if isinstance(n, str) else literal(n, "i") for n in added]
 
         def along(name: str, lanes: Sequence[str]) -> str:
@@ -425,9 +423,9 @@ class KernelEmitter:
                     nested(left[1:])
                 return
             k = (p.lane,)
-            w.line(f"multiply_bytes<{fresh}>(" if p.added else f"multiply{halves}<({most}), {fresh}>(")
+            w.line(f"{function}(")
             with w.indented():
-                w.line(f"{start(dst)}, {along(dst, together['m'])},")
+                w.line(f"{fresh}, {start(dst)}, {along(dst, together['m'])},")
                 w.line(f"{first}{start(a)}, {along(a, together['m'])}, {along(a, k)},")
                 w.line(f"{second}{start(b)}, {along(b, k)}, {along(b, together['n']) if together['n'] else '1'},")
                 counts = f"{count_of(together['m'])}, {count_of(k)}, {count_of(together['n'])}"

@@ -552,6 +552,7 @@ def _launcher(
 _NAMES = """
 np os ctypes itemgetter hashlib shutil subprocess tempfile threading weakref Path FLAGS TUNING CONFIGS SYMBOLS SOURCE
 config out threads given choose load hold _constant default_threads find_compiler sources_of machine cache_folders
-_of_another scratch_folder compile_source CompilerError
+_of_another scratch_folder compile_source CompilerError Sequence ThreadPoolExecutor PRODUCTS LINKERS LESS MANY
+products_in products_folders compile_product product_in _known _compiled
 """
 _TAKEN = frozenset(_NAMES.split())

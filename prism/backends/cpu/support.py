@@ -5,15 +5,17 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+FLAGS = ("-std=c++17", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 # Sources of launches that a compiler gets the whole limit for; of more it gets so much more.
 MANY = 32
-# How a source says which products it calls, each a function that may be compiled apart.
+# How a source says which matrix products it calls: each has a source of its own, in the same folder.
 PRODUCTS = "// products: "
-# The variable that names a folder with products that were compiled apart.
-PRODUCTS_FOLDER = "PRISM_CPP_PRODUCTS"
+# How compilers say that it was the linker who failed.
+LINKERS = ("ld returned", "linker command failed")
 # What a compiler is asked for that takes too long: products and sums are still made one instruction.
 LESS = ("-O1", "-fexpensive-optimizations")
 # What a compiler or machine may not have, the best first.
@@ -33,25 +35,19 @@ def find_compiler() -> Path | None:
     return None
 
 
-def sources_of(main: Path) -> str:
-    """The text of a C++ source with those of its own that it includes."""
-    text = main.read_text(encoding="utf-8")
-    for line in text.splitlines():
+def sources_of(main: Path) -> list[Path]:
+    """A C++ source and those of its own that it includes."""
+    found = [main]
+    for line in main.read_text(encoding="utf-8").splitlines():
         if line.startswith('#include "'):
-            text += sources_of(main.parent / line.split('"')[1])
-    return text
+            found += sources_of(main.parent / line.split('"')[1])
+    return found
 
 
 def products_in(text: str) -> list[str]:
-    """The products that a source calls, each once."""
+    """The matrix products that a source calls, each once."""
     lines = [line[len(PRODUCTS) :] for line in text.splitlines() if line.startswith(PRODUCTS)]
     return sorted({name for line in lines for name in line.split()})
-
-
-def linked(text: str, folder: str) -> list[str]:
-    """The objects in the folder that have all of a source's products; none where one of them is missing."""
-    objects = [os.path.join(folder, f"{name}.o") for name in products_in(text)] if folder else []
-    return objects if all(map(os.path.exists, objects)) else []
 
 
 def machine() -> str:
@@ -71,7 +67,7 @@ def cache_folders(main: Path) -> list[Path]:
     chosen = os.environ.get("PRISM_CPP_CACHE")
     folders = [*([Path(chosen)] if chosen else []), main.parent / "__cpp_cache__"]
     if os.path.isabs(home):  # without a home folder, "~" stays as it is
-        folders.append(Path(home) / "prism-cpp")
+        folders.append(Path(home) / "prism" / "cpp")  # as of prism itself, which may have compiled the same
     if not _of_another(spare):  # anybody may have made it, and libraries from it are loaded
         folders.append(spare)
     return folders
@@ -96,10 +92,19 @@ def scratch_folder(folders: list[Path]) -> Path:
     raise CompilerError(f"no folder to write compiled kernels to; tried {', '.join(map(str, folders))}")
 
 
+def products_folders(main: Path) -> list[Path]:
+    """Where compiled products go: modules share them, so not beside one of them if that can be."""
+    folders = cache_folders(main)
+    beside = main.parent / "__cpp_cache__"
+    return [*(f for f in folders if f != beside), beside]
+
+
 def compile_source(
-    main: Path, constants: dict[str, int], timeout_s: float = 120.0, level: str = "-O3", products: str | None = None
+    main: Path, constants: dict[str, int], timeout_s: float = 120.0, level: str = "-O3"
 ) -> tuple[Path, bool]:
     """Compile a C++ source for the values of its constants; returns the library's path, and whether it was there.
+
+    Matrix products that it calls are compiled apart, each once for all sources that call it, and linked.
 
     Args:
         main: the source.
@@ -107,43 +112,83 @@ def compile_source(
         timeout_s: for the compiler, of up to MANY launches; after a quarter of it in processor seconds, one that
             optimises too long is asked to optimise less. Other work on the machine makes no difference to that.
         level: how much it optimises.
-        products: a folder with products that are compiled apart and linked, $PRISM_CPP_PRODUCTS by default: a tuner
-            compiles a source for many tile sizes, and its products, most of the work, do not depend on them.
 
     Raises:
         CompilerError: there is no compiler, it takes too long, or none of the sets of flags works.
     """
+    sources = sources_of(main)
+    text = {path: path.read_text(encoding="utf-8") for path in sources}
+    products = {name: path.with_name(f"{name}.cpp") for path in sources for name in products_in(text[path])}
     defines = [f"-DPRISM_{name}={int(value)}" for name, value in sorted(constants.items())]
-    compiler = find_compiler()
-    text = sources_of(main)
-    objects = linked(text, os.environ.get(PRODUCTS_FOLDER, "") if products is None else products)
-    if objects:
-        defines.append("-DPRISM_APART")
-    key = hashlib.sha256(
-        "\0".join([text, machine(), str(compiler), *defines, *objects, *FLAGS, level]).encode()
-    ).hexdigest()[:24]
+    parts = [*(text[p] for p in sources), *(p.read_text(encoding="utf-8") for p in products.values())]
     folders = cache_folders(main)
-    for folder in folders:
-        if (folder / f"{main.stem}-{key}.so").exists():
-            return folder / f"{main.stem}-{key}.so", True
+    found, name = _known(main.stem, ".so", folders, *parts, *defines, level)
+    if found is not None:
+        return found, True
+    timeout_s *= max(1.0, (len(sources) - 1) / MANY)
+    with ThreadPoolExecutor(max(1, len(products))) as several:
+        objects = list(several.map(lambda p: compile_product(p, timeout_s), products.values()))
+    linked = [str(path) for path, _ in objects]
+    try:
+        return _compiled(main, folders, name, timeout_s, level, ["-shared", *defines], linked), False
+    except CompilerError as error:
+        if not any(known for _, known in objects) or not any(by in str(error) for by in LINKERS):
+            raise
+    for path in linked:  # one is damaged, as by a disk that was full
+        Path(path).unlink(missing_ok=True)
+    return compile_source(main, constants, timeout_s, level)
+
+
+def compile_product(source: Path, timeout_s: float = 120.0) -> tuple[Path, bool]:
+    """Compile the source of a matrix product; returns the object's path, and whether it was there.
+
+    Raises:
+        CompilerError: as for `compile_source`.
+    """
+    folders = products_folders(source)
+    found, name = product_in(folders, source.stem, source.read_text(encoding="utf-8"))
+    return (found, True) if found else (_compiled(source, folders, name, timeout_s, "-O3", ["-c"]), False)
+
+
+def product_in(folders: list[Path], stem: str, text: str) -> tuple[Path | None, str]:
+    """The object that was made of a product's source, if it was, and the name that it has in these folders."""
+    return _known(stem, ".o", folders, text)
+
+
+def _known(stem: str, ending: str, folders: list[Path], *parts: str) -> tuple[Path | None, str]:
+    """What was compiled of these texts, if it was, and the name that it has."""
+    text = "\0".join([*parts, machine(), str(find_compiler()), *FLAGS])
+    name = f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:24]}{ending}"
+    return next((folder / name for folder in folders if (folder / name).exists()), None), name
+
+
+def _compiled(
+    source: Path,
+    folders: list[Path],
+    name: str,
+    timeout_s: float,
+    level: str,
+    options: list[str],
+    objects: Sequence[str] = (),
+) -> Path:
+    """Compile a source into the first folder that can be written to, under this name."""
+    compiler = find_compiler()
     if compiler is None:
         raise CompilerError(
             "no C++ compiler was found: these kernels are compiled on first use; install g++ or clang++ "
             "(Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install) or set CXX"
         )
     scratch = scratch_folder(folders)
-    folder, made = scratch.parent, scratch / "made.so"
+    folder, made = scratch.parent, scratch / f"made{Path(name).suffix}"
     # A compiler that is killed leaves its temporary files: they are among those that go.
     environment = {**os.environ, "TMPDIR": str(scratch)}
     said = ""
-    launches = sum(line.startswith('#include "') for line in main.read_text(encoding="utf-8").splitlines())
-    timeout_s *= max(1.0, launches / MANY)
     # Optimisers take minutes over some small sources; what less makes of these is right, and there in seconds.
     efforts = {(level,): timeout_s * 3 / 4, LESS: timeout_s} if level != LESS[0] else {(level,): timeout_s}
     try:
         for tuning in TUNING:
             for effort, limit in efforts.items():
-                command = [str(compiler), *effort, *FLAGS, *tuning, *defines, str(main), *objects, "-o", str(made)]
+                command = [str(compiler), *effort, *FLAGS, *tuning, *options, str(source), *objects, "-o", str(made)]
                 if effort != LESS and os.path.exists("/bin/sh"):
                     command = ["/bin/sh", "-c", 'ulimit -S -t "$0"; exec "$@"', str(int(timeout_s / 4) + 1), *command]
                 try:
@@ -156,19 +201,14 @@ def compile_source(
                 if done.returncode >= 0 and not (done.returncode and "signal" in done.stderr):
                     break
             else:
-                raise CompilerError(f"{compiler.name} took more than {timeout_s:g} s for {main.name}")
+                raise CompilerError(f"{compiler.name} took more than {timeout_s:g} s for {source.name}")
             if done.returncode == 0:
-                # Atomic: another process may compile the same.
-                os.replace(made, folder / f"{main.stem}-{key}.so")
-                return folder / f"{main.stem}-{key}.so", False
+                os.replace(made, folder / name)  # atomic: another process may compile the same
+                return folder / name
             said = said or done.stderr.strip()
-            if "error:" in done.stderr and main.name.split(".")[0] in done.stderr:
+            if "error:" in done.stderr and source.name.split(".")[0] in done.stderr:
                 break
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if objects and f"{main.name}:" not in said:  # the linker: an object is damaged, as by a disk that was full
-        for path in objects:
-            Path(path).unlink(missing_ok=True)
-        return compile_source(main, constants, timeout_s, level, products="")
     lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()
-    raise CompilerError(f"{compiler.name} refuses {main.name}: {'; '.join(lines[:3])[:600]}")
+    raise CompilerError(f"{compiler.name} refuses {source.name}: {'; '.join(lines[:3])[:600]}")

@@ -67,7 +67,6 @@ class Runner(Protocol):
         inputs: Sequence[Any],
         outputs: Sequence[tuple[tuple[int, ...], str]],
         samples: Sequence[Sample],
-        quick: bool = False,
     ) -> list[Output] | str:
         """The outputs, or one line about why there are none.
 
@@ -77,7 +76,6 @@ class Runner(Protocol):
             inputs: torch tensors on the CPU.
             outputs: shape and dtype of each output.
             samples: for each launch, which of its programs to run; None for all.
-            quick: whether nobody is given the configuration, so that it may be compiled in whatever way is quick.
         """
         ...
 
@@ -99,7 +97,7 @@ class KernelRunner(Closing):
         device: `interpreter`, `cuda`, or what the worker takes.
         name: what reports call it.
         worker: the child.
-        compiled: begins to compile a module for a configuration, `quick` or not, beside the child, if that is done.
+        compiled: begins to compile a module for a configuration, beside the child, if that is done.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class KernelRunner(Closing):
         device: str,
         name: str,
         worker: Worker,
-        compiled: Callable[[Path, Config, bool], Future[Reply] | None] = lambda module, config, quick: None,
+        compiled: Callable[[Path, Config], Future[Reply] | None] = lambda module, config: None,
     ) -> None:
         self._device = device
         self._compiled = compiled
@@ -123,7 +121,7 @@ class KernelRunner(Closing):
     def ahead(self, module: Path, cases: Iterable[Case]) -> None:
         """Begin to compile a module for configurations that it will be run under, where that is done."""
         for case in {case.config.key(): case for case in cases}.values():
-            begun = self._compiled(module, case.config, case.quick)
+            begun = self._compiled(module, case.config)
             if begun is not None:
                 self._ahead[module, case.config.key()] = begun
 
@@ -134,7 +132,6 @@ class KernelRunner(Closing):
         inputs: Sequence[Any],
         outputs: Sequence[tuple[tuple[int, ...], str]],
         samples: Sequence[Sample],
-        quick: bool = False,
     ) -> list[Output] | str:
         """See Runner."""
         import torch
@@ -154,7 +151,6 @@ class KernelRunner(Closing):
             "results": str(results),
             "outputs": [[list(shape), dtype] for shape, dtype in outputs],
             "samples": list(samples),
-            "quick": quick,
         }
         reply = self._worker.ask(request, CASE_LIMIT_S + len(samples) * LAUNCH_LIMIT_S)
         if reply.ending is not Ending.ANSWERED:
@@ -236,7 +232,6 @@ def check_module(
     alternatives: Sequence[Config] = (),
     limit: int | None = None,
     drawn: Drawn | None = None,
-    part: bool = False,
 ) -> CheckReport:
     """Check an emitted module.
 
@@ -251,12 +246,11 @@ def check_module(
         limit: run the first so many cases (ordinary inputs, other shapes first); all when None.
         drawn: of the same program, where several modules are checked: what they have in common is drawn, and computed
             in float64, once.
-        part: as of `plan_cases`.
     """
     if drawn is None:
         runner.forget()
         drawn = Drawn(program)
-    cases = plan_cases(program, sgraph, config, alternatives, seed, part)[:limit]
+    cases = plan_cases(program, sgraph, config, alternatives, seed)[:limit]
     return _checked(drawn, module, sgraph, cases, runner)
 
 
@@ -417,7 +411,7 @@ def _run_case(
     tensors, wide = drawn.of(case)
     answers = drawn.answer(case, tensors, wide)
     shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
-    found = runner.run(module, case.config, [tensors[t.name] for t in sgraph.inputs], shapes, samples, case.quick)
+    found = runner.run(module, case.config, [tensors[t.name] for t in sgraph.inputs], shapes, samples)
     if isinstance(found, str):
         return math.inf, [found], False
     everything = all(s is None for s in samples)

@@ -75,7 +75,6 @@ class Case:
 
     Attributes:
         draw, binding, config, seed, struck: see `draw_inputs`; the configuration is the kernels'.
-        quick: whether nobody is given the module under the configuration: it makes the check quick, or is a part's.
     """
 
     draw: str
@@ -83,7 +82,6 @@ class Case:
     config: Config
     seed: int
     struck: tuple[str, ...] | None = None
-    quick: bool = False
 
     def __str__(self) -> str:
         at = ", ".join(f"{k}={v}" for k, v in sorted(self.binding.items()))
@@ -101,7 +99,6 @@ def plan_cases(
     config: Config,
     alternatives: Sequence[Config] = (),
     seed: int = 0,
-    part: bool = False,
 ) -> list[Case]:
     """The cases, in order: ordinary inputs at every kind of shape, then each other draw at one of them.
 
@@ -111,7 +108,6 @@ def plan_cases(
         config: the chosen configuration.
         alternatives: other feasible ones: the quick configuration has no smaller tiles than these.
         seed: of the draws.
-        part: whether nobody is given the module: it is checked again as a part of another.
     """
     quick = quick_config(program, sgraph, config, alternatives)
     chosen, shapes = plan_bindings(program, sgraph, config), plan_bindings(program, sgraph, quick)
@@ -120,13 +116,13 @@ def plan_cases(
     others = [(b, quick) for b in (*shapes[3:], *shapes[1:2])]
     others = others or [(b, quick) for b in shapes if quick != config]
     ordinary = [*first[:1], *others, *first[1:]]
-    cases = [Case("normal", b, c, seed, quick=part or c != config) for b, c in ordinary]
+    cases = [Case("normal", b, c, seed) for b, c in ordinary]
     ragged = shapes[2:] or shapes
     for draw in DRAWS:
         if draw != "normal":
             for struck in struck_sets(program, draw):
                 n = len(cases)
-                cases.append(Case(draw, ragged[n % len(ragged)], quick, seed, struck, part or quick != config))
+                cases.append(Case(draw, ragged[n % len(ragged)], quick, seed, struck))
     return cases
 
 

@@ -3,10 +3,6 @@
 namespace prism __attribute__((visibility("hidden"))) {
 typedef int32_t u_quads __attribute__((vector_size(4 * PRISM_LANES), aligned(1), may_alias));
 
-// A byte that is a whole number in float32.
-template <class T> struct Level {
-    float x;
-};
 template <class T> constexpr bool SIGNED = T(-1) < 0;
 template <class T> constexpr bool SIGNED<Level<T>> = SIGNED<T>;
 // Neighbours, `n` of them inside, as they are widened; one.
@@ -119,8 +115,8 @@ PRISM_INLINE void mul_quads(int32_t* __restrict to, const uint8_t* __restrict a,
 }
 
 // Of an operand that is not held panels are made in pb; rows of `a` that cannot be read as they lie are copied to pa.
-template <bool FRESH, class A, class B>
-void multiply_bytes(int32_t* __restrict c, int64_t cm, const A* __restrict a, int64_t am, int64_t ak,
+template <class A, class B>
+void multiply_bytes(bool fresh, int32_t* __restrict c, int64_t cm, const A* __restrict a, int64_t am, int64_t ak,
                     const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N,
                     float* __restrict pa, float* __restrict pb, int32_t sa, int32_t sb) {
     const uint32_t* panels = v_kept<Quad>(b, bk, bn, K, N);
@@ -177,7 +173,7 @@ void multiply_bytes(int32_t* __restrict c, int64_t cm, const A* __restrict a, in
             auto some = [&](auto full, int64_t j, int64_t lanes) PRISM_BODY {
                 vi s = *(const u_vi*)(edge + i * PANEL + j) + row;
                 if (added) s += added * *(const u_vi*)(columns + j);
-                v_st(full, to + j, FRESH ? s : v_ld(full, to + j, lanes) + s, lanes);
+                v_st(full, to + j, fresh ? s : v_ld(full, to + j, lanes) + s, lanes);
             };
             int64_t j = 0;
             for (; j < PANEL && n + j + VL <= N; j += VL) some(Whole{}, j, VL);

@@ -126,29 +126,21 @@ void mul_tiles(float* __restrict c, int64_t cm, const float* __restrict a, int64
 #define PRISM_PAIR_TILES 0
 #endif
 template <class B>
-void apart_multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b,
-                           int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
-#ifdef PRISM_APART
-template <int64_t MOST, bool FRESH, class B>
-PRISM_INLINE void multiply_halves(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-                                  int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
-    apart_multiply_halves(FRESH, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
-}
-#else
-// `multiply` of two operands that may be rounded to bfloat16.
-template <int64_t MOST, bool FRESH, class B>
-void multiply_halves(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
-                     int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+void multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+                     int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
 #if PRISM_PAIRS
     const bool packed = M > (bn == 1 ? MR : FEW);
+    auto pairs = [&](auto set) {
+        constexpr bool FRESH = decltype(set)::n;
+        auto *x = (uint32_t*)pa, *y = (uint32_t*)pb;
 #if PRISM_PAIR_TILES
-    if (packed && v_tiled_a(M, K) <= v_packed_a(M, K) && v_tiles())
-        return mul_tiles<FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, (uint32_t*)pa, (uint32_t*)pb);
+        if (v_tiled_a(M, K) <= v_packed_a(M, K) && v_tiles())
+            return mul_tiles<FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
 #endif
-    if (packed)
-        return mul_packed<Pair, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, (uint32_t*)pa, (uint32_t*)pb);
+        mul_packed<Pair, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
+    };
+    if (packed) return fresh ? pairs(Count<1>{}) : pairs(Count<0>{});
 #endif
-    multiply<MOST, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    multiply(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
 }
-#endif
 }  // namespace prism

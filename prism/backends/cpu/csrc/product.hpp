@@ -1,22 +1,13 @@
 // Matrix products: c[m][n] += sum_k a[m][k] * b[k][n], or = where c is FRESH and holds nothing yet. c and a are float32; b
 // is as it is stored.
 namespace prism __attribute__((visibility("hidden"))) {
-#if PRISM_LANES == 16
-constexpr int64_t MR = 8, NR = 2;
-#elif PRISM_LANES == 8
-constexpr int64_t MR = 6, NR = 2;
-#else
-constexpr int64_t MR = 4, NR = 2;
-#endif
 constexpr int64_t SHORT = 256;   // terms up to which panels that are kept beat columns one by one (measured)
 constexpr int64_t FEW = 4;        // rows up to which columns of b are multiplied one by one
 constexpr int64_t STREAMED = 32;  // rows up to which rows of b stream through and are not packed
 constexpr int64_t COLUMNS = 256;   // columns of b at a time, where several passes take them
 constexpr int TERMS = 16;         // rows of b at a time, half as many where one row takes them all
-constexpr int64_t PANEL = NR * VL;
 constexpr int64_t SOON = 8192;    // how far ahead memory is asked for, bytes
 constexpr int STREAMS = 4;        // places in memory that a core reads from in turn: more than one draws more of it
-constexpr int64_t LINE = 64;
 constexpr int64_t BLOCK = 256;    // terms that are added one after another before they join the rest of a sum
 
 #if __has_builtin(__builtin_shufflevector)
@@ -25,27 +16,43 @@ constexpr int64_t BLOCK = 256;    // terms that are added one after another befo
 #define PRISM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
 #endif
 
+// A stride that is one, which is said to the compiler, or any other.
+struct One { static constexpr int64_t of(int64_t) { return 1; } };
+struct Any { static constexpr int64_t of(int64_t stride) { return stride; } };
+
 // U rows of b, contiguous, times M rows of a. The rows are neighbours, or in runs that are `far` rows APART. `soon` is how
 // far ahead of them memory is asked for, in elements.
 template <int M, int U, bool APART, class B>
 __attribute__((noinline)) void mul_pass(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am,
                                         int64_t ak, const B* __restrict b, int64_t bk, int64_t far, int64_t N,
                                         int64_t soon) {
-    auto place = [&](int u) PRISM_BODY { return APART ? u / (U / STREAMS) * far + u % (U / STREAMS) : u; };
+    constexpr int RUN = U < STREAMS ? U : U / STREAMS, RUNS = U / RUN;
+    far = APART ? far : RUN;
     float x[M][U];
-    for (int m = 0; m < M; ++m)
-        for (int u = 0; u < U; ++u) x[m][u] = a[m * am + place(u) * ak];
+    auto terms = [&](auto step) PRISM_BODY {
+        for (int m = 0; m < M; ++m)
+            for (int u = 0; u < U; ++u) x[m][u] = a[m * am + (u / RUN * far + u % RUN) * step.of(ak)];
+    };
+    if (ak == 1) terms(One{});
+    else terms(Any{});
+    // A register for each run: of a row for each there would be too few, where the compiler does not know the stride.
+    const B* first[RUNS];
+    for (int i = 0; i < RUNS; ++i) first[i] = b + i * far * bk;
     auto column = [&](auto full, int64_t n, int64_t lanes) PRISM_BODY {
         vf s[M] = {};
         // Otherwise every x is kept in all lanes on the stack, a vector each; an operand can be broadcast as it is loaded.
         if constexpr (M * U > 16) __asm__ volatile("" : : "r"(&x[0][0]) : "memory");
-#pragma GCC unroll 16
-        for (int u = 0; u < U; ++u) {
-            const B* row = b + place(u) * bk + n;
-            vf w = v_ld(full, row, lanes);
-            v_ask(row + soon);
+#pragma GCC unroll 4
+        for (int i = 0; i < RUNS; ++i) {
+            __asm__("" : "+r"(first[i]));
+#pragma GCC unroll 4
+            for (int j = 0; j < RUN; ++j) {
+                vf w = v_ld(full, first[i] + j * bk, lanes);
+                v_ask(first[i] + soon + j * bk);
 #pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) s[m] += x[m][u] * w;
+                for (int m = 0; m < M; ++m) s[m] += x[m][i * RUN + j] * w;
+            }
+            first[i] += VL;
         }
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) v_st(full, c + m * cm + n, v_ld(full, c + m * cm + n, lanes) + s[m], lanes);
@@ -61,10 +68,10 @@ void mul_rows(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, cons
               int64_t N) {
     // Where rows of a take turns, the next ones find b in the first cache.
     const int64_t width = M > 8 ? COLUMNS : N;
-    auto rows = [&](auto unroll, auto apart, int64_t k, int64_t far, int64_t step) PRISM_BODY {
+    auto rows = [&](auto unroll, auto apart, int64_t k, int64_t far, int64_t next) PRISM_BODY {
         constexpr int U = decltype(unroll)::n, APART = decltype(apart)::n;
         for (int64_t n = 0; n < N; n += width) {
-            int64_t soon = v_maxi(step, SOON * step / (U * N * (int64_t)sizeof(B))) * bk;
+            int64_t soon = next;
             for (int64_t m = 0; m < M;) {
                 auto some = [&](auto count) PRISM_BODY {
                     constexpr int R = decltype(count)::n;
@@ -83,12 +90,13 @@ void mul_rows(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, cons
     };
     constexpr int U = MOST > 1 ? TERMS : TERMS / 2;
     // Long rows are streams by themselves; of short ones, some that are far apart are.
-    const int64_t run = U / STREAMS, far = K / U * run;
-    if (N * (int64_t)sizeof(B) < PAGE)
-        for (int64_t k = 0; k < far; k += run) rows(Count<U>{}, Count<1>{}, k, far, run);
+    const int64_t run = U / STREAMS, far = K / U * run, row = N * (int64_t)sizeof(B);
+    const int64_t next = v_maxi(run, SOON / STREAMS / row) * bk, after = v_maxi(1, SOON / row) * bk;
+    if (row < PAGE)
+        for (int64_t k = 0; k < far; k += run) rows(Count<U>{}, Count<1>{}, k, far, next);
     else
-        for (int64_t k = 0; k + U <= K; k += U) rows(Count<U>{}, Count<0>{}, k, 0, U);
-    for (int64_t k = K / U * U; k < K; ++k) rows(Count<1>{}, Count<0>{}, k, 0, 1);
+        for (int64_t k = 0; k + U <= K; k += U) rows(Count<U>{}, Count<0>{}, k, 0, v_maxi(U * bk, after));
+    for (int64_t k = K / U * U; k < K; ++k) rows(Count<1>{}, Count<0>{}, k, 0, after);
 }
 
 // The sums of VL vectors as one vector: each round folds the groups of W lanes of two vectors and puts them side by side.
@@ -168,8 +176,6 @@ template <int R> PRISM_INLINE void v_transpose(vf* rows) {
     }
 }
 
-constexpr int64_t v_packed_a(int64_t M, int64_t K) { return (M + MR - 1) / MR * MR * K; }
-constexpr int64_t v_packed_b(int64_t N, int64_t K) { return (N + PANEL - 1) / PANEL * PANEL * K; }
 template <class E, class B>
 void pack_b(typename E::type* __restrict to, const B* __restrict b, int64_t bk, int64_t bn, int64_t K, int64_t N);
 
@@ -333,72 +339,6 @@ void mul_panels(float* __restrict c, int64_t cm, const typename E::type* __restr
     for (int64_t k = FRESH ? STEP : 0; k < depth; k += STEP) terms(Count<0>{}, k);
 }
 
-// Memory that stays as it is, a model's weights: panels of operands that lie in it are made once, and kept until it is
-// forgotten. Of this library alone, so no other version's.
-struct Panels {
-    const void* b;
-    int64_t bk, bn, K, N, terms;
-    const void* at;  // null: it is not held
-    Panels* next;
-    bool is(const Panels& p) const {
-        return b == p.b && bk == p.bk && bn == p.bn && K == p.K && N == p.N && terms == p.terms;
-    }
-    uint64_t hash() const {
-        const uint64_t x = (uint64_t)b / LINE + (uint64_t)(K * 31 + N) * 0x9e3779b97f4a7c15u;
-        return (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u >> 40;
-    }
-};
-struct Held {
-    static constexpr int64_t BUCKETS = 1024;
-    struct Range {
-        const char *first, *last;
-        Range* next;
-    };
-    bool taken;
-    int64_t changes;  // 0: nothing was ever held
-    Range* ranges;
-    Panels* buckets[BUCKETS];
-};
-inline Held held;
-struct Turn {
-    Turn() {
-        while (__atomic_test_and_set(&held.taken, __ATOMIC_ACQUIRE)) {}
-    }
-    ~Turn() { __atomic_clear(&held.taken, __ATOMIC_RELEASE); }
-};
-static void v_forget(const void* first) {
-    Turn turn;
-    for (Held::Range** at = &held.ranges; *at;) {
-        Held::Range* r = *at;
-        if (r->first != first) {
-            at = &r->next;
-            continue;
-        }
-        for (Panels*& bucket : held.buckets)
-            for (Panels** p = &bucket; *p;) {
-                Panels* found = *p;
-                if ((const char*)found->b < r->first || (const char*)found->b >= r->last) {
-                    p = &found->next;
-                    continue;
-                }
-                *p = found->next;
-                free((void*)found->at);
-                free(found);
-            }
-        *at = r->next;
-        free(r);
-    }
-    __atomic_add_fetch(&held.changes, 1, __ATOMIC_RELEASE);
-}
-static void v_hold(const void* first, int64_t bytes) {
-    v_forget(first);
-    Turn turn;
-    auto* r = (Held::Range*)malloc(sizeof(Held::Range));
-    if (!r) return;
-    *r = {(const char*)first, (const char*)first + bytes, held.ranges};
-    held.ranges = r;
-    __atomic_add_fetch(&held.changes, 1, __ATOMIC_RELEASE);
-}
 // The panels of an operand that is held, which are made where they are not there yet; null for any other.
 template <class E, class B>
 const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
@@ -458,22 +398,10 @@ void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int6
     mul_panels<E, false, FRESH>(c, cm, pa, 0, panels, M, K, N);
 }
 
-// What is compiled apart, once for all tiles, where tiles are tried: the product, whatever its shape.
-template <class B>
-void apart_multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-                    int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
-#ifdef PRISM_APART
-// Inlined whatever the compiler does: a linker takes it for the function of that name that is compiled apart.
+// The product, whatever its shape.
 template <int64_t MOST, bool FRESH, class B>
-PRISM_INLINE void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-                           int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
-    apart_multiply(FRESH, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
-}
-#else
-// The product, whatever its shape. MOST is the largest M that can come.
-template <int64_t MOST, bool FRESH, class B>
-void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
-              int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+void mul_any(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn, int64_t M,
+             int64_t K, int64_t N, float* pa, float* pb) {
     const bool streams = bn == 1 && M <= STREAMED, dots = bk == 1 && ak == 1 && M <= FEW;
     const bool kept = dots && M > 1 && K <= SHORT && N >= PANEL && v_kept<Single>(b, bk, bn, K, N);
     if (!streams && (!dots || kept)) return mul_packed<Single, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
@@ -490,12 +418,21 @@ void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, cons
         return;
     }
     if (M == 1) return mul_dots<1>(c, cm, a, am, b, bn, K, N);
-    if constexpr (MOST > 1)
+    if constexpr (MOST > 1) {
         if (M == 2) return mul_dots<2>(c, cm, a, am, b, bn, K, N);
-    if constexpr (MOST > 2)
         if (M == 3) return mul_dots<3>(c, cm, a, am, b, bn, K, N);
-    if constexpr (MOST > 3)
         if (M == 4) return mul_dots<4>(c, cm, a, am, b, bn, K, N);
+    }
 }
-#endif
+template <class B>
+void multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+              int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+    auto rows = [&](auto most) PRISM_BODY {
+        constexpr int64_t MOST = decltype(most)::n;
+        if (fresh) mul_any<MOST, true>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+        else mul_any<MOST, false>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    };
+    if (M == 1) rows(Count<1>{});
+    else rows(Count<8>{});  // of more, so many are taken in turn
+}
 }  // namespace prism

@@ -1,0 +1,101 @@
+// What launches know of matrix products: each is a function of its own, which is compiled once for all tiles and launches
+// (`product.hpp` and its like), c[m][n] += sum_k a[m][k] * b[k][n], or = where c is fresh and holds nothing yet.
+namespace prism __attribute__((visibility("hidden"))) {
+// c and a are float32; b is as it is stored. In pa and pb there is room for `v_packed_a` and `v_packed_b` numbers.
+template <class B>
+void multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+              int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
+// The same of two operands that may be rounded to bfloat16.
+template <class B>
+void multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+                     int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
+// A byte that is a whole number in float32.
+template <class T> struct Level {
+    float x;
+};
+typedef Level<int8_t> level_int8_t;
+typedef Level<uint8_t> level_uint8_t;
+// Of bytes, plus sa and sb each, in int32.
+template <class A, class B>
+void multiply_bytes(bool fresh, int32_t* c, int64_t cm, const A* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+                    int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb, int32_t sa, int32_t sb);
+
+#if PRISM_LANES == 16
+constexpr int64_t MR = 8, NR = 2;
+#elif PRISM_LANES == 8
+constexpr int64_t MR = 6, NR = 2;
+#else
+constexpr int64_t MR = 4, NR = 2;
+#endif
+constexpr int64_t PANEL = NR * VL;
+constexpr int64_t v_packed_a(int64_t M, int64_t K) { return (M + MR - 1) / MR * MR * K; }
+constexpr int64_t v_packed_b(int64_t N, int64_t K) { return (N + PANEL - 1) / PANEL * PANEL * K; }
+constexpr int64_t LINE = 64;
+
+// Memory that stays as it is, a model's weights: panels of operands that lie in it are made once, and kept until it is
+// forgotten. Of this library alone, so no other version's.
+struct Panels {
+    const void* b;
+    int64_t bk, bn, K, N, terms;
+    const void* at;  // null: it is not held
+    Panels* next;
+    bool is(const Panels& p) const {
+        return b == p.b && bk == p.bk && bn == p.bn && K == p.K && N == p.N && terms == p.terms;
+    }
+    uint64_t hash() const {
+        const uint64_t x = (uint64_t)b / LINE + (uint64_t)(K * 31 + N) * 0x9e3779b97f4a7c15u;
+        return (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u >> 40;
+    }
+};
+struct Held {
+    static constexpr int64_t BUCKETS = 1024;
+    struct Range {
+        const char *first, *last;
+        Range* next;
+    };
+    bool taken;
+    int64_t changes;  // 0: nothing was ever held
+    Range* ranges;
+    Panels* buckets[BUCKETS];
+};
+inline Held held;
+struct Turn {
+    Turn() {
+        while (__atomic_test_and_set(&held.taken, __ATOMIC_ACQUIRE)) {}
+    }
+    ~Turn() { __atomic_clear(&held.taken, __ATOMIC_RELEASE); }
+};
+static void v_forget(const void* first) {
+    Turn turn;
+    for (Held::Range** at = &held.ranges; *at;) {
+        Held::Range* r = *at;
+        if (r->first != first) {
+            at = &r->next;
+            continue;
+        }
+        for (Panels*& bucket : held.buckets)
+            for (Panels** p = &bucket; *p;) {
+                Panels* found = *p;
+                if ((const char*)found->b < r->first || (const char*)found->b >= r->last) {
+                    p = &found->next;
+                    continue;
+                }
+                *p = found->next;
+                free((void*)found->at);
+                free(found);
+            }
+        *at = r->next;
+        free(r);
+    }
+    __atomic_add_fetch(&held.changes, 1, __ATOMIC_RELEASE);
+}
+static void v_hold(const void* first, int64_t bytes) {
+    v_forget(first);
+    Turn turn;
+    auto* r = (Held::Range*)malloc(sizeof(Held::Range));
+    if (!r) return;
+    *r = {(const char*)first, (const char*)first + bytes, held.ranges};
+    held.ranges = r;
+    __atomic_add_fetch(&held.changes, 1, __ATOMIC_RELEASE);
+}
+}  // namespace prism
