@@ -10,7 +10,7 @@ import pytest
 from short_calls import cost_s
 
 from prism.instantiate.gate.check import CheckReport, KernelRunner, check_module
-from prism.instantiate.gate.draws import DRAWS, draw_inputs, struck_sets
+from prism.instantiate.gate.draws import DISTINCT, DRAWS, draw_inputs, struck_sets
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.plan import plan_bindings, plan_cases, quick_config, spread_out
 from prism.program import build
@@ -298,6 +298,18 @@ def test_draws_are_what_they_are_called() -> None:
     columns = np.abs(drawn("outlier channel")["x"]).mean(axis=0)
     assert columns.max() > 20 * np.median(columns)
     assert (drawn("normal")["w"] == drawn("large mean")["w"]).all(), "the others are as ever"
+
+
+@pytest.mark.parametrize("shape", [(700, 512), (8, DISTINCT), (300_000,)])
+def test_numbers_of_large_draws_come_again_in_no_place_of_another_row(shape: tuple[int, ...]) -> None:
+    program = Program("p", (Tensor("x", shape, F32),), (), ())
+    x = draw_inputs(program, "normal", {}, 0)["x"].numpy().reshape(-1, shape[-1])
+    assert abs(x.mean()) < 0.01
+    assert abs(x.std() - 1) < 0.01
+    for distance in (1, 2, 32, 64, 128):
+        if distance < len(x):
+            assert (x[distance:] == x[:-distance]).mean() < 1e-3
+        assert (x[:, distance:] == x[:, :-distance]).mean() < 1e-3
 
 
 def test_the_quick_configuration_has_two_tiles_wherever_it_can() -> None:

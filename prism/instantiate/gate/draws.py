@@ -6,6 +6,7 @@ so each draw is a different way of being unlike the others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +18,9 @@ from prism.program.integers import Interval, interval
 from prism.program.lookup import place_along
 from prism.program.nodes import DType, Expr, Program, Read, Tensor, walk
 
+DISTINCT = 262_139
+"""Numbers that a tensor has at most of a draw: drawing is half of a case of large weights. A prime, so that no stride
+or tile of a kernel goes round with them."""
 Draw = Callable[[np.random.Generator, tuple[int, ...], DType], np.ndarray]
 
 
@@ -25,12 +29,18 @@ def _drawn_as(dtype: DType) -> type[np.floating[Any]]:
     return np.float64 if dtype is DType.FLOAT64 else np.float32
 
 
+def _some_of(draw: Callable[..., Any], shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    """Numbers of a distribution, of which those of a large tensor come again, in other places of each row."""
+    most = DISTINCT - (bool(shape) and shape[-1] % DISTINCT == 0)
+    return np.resize(draw(min(math.prod(shape), most), _drawn_as(dtype)), shape)
+
+
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    return np.asarray(rng.standard_normal(shape, _drawn_as(dtype)))
+    return _some_of(rng.standard_normal, shape, dtype)
 
 
 def _positive(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    return np.asarray(0.5 + rng.random(shape, _drawn_as(dtype)))
+    return 0.5 + _some_of(rng.random, shape, dtype)
 
 
 def _outlier_channel(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
