@@ -2,7 +2,7 @@
 
     README.md            how to call the module, and what the other files are
     <name>.py            the module: Triton's needs torch and triton alone, C++'s a compiler and numpy
-    <kernel>.cpp         its kernels, where they are C++
+    *.cpp                its kernels, where they are C++
     weights.pt           the model's weights, when it has any
     proof.json           how the choice was proved
     derivation.json      the proof, step by step, for `prism verify` and `prism explain`; where there is none,

@@ -144,4 +144,8 @@ _PURPOSES = {
 def _purpose(name: str, module: str) -> str:
     if name == module:
         return "the module"
-    return _PURPOSES.get(name) or ("a kernel" if Path(name).suffix == ".cpp" else "a file that the module needs")
+    if name in _PURPOSES or not name.endswith(".cpp"):
+        return _PURPOSES.get(name, "a file that the module needs")
+    if "-" in name:  # no identifier of C++
+        return "a matrix product, which launches call"
+    return "all launches in order" if Path(name).stem == Path(module).stem else "a launch"
