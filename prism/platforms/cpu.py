@@ -52,7 +52,7 @@ class CpuPlatform(Timed):
         compiler: the compiler's name and version.
         cache: see Platform.
         pool: children that compile, lent to all evaluators; each has its own when None.
-        clock: a child that times trials, lent to all benches; each has its own when None.
+        clock: a child that times trials and runs the gate's cases, lent to all benches; each has its own when None.
     """
 
     device: Device
@@ -79,8 +79,8 @@ class CpuPlatform(Timed):
 
     def runner(self) -> KernelRunner:
         """See Platform."""
-        worker = trial_worker(self.device.processors, self.cache)
-        return KernelRunner("cpu", "compiled C++", worker, self._compiled_ahead)
+        worker = self.clock or trial_worker(self.device.processors, self.cache)
+        return KernelRunner("cpu", "compiled C++", worker, self._compiled_ahead, lent=self.clock is not None)
 
     def _compiled_ahead(self, module: Path, config: Config) -> Future[Reply] | None:
         request = compile_request(module, config)

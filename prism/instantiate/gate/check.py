@@ -98,6 +98,7 @@ class KernelRunner(Closing):
         name: what reports call it.
         worker: the child.
         compiled: begins to compile a module for a configuration, beside the child, if that is done.
+        lent: whether the child is another's, who ends it.
     """
 
     def __init__(
@@ -106,9 +107,11 @@ class KernelRunner(Closing):
         name: str,
         worker: Worker,
         compiled: Callable[[Path, Config], Future[Reply] | None] = lambda module, config: None,
+        lent: bool = False,
     ) -> None:
         self._device = device
         self._compiled = compiled
+        self._lent = lent
         self._ahead: dict[tuple[Path, str], Future[Reply]] = {}
         self.sampling = device == "interpreter"
         self.name = name
@@ -176,8 +179,9 @@ class KernelRunner(Closing):
         return self._passed[id(tensor)][1]
 
     def close(self) -> None:
-        """Kill the child."""
-        self._worker.close()
+        """Kill the child, if it is its own."""
+        if not self._lent:
+            self._worker.close()
         self._passed.clear()
         self._folder.cleanup()
 
