@@ -151,6 +151,8 @@ class Footprint:
     tensor_of: dict[str, str] = field(default_factory=dict)
     in_place: frozenset[str] = frozenset()
     _shapes: list[frozenset[tuple[tuple[Axis, ...], int]]] | None = None
+    _counts: list[list[tuple[int, int]]] | None = None
+    _distinct: tuple[tuple[Axis, ...], ...] = ()
 
     @property
     def full_precision(self) -> bool:
@@ -172,6 +174,17 @@ class Footprint:
             shapes = [frozenset(Counter(self.axes[v] for v in s).items()) for s in maximal]
             self._shapes = list(dict.fromkeys(shapes))
         return self._shapes
+
+    def live_counts(self) -> tuple[tuple[tuple[Axis, ...], ...], list[list[tuple[int, int]]]]:
+        """The same with the shapes apart: each once, and for each set, places among these with how many tiles."""
+        if self._counts is None:
+            places: dict[tuple[Axis, ...], int] = {}
+            self._counts = [
+                [(places.setdefault(shape, len(places)), count) for shape, count in shapes]
+                for shapes in self.live_shapes()
+            ]
+            self._distinct = tuple(places)
+        return self._distinct, self._counts
 
 
 def footprint(kernel: Kernel, sgraph: SGraph, all_axes: Mapping[str, tuple[Axis, ...]] | None = None) -> Footprint:
@@ -303,13 +316,12 @@ def elements(shape: Sequence[Axis], sizes: Mapping[Axis, Any]) -> Any:
 def live_elements(f: Footprint, sizes: Mapping[Axis, Any]) -> Any:
     """The most elements that are in registers at the same time."""
     most: Any = 0
-    each: dict[tuple[Axis, ...], Any] = {}
-    for shapes in f.live_shapes():
+    shapes, live = f.live_counts()
+    each = [elements(shape, sizes) for shape in shapes]
+    for counts in live:
         total: Any = 0
-        for shape, count in shapes:
-            if shape not in each:
-                each[shape] = elements(shape, sizes)
-            total = total + count * each[shape]
+        for place, count in counts:
+            total = total + (each[place] if count == 1 else count * each[place])
         most = _larger(most, total)
     return most
 

@@ -411,11 +411,20 @@ class _Counter:
         self.selections: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.trips: list[Monomial] = []
         self.longest: list[Monomial] = []
+        # Of `monomial`: values are many, the sets of axes that they have few.
+        self.factors: dict[tuple[frozenset[Axis], _Nest, bool], tuple[Factor | Visited, ...]] = {}
 
     def monomial(self, coefficient: int, axes: Iterable[Axis], loops: _Nest, padded: bool = False) -> Monomial:
         """Elements of a value with these axes over all programs and trips."""
-        own = self.padded if padded else self.size
         mentioned = axes if isinstance(axes, frozenset) else frozenset(axes)
+        key = mentioned, loops, padded
+        known = self.factors.get(key)
+        if known is None:
+            known = self.factors[key] = self._factors(*key)
+        return Monomial(coefficient, known)
+
+    def _factors(self, mentioned: frozenset[Axis], loops: _Nest, padded: bool) -> tuple[Factor | Visited, ...]:
+        own = self.padded if padded else self.size
         enclosing = {a for a, _ in loops}
         factors: list[Factor | Visited] = []
         for axis, _ in self.kernel.roles:
@@ -424,7 +433,7 @@ class _Counter:
             else:
                 factors.extend(self.inside[axis] if axis in enclosing else self.outside[axis])
         factors.extend(share for _, share in loops if share is not None)
-        return Monomial(coefficient, tuple(factors))
+        return tuple(factors)
 
     def own(
         self, width: int, mentioned: frozenset[Axis], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]

@@ -363,7 +363,7 @@ def _solve(table: _Table, limit: int, inner: int, told: frozenset[int] | None) -
                     return None
                 mine = sorted(found, key=_BY_WORK)
                 if len(mine) > inner:
-                    mine = _in_turn(mine)[:inner]
+                    mine = _taking_turns(mine)[:inner]
                 if cycle and [e.options for e in mine] != [e.options for e in entries[cls]]:
                     due |= users.get(cls, set())
                 entries[cls] = mine
@@ -493,8 +493,13 @@ _BY_DEPTH = operator.attrgetter("by_depth")
 
 def _in_turn(found: Sequence[_Entry]) -> list[_Entry]:
     """The entries, by least work and by fewest reductions one after another in turn, each once."""
+    return _taking_turns(sorted(found, key=_BY_WORK))
+
+
+def _taking_turns(by_work: Sequence[_Entry]) -> list[_Entry]:
+    """The same of entries that are in the order of least work."""
     order: dict[int, _Entry] = {}
-    for a, b in zip(sorted(found, key=_BY_WORK), sorted(found, key=_BY_DEPTH), strict=True):
+    for a, b in zip(by_work, sorted(by_work, key=_BY_DEPTH), strict=True):
         order.setdefault(id(a), a)
         order.setdefault(id(b), b)
     return list(order.values())

@@ -676,16 +676,12 @@ class Planner:
         own, those that lack several; and two of which each lacks an axis of the other (`_crossing`).
         """
         lacking: dict[int, tuple[int, int]] = {}
+        over = [frozenset(group[0].axes) for _, group in plan.groups]
         for n, (rank, group) in enumerate(plan.groups):
             for m, (other, wider) in enumerate(plan.groups):
-                if (
-                    n in lacking
-                    or rank == PREPARED
-                    or rank > other
-                    or not frozenset(group[0].axes) < frozenset(wider[0].axes)
-                ):
+                if n in lacking or rank == PREPARED or rank > other or not over[n] < over[m]:
                     continue
-                lacks = frozenset(wider[0].axes) - frozenset(group[0].axes)
+                lacks = over[m] - over[n]
                 own = {t.cls for t in group}
                 apart = {c: s for c, s in plan.stored.items() if c not in own}
                 near = rank == other or self._feeds(plan, (rank, group), lacks, wider, apart)
@@ -709,10 +705,10 @@ class Planner:
 
         The first reduces those of the other; the other reduces its, or is the same along them.
         """
-        places = range(len(plan.groups))
-        for n, m in itertools.permutations(places, 2):
+        over = [frozenset(group[0].axes) for _, group in plan.groups]
+        for n, m in itertools.permutations(range(len(over)), 2):
             (rank, group), (other, wider) = plan.groups[n], plan.groups[m]
-            mine, theirs = frozenset(group[0].axes), frozenset(wider[0].axes)
+            mine, theirs = over[n], over[m]
             if rank != other or rank == PREPARED or mine <= theirs or theirs <= mine:
                 continue
             own = {t.cls for t in (*group, *wider)}

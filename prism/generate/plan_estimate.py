@@ -44,6 +44,10 @@ _Axes: TypeAlias = "frozenset[Axis]"
 _NONE: _Axes = frozenset()
 
 
+def _by_length(axes: _Axes) -> tuple[int, list[str]]:
+    return len(axes), sorted(a.name for a in axes)
+
+
 @dataclass(slots=True)
 class _Kernel:
     """What a kernel costs, before its tiles are known.
@@ -273,7 +277,7 @@ class PlanEstimate:
                 found[cls] = {bound | inside for bound in found[cls]}
             for child in choice.children:
                 found[child] |= found[cls]
-        return {c: sorted(sets, key=lambda s: (len(s), sorted(a.name for a in s))) for c, sets in found.items()}
+        return {c: sorted(sets, key=_by_length) if len(sets) > 1 else [*sets] for c, sets in found.items()}
 
     def _batch(self, reducing: Sequence[int]) -> _Axes:
         """The axes that both operands of some matrix product have, beside the contracted one."""

@@ -653,9 +653,10 @@ def value_axes(kernel: Kernel) -> dict[str, tuple[Axis, ...]]:
     """
     order = {a: n for n, (a, _) in enumerate(kernel.roles)}
     found: dict[str, frozenset[Axis]] = {}
+    none = frozenset[Axis]()
 
     def of(operand: Operand) -> frozenset[Axis]:
-        return found[operand] if isinstance(operand, str) else frozenset()
+        return found[operand] if isinstance(operand, str) else none
 
     def visit(body: Sequence[Stmt]) -> None:
         for s in body:
@@ -667,7 +668,7 @@ def value_axes(kernel: Kernel) -> dict[str, tuple[Axis, ...]]:
                 case Position(dst, index):
                     found[dst] = index.axes()
                 case Pointwise(dst, _, args):
-                    found[dst] = frozenset(a for arg in args for a in of(arg))
+                    found[dst] = none.union(*map(of, args))
                 case TileReduce(dst, _, axis, src):
                     found[dst] = found[src] - {axis}
                 case Contract(dst, axis, lhs, rhs):
@@ -680,4 +681,6 @@ def value_axes(kernel: Kernel) -> dict[str, tuple[Axis, ...]]:
                     pass
 
     visit(kernel.body)
-    return {name: tuple(sorted(axes, key=lambda a: order.get(a, len(order)))) for name, axes in found.items()}
+    # Values are many, the sets of axes that they have few.
+    each = {axes: tuple(sorted(axes, key=lambda a: order.get(a, len(order)))) for axes in set(found.values())}
+    return {name: each[axes] for name, axes in found.items()}

@@ -333,12 +333,18 @@ def dot_dims(
     )
 
 
+_BYTES = (DType.INT8, DType.UINT8)
+
+
 def of_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], axes: Mapping[str, Iterable[Axis]]) -> frozenset[str]:
     """The results of a kernel's contractions whose factors are bytes: CPUs multiply these.
 
     Either is a byte, in memory or as what is known of it says, or one plus a number that is the same everywhere; at
     least one is in memory.
     """
+    every = [*kernel.statements()]
+    if not any(isinstance(s, Load) and tensors[s.tensor].dtype in _BYTES for s in every):
+        return frozenset()
     known: dict[Operand, Known] = {}
     loaded: set[str] = set()
     bytes_: set[str] = set()
@@ -347,12 +353,12 @@ def of_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], axes: Mapping[str, I
     def of(operand: Operand) -> Known:
         return known.get(operand, NOTHING) if isinstance(operand, str) else constant(operand)
 
-    for s in kernel.statements():
+    for s in every:
         match s:
             case Load(dst, tensor):
                 t = tensors[tensor]
                 known[dst] = stored(Interval(*declared(t), whole=not t.dtype.is_float))
-                if t.dtype in (DType.INT8, DType.UINT8):
+                if t.dtype in _BYTES:
                     loaded.add(dst)
             case Pointwise(dst, op, args):
                 known[dst] = computed(op, [of(a) for a in args], args)
