@@ -94,9 +94,7 @@ def scratch_folder(folders: list[Path]) -> Path:
 
 def products_folders(main: Path) -> list[Path]:
     """Where compiled products go: modules share them, so not beside one of them if that can be."""
-    folders = cache_folders(main)
-    beside = main.parent / "__cpp_cache__"
-    return [*(f for f in folders if f != beside), beside]
+    return sorted(cache_folders(main), key=lambda folder: folder.name == "__cpp_cache__")
 
 
 def compile_source(
