@@ -16,10 +16,6 @@ constexpr int64_t BLOCK = 256;    // terms that are added one after another befo
 #define PRISM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
 #endif
 
-// A stride that is one, which is said to the compiler, or any other.
-struct One { static constexpr int64_t of(int64_t) { return 1; } };
-struct Any { static constexpr int64_t of(int64_t stride) { return stride; } };
-
 // U rows of b, contiguous, times M rows of a. The rows are neighbours, or in runs that are `far` rows APART. `soon` is how
 // far ahead of them memory is asked for, in elements.
 template <int M, int U, bool APART, class B>
@@ -29,12 +25,12 @@ __attribute__((noinline)) void mul_pass(float* __restrict c, int64_t cm, const f
     constexpr int RUN = U < STREAMS ? U : U / STREAMS, RUNS = U / RUN;
     far = APART ? far : RUN;
     float x[M][U];
-    auto terms = [&](auto step) PRISM_BODY {
+    auto terms = [&](int64_t step) PRISM_BODY {
         for (int m = 0; m < M; ++m)
-            for (int u = 0; u < U; ++u) x[m][u] = a[m * am + (u / RUN * far + u % RUN) * step.of(ak)];
+            for (int u = 0; u < U; ++u) x[m][u] = a[m * am + (u / RUN * far + u % RUN) * step];
     };
-    if (ak == 1) terms(One{});
-    else terms(Any{});
+    if (ak == 1) terms(1);  // neighbours, which the compiler reads as vectors
+    else terms(ak);
     // A register for each run: of a row for each there would be too few, where the compiler does not know the stride.
     const B* first[RUNS];
     for (int i = 0; i < RUNS; ++i) first[i] = b + i * far * bk;
