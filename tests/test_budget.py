@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from prism.process.worker import Ending, Pool, Reply, Worker
 WAITS = """import sys, time
 for line in sys.stdin:
     time.sleep(9 if 'long' in line else 0)
-    print(line, flush=True)
+    print(line, end="", flush=True)
 """
 
 
@@ -115,6 +116,20 @@ def test_an_answer_that_came_too_late_is_not_taken_for_the_next_one() -> None:
             worker.ask({"what": "long"}, 60.0)
         reply = worker.ask({"what": "short"}, 60.0)
         assert (reply.ending, reply.answer["what"]) == (Ending.ANSWERED, "short")
+    finally:
+        worker.close()
+
+
+def test_threads_that_ask_one_child_get_the_answers_to_their_own_requests() -> None:
+    """A region without a trial is checked while the child still reads what trials would have been given."""
+    worker = Worker([sys.executable, "-c", WAITS.replace("9", "0.3")], {})
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            other = threads.submit(worker.ask, {"what": "long"}, 60.0)
+            while not worker.starts:
+                time.sleep(0.01)
+            own = worker.ask({"what": "short"}, 60.0)
+            assert (own.answer["what"], other.result().answer["what"]) == ("short", "long")
     finally:
         worker.close()
 

@@ -39,7 +39,7 @@ class Reply:
 
 
 class Worker:
-    """One child, started when first asked and again after it died. Not for several threads at once.
+    """One child, started when first asked and again after it died. Requests of several threads wait for each other.
 
     Args:
         command: how to start it.
@@ -52,6 +52,7 @@ class Worker:
     ) -> None:
         self._child = Child(command, environment)
         self._start_limit_s = start_limit_s
+        self._turn = threading.Lock()
 
     @property
     def starts(self) -> int:
@@ -61,9 +62,15 @@ class Worker:
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
         """Send one request and wait for its answer, `timeout_s` seconds at most; a hung child is killed.
 
+        What another thread asks before is waited for, which takes none of these seconds.
+
         Raises:
             OSError: the machine refused the child what it needs, as a full disk does.
         """
+        with self._turn:
+            return self._asked(request, timeout_s)
+
+    def _asked(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
         child = self._child
         limit = timeout_s + (self._start_limit_s if child.start() else 0.0)
         if child.closed:
