@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from prism.sgraph.nodes import (
 )
 
 M, K, N = 9, 1100, 40
+MAX = ReduceKind.MAX
 UINT8, INT8, INT32 = DType.UINT8, DType.INT8, DType.INT32
 
 
@@ -59,33 +61,36 @@ def product(
     return SGraph("bytes", tuple(inputs), (), (Tensor("y", (M, N), out),), (Kernel("k", roles, body),))
 
 
-def quantised(divisor: str, k: int = 70) -> SGraph:
+def quantised(divisor: str, k: int = 70, whole: bool = True) -> SGraph:
     """y[m, n] = 0.5 * sum_k q[m, k] * b[k, n], q = round(x / d) within int8, d of a row's largest."""
     am, ak, an = Axis("m", M), Axis("k", k), Axis("n", N)
     least = [Pointwise("d", "maximum", ("top", 1e-6))]
-    apart = [Pointwise("none", "eq", ("top", 0.0)), Pointwise("part", "mul", ("top", 0.01))]
-    apart.append(Pointwise("d", "where", ("none", 1.0, "part")))
+    apart = [Pointwise("none", "eq", ("top", 0.0)), Pointwise("least", "mul", ("top", 0.01))]
+    apart.append(Pointwise("d", "where", ("none", 1.0, "least")))
     steps: dict[str, list[Pointwise]] = {
         "bounded": least,
         "apart": apart,
         "zero": [Pointwise("d", "mul", ("top", 0.01))],
     }
-    body: tuple[Stmt, ...] = (
-        Load("x", "x", at(am, ak)),
-        Pointwise("large", "abs", ("x",)),
-        TileReduce("top", ReduceKind.MAX, ak, "large"),
-        *steps[divisor],
-        Pointwise("inverse", "recip", ("d",)),
-        Pointwise("share", "mul", ("x", "inverse")),
+    read = Load("x", "x", at(am, ak))
+    large = Pointwise("large", "abs", ("x",))
+    share = Pointwise("share", "mul", ("x", "inverse"))
+    level: tuple[Stmt, ...] = (
         Pointwise("level", "round", ("share",)),
         Pointwise("above", "maximum", ("level", -128.0)),
         Pointwise("q", "minimum", ("above", 127.0)),
         Load("b", "b", at(ak, an)),
-        Contract("p", ak, "q", "b"),
-        Pointwise("s", "mul", ("p", 0.5)),
-        Store("y", at(am, an), "s"),
     )
-    roles = ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ak, Whole()))
+    divided = (*steps[divisor], Pointwise("inverse", "recip", ("d",)))
+    last = (Pointwise("s", "mul", ("p", 0.5)), Store("y", at(am, an), "s"))
+    body: tuple[Stmt, ...] = (read, large, TileReduce("top", MAX, ak, "large"), *divided, share, *level)
+    body = (*body, Contract("p", ak, "q", "b"), *last)
+    if not whole:
+        first = Loop(ak, (read, large, TileReduce("most", MAX, ak, "large"), Accumulate("top", MAX, "most")))
+        again = (replace(read, dst="again"), replace(share, args=("again", "inverse")), *level)
+        second = Loop(ak, (*again, Contract("part", ak, "q", "b"), Accumulate("p", SUM, "part")))
+        body = (first, *divided, second, *last)
+    roles = ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ak, Whole() if whole else LoopRole(sym("T_k"))))
     inputs = (Tensor("x", (M, k), F32), Tensor("b", (k, N), INT8))
     return SGraph("quantised", inputs, (), (Tensor("y", (M, N), F32),), (Kernel("k", roles, body),))
 
@@ -124,20 +129,27 @@ def test_other_products_stay_in_float32() -> None:
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
-def test_bytes_may_be_computed_where_they_are_numbers(tmp_path: Path) -> None:
-    """A row of zeros that is divided by 0 is NaN, which no byte is."""
-    assert in_integers(quantised("bounded"))
-    assert not in_integers(quantised("zero"))
-    g = quantised("apart")
+@pytest.mark.parametrize("divisor", ["bounded", "apart", "zero"])
+@pytest.mark.parametrize("tile", [70, 32])
+def test_bytes_may_be_computed_and_are_nan_where_they_are_no_numbers(divisor: str, tile: int, tmp_path: Path) -> None:
+    """0/0 is NaN, which no byte is: of a row of zeros, or where a hundredth of what is subnormal is 0 in float32."""
+    g = quantised(divisor, whole=tile == 70)
     assert in_integers(g)
-    source = emit_module(g, configs={"cpu": [Config({"T_m": 4, "T_n": 16}, {}, {})]})
-    module = load(write_module(source, tmp_path / f"{source.entry}.py"), "quantised_bytes")
+    source = emit_module(g, configs={"cpu": [Config({"T_m": 4, "T_n": 16, "T_k": tile}, {}, {})]})
+    module = load(write_module(source, tmp_path / f"{source.entry}.py"), f"quantised_{divisor}_{tile}")
     rng = np.random.default_rng(0)
     x, b = rng.standard_normal((M, 70)).astype(np.float32), rng.integers(-128, 128, (70, N)).astype(np.int8)
-    x[3] = 0.0
+    x[3:7] = 0.0
+    x[4, 8], x[5, 8], x[6, 0], x[8, 60] = 1e-44, 1e-41, np.inf, np.nan
     top = np.abs(x).max(1, keepdims=True)
-    q = np.clip(np.round(x / np.where(top == 0, 1, top * np.float32(0.01))), -128, 127)
-    assert np.array_equal(getattr(module, source.entry)(x, b), (0.5 * (q @ b.astype(np.float64))).astype(np.float32))
+    part = top * np.float32(0.01)
+    d = {"bounded": np.maximum(top, np.float32(1e-6)), "apart": np.where(top == 0, 1, part), "zero": part}[divisor]
+    with np.errstate(all="ignore"):
+        q = np.clip(np.round(x / d), -128, 127).astype(np.float64)
+    expected = (0.5 * (q @ b.astype(np.float64))).astype(np.float32)
+    missing = [3] * (divisor == "zero") + [4] * (divisor != "bounded") + [6, 8]
+    assert [*np.flatnonzero(np.isnan(expected).all(1))] == missing
+    assert np.array_equal(getattr(module, source.entry)(x, b), expected, equal_nan=True)
 
 
 def test_the_model_knows_them() -> None:
@@ -147,6 +159,5 @@ def test_the_model_knows_them() -> None:
 
     assert of_bytes(product())
     assert of_bytes(quantised("apart"))
-    assert not of_bytes(quantised("zero"))
     assert not of_bytes(product(number="row"))
     assert not of_bytes(product(b=F32, out=F32))

@@ -814,7 +814,7 @@ class Planner:
             full = within.bounds.largest * own.roundoff > 1
         dtype = DType.FLOAT32 if full else own
         if dtype is DType.FLOAT32 and not small and self.choices[cls].op not in BOOLEAN:
-            dtype = within.byte or dtype
+            dtype = (within.byte if within.number else None) or dtype
         self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), dtype)
         return made
 

@@ -363,7 +363,7 @@ def of_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], axes: Mapping[str, I
             case Pointwise(dst, op, args):
                 known[dst] = computed(op, [of(a) for a in args], args)
                 for a, b in (args, args[::-1]) if op == "add" else ():
-                    if a in bytes_ and not (isinstance(b, str) and [*axes[b]]) and of(b).number and of(b).bounds.whole:
+                    if a in bytes_ and not (isinstance(b, str) and [*axes[b]]) and of(b).bounds.whole:
                         bytes_.add(dst)
                         loaded |= {dst} if a in loaded else set()
             case TileReduce(dst, ReduceKind() as kind, _, src) | Accumulate(dst, ReduceKind() as kind, src, None):

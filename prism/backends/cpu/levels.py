@@ -1,4 +1,9 @@
-"""Products of bytes, to each of which a number may be added: they are sums in int32, and exact."""
+"""Products of bytes, to each of which a number may be added: they are sums in int32, and exact.
+
+What is computed and a byte where it is a number may be NaN, for which int32 has nothing: beside such a product runs a
+sum that is NaN where one of its terms is, and is added to the result as that becomes a float. So nothing is taken for
+granted of divisors, nor of what underflows, overflows or is not finite in memory.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from prism.backends import tile
 from prism.backends.cpu.values import Values
-from prism.backends.tile import Operand, Stmt, TileProgram
-from prism.backends.tile_rewrite import names_beside, renamed
+from prism.backends.tile import Dims, Operand, Stmt, TileProgram
+from prism.backends.tile_rewrite import names_beside, renamed, value_dims
 from prism.ir.kit import defined, operands, rewrite, statements
 from prism.program import integers
 from prism.program.integers import Interval
 from prism.program.known import NOTHING, Known, computed, constant, reduced, stored
-from prism.program.nodes import DType
+from prism.program.nodes import DType, ReduceKind
 from prism.program.ops import OPS
 
 _BYTES = (DType.INT8, DType.UINT8)
@@ -39,27 +44,79 @@ class _Level:
     bounds: Interval
 
 
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """What tells where a factor of a product is NaN.
+
+    Attributes:
+        factor: its name.
+        dims: its dimensions.
+        dim: the one that is summed over.
+        total: the name of what is NaN where an element of the factor along it is, and else 0.
+        running: whether the product adds to its result.
+    """
+
+    factor: str
+    dims: Dims
+    dim: str
+    total: str
+    running: bool
+
+    @property
+    def start(self) -> Stmt:
+        """Of a total that runs."""
+        return tile.Full(self.total, 0.0, tuple(d for d in self.dims if d != self.dim), DType.FLOAT32)
+
+    def found(self, nothing: str, part: str) -> Sequence[Stmt]:
+        """The total, beside the product; two names for what is on the way."""
+        total = part if self.running else self.total
+        made: list[Stmt] = [
+            tile.Pointwise(nothing, "mul", (self.factor, 0.0), self.dims, DType.FLOAT32),
+            tile.Reduce(total, ReduceKind.SUM, nothing, self.dim),
+        ]
+        return (*made, tile.Update(self.total, ReduceKind.SUM, part)) if self.running else made
+
+
 def with_products_of_bytes(program: TileProgram) -> TileProgram:
     """The program with products in int32 where both factors are bytes plus a number and no sum leaves int32."""
     if not any(t.dtype in _BYTES for t in program.tensors):
         return program
     v = Values(program)
     v.run()
-    made = _products(_Facts(v), program.body, {})
+    facts = _Facts(v)
+    made = _products(facts, program.body, {})
     whole = {v.resolve(s.dst) for s in made.values()}
     if not whole:
         return program
-    names = names_beside(program)
+    names, dims = names_beside(program), value_dims(program)
+    missing: dict[str, list[_Missing]] = {}  # by result
+    for s in statements(program.body):
+        if isinstance(s, tile.Dot) and id(s) in made:
+            sides = [(n, deep) for n, deep in ((s.lhs, -1), (s.rhs, 0)) if facts.may_miss(n)]
+            missing[v.resolve(s.dst)] = [
+                _Missing(n, dims[n], dims[n][deep], names.fresh(n), s.add is not None) for n, deep in sides
+            ]
 
     def change(s: Stmt) -> Stmt | Sequence[Stmt]:
+        own = missing.get(v.resolve(defined(s) or ""), ())
         if id(s) in made:
-            return made[id(s)]
+            return (*(x for m in own for x in m.found(names.fresh(m.factor), names.fresh(m.factor))), made[id(s)])
         if isinstance(s, tile.Full) and s.dst in whole:
-            return replace(s, dtype=DType.INT32)
-        if isinstance(s, tile.Cast | tile.For) or v.resolve(defined(s) or "") in whole:
+            return (replace(s, dtype=DType.INT32), *(m.start for m in own if m.running))
+        if isinstance(s, tile.For) or v.resolve(defined(s) or "") in whole:
             return s
-        wide = {n: names.fresh(n) for n in dict.fromkeys(operands(s)) if v.resolve(n) in whole}
-        return (*(tile.Cast(to, n, DType.FLOAT32) for n, to in wide.items()), renamed(s, wide)) if wide else s
+        if isinstance(s, tile.Cast) and not s.dtype.is_float:
+            return s
+        wide: dict[str, str] = {}
+        before: list[Stmt] = []
+        for n in dict.fromkeys(n for n in operands(s) if v.resolve(n) in whole):
+            wide[n] = names.fresh(n)
+            before.append(tile.Cast(wide[n], n, DType.FLOAT32))
+            for m in missing[v.resolve(n)]:
+                sound = names.fresh(n)
+                before.append(tile.Pointwise(sound, "add", (wide[n], m.total), dims[n], DType.FLOAT32))
+                wide[n] = sound
+        return (*before, renamed(s, wide)) if wide else s
 
     return replace(program, body=rewrite(program.body, change))
 
@@ -118,11 +175,9 @@ class _Facts:
                 case tile.Full(dst, value) if dst not in v.accumulators:
                     self.known[dst] = constant(value)
                 case tile.Pointwise(dst, "div", (a, b)):
-                    inverse = computed("recip", [self.of(b)], [b])
-                    self.known[dst] = computed("mul", [self.of(a), inverse], [a, None])
+                    self.known[dst] = computed("mul", [self.of(a), computed("recip", [self.of(b)], [b])], [a, None])
                 case tile.Pointwise(dst, op, args) if op in OPS:
-                    names = [v.resolve(a) if isinstance(a, str) else a for a in args]
-                    self.known[dst] = computed(op, [self.of(a) for a in names], names)
+                    self.known[dst] = computed(op, [self.of(a) for a in args], args)
                 case tile.Reduce(dst, kind, src) | tile.Update(dst, kind, src):
                     self.known[dst] = reduced(kind, self.of(src))
                 case tile.Cast(dst, src, dtype) if not dtype.is_half and (dtype.is_float or self.of(src).bounds.whole):
@@ -133,6 +188,18 @@ class _Facts:
     def of(self, operand: Operand) -> Known:
         """What is known of a value or a number."""
         return self.known.get(self.v.resolve(operand), NOTHING) if isinstance(operand, str) else constant(operand)
+
+    def may_miss(self, name: str) -> bool:
+        """Whether a factor is computed from floats, and so may be NaN."""
+        v, name = self.v, self.v.resolve(name)
+        match v.values[name].stmt:
+            case tile.Load(_, tensor):
+                return v.tensor(tensor).dtype.is_float
+            case tile.Cast(_, src) if v.kind_of(v.resolve(src)) == "i":
+                return False
+            case tile.Pointwise(_, "add", args):
+                return any(isinstance(a, str) and self.may_miss(a) for a in args)
+        return True
 
     def level(self, name: str) -> _Level | None:
         """A factor as a byte plus a number; None where it is none."""
@@ -162,4 +229,4 @@ class _Facts:
         """Whether it is one whole number for all lanes."""
         known = self.of(operand)
         kept = not isinstance(operand, str) or not self.v.lanes_of(self.v.resolve(operand))
-        return kept and known.number and known.bounds.whole and known.bounds.within(_SUMS)
+        return kept and known.bounds.whole and known.bounds.within(_SUMS)

@@ -82,8 +82,9 @@ def _dynamic_quantize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
     low = named("low", extreme(ReduceKind.MIN, "minimum"))
     span = named("span", sub(extreme(ReduceKind.MAX, "maximum"), low))
-    # As onnxruntime has it; the formula would divide zeros by zero.
-    width = op("where", op("eq", span, Const(0.0)), Const(1.0), quotient(span, Const(own.high)))
+    # As onnxruntime has it, where the formula would divide zeros by zero; a span whose share is 0 is as good as none.
+    share = quotient(span, Const(own.high))
+    width = op("where", op("eq", share, Const(0.0)), Const(1.0), share)
     scale = graph.define(node, (), width, x.dtype, output=1)
     step = graph.read(scale, ())
     zero = graph.define(node, (), _saturated(op("neg", quotient(low, step)), DType.UINT8, None), DType.UINT8, output=2)
