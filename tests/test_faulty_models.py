@@ -117,7 +117,10 @@ FAULTY: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
         lambda: model([node("Exp", ["x"], ["y"]), node("Neg", ["x"], ["y"])]),
         ("node 'Neg y'", "defined twice"),
     ),
-    "an input defined again": (lambda: model([node("Exp", ["y"], ["x"])]), ("'x' is defined twice",)),
+    "an input defined again": (
+        lambda: model([node("Exp", ["w"], ["x"]), node("Neg", ["x"], ["y"])], w=np.ones(4, np.float32)),
+        ("'x' is defined twice",),
+    ),
     "neither yes nor no": (
         lambda: model([node("ReduceSum", ["x"], ["y"], keepdims=3)]), ("ReduceSum", "keepdims is 3", "0 or 1")
     ),

@@ -116,6 +116,13 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray], set[str]]] = {
         {"x": RNG.standard_normal(4, np.float32)},
         {"Cast", "Exp", "Add"},
     ),
+    "what no output hangs on": (
+        """(float[n, 8] x) => (float[n, 8] y) <int64[1] k = {8}> {
+            none = SequenceEmpty ()  t = Tanh(x)  dead = Exp(t)  at = NonZero(dead)
+            u, i = TopK <sorted = 0> (t, k)  y = Mul(u, x) }""",
+        {"x": RNG.standard_normal((3, 8), np.float32)},
+        {"TopK"},
+    ),
     "an operator of another type": (
         """(float[4] x) => (float[4] y, bool[4] odd) {
             t = Tanh(x)  u = Cast <to = 12> (t)  one = Constant <value = uint32 {1}> ()  v = BitwiseAnd(u, one)
@@ -269,6 +276,21 @@ def test_what_onnxruntime_says_of_its_own_operators_is_taken(tmp_path: Path, ask
     assert [str(e) for e in parts.part(parts.islands[0]).inputs[0].shape or ()] == ["b", "4"]
     expected = Stock(tmp_path / "m.onnx", "m").run(given, list(given))["y"]
     np.testing.assert_allclose(in_parts(parts, frozenset({"island_0"}), given)["y"], expected, rtol=1e-5)
+
+
+def test_a_value_of_which_nobody_knows_the_rank_has_a_type(tmp_path: Path, asked: Inference) -> None:
+    """Imputer, Scaler and their like: onnx says nothing of what they give, and onnxruntime the type alone."""
+    text = """<ir_version: 8, opset_import: ["" : 13, "ai.onnx.ml" : 3]> g (float[b, 4] x) => (float[b, 4] y) {
+        i = ai.onnx.ml.Imputer <imputed_value_floats = [0.0, 1.0, 2.0, 3.0], replaced_value_float = -1.0> (x)
+        t = Tanh(x)  e = Exp(t)  u, at = TopK <sorted = 0> (e, k)  p = Mul(u, t)  y = Add(i, p) }"""
+    made = onnx.parser.parse_model(text)
+    made.graph.initializer.append(numpy_helper.from_array(np.array([4]), "k"))
+    onnx.save(made, tmp_path / "m.onnx")
+    parts = cut(tmp_path / "m.onnx", inference=asked)
+    given = {"x": np.where(RNG.random((3, 4)) < 0.5, -1.0, RNG.standard_normal((3, 4))).astype(np.float32)}
+    expected = Stock(tmp_path / "m.onnx", "m").run(given, list(given))["y"]
+    names = frozenset(i.name for i in parts.islands)
+    np.testing.assert_allclose(in_parts(parts, names, given)["y"], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -629,6 +651,32 @@ def test_an_island_that_fails_is_halved_until_what_fails_is_alone(
     assert tried == ["island_0", "island_0a", "island_0b", "island_0bb"]
     assert "island_0ba (1 nodes): it is one pointwise operator" in refused.value.why
     assert "island_0a (3 nodes): nothing is gained" in refused.value.why
+
+
+def test_a_second_run_asks_onnx_and_onnxruntime_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[str, dict[str, int]]] = []
+
+    def nothing(program: Program, options: Options, matches: int) -> Produced:
+        tried.append((program.name, dict(options.at)))
+        raise NoImprovementError("nothing is gained", why="for a test")
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise AssertionError("asked again")
+
+    monkeypatch.setattr(whole, "produce", nothing)
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path / "cache"))
+    text = """(float[n, 8] x, int64[n] at) => (float[k, 8] y) {
+        a = Exp(x)  b = Mul(a, x)  c = Gather(b, at)  i = NonZero(at)  p = Transpose(i)
+        d = GatherND(c, p)  e = Tanh(d)  y = Mul(e, d) }"""
+    with saved(text, tmp_path) as path:
+        for again in (False, True):
+            if again:
+                monkeypatch.setattr(whole, "Stock", refuse)
+                monkeypatch.setattr("prism.frontend.onnx.other_readers.Inference._ask", refuse)
+            with pytest.raises(NoImprovementError, match="no part of the model gains anything"):
+                optimize_model(path, target="cpu")
+    assert [name for name, _ in tried] == ["island_0", "island_0"]
+    assert tried[0] == tried[1]
 
 
 def test_where_the_time_is_limited_the_largest_island_comes_first_and_has_enough(

@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,8 +49,9 @@ from prism.errors import (
     some,
 )
 from prism.events import IslandReport, KeptReport, ModelReport, Recorder
-from prism.folders import cache_or_spare
+from prism.folders import cache_or_spare, cache_root
 from prism.frontend.onnx.islands import Cut, Island, Part, cut, left
+from prism.frontend.onnx.other_readers import Inference
 from prism.instantiate.cache import Cache, Store, digest, version_of
 from prism.instantiate.confirm import Confirmation, confirm, now_text
 from prism.instantiate.lock import versions
@@ -203,10 +204,27 @@ def compared_with_stock(options: Asked) -> Asked:
 
 def parts_of(path: Path, rules: Sequence[Path | str], recorder: Recorder) -> Cut:
     """The model's islands and what stays, with rule files' operators; errors are as for `optimize_model`."""
-    with recorder.stage("islands") as detail:
-        parts = cut(path, operators=declared(rules) if rules else ())
+    with recorder.stage("islands") as detail, kept_answers(path) as known, Inference(known) as asked:
+        parts = cut(path, operators=declared(rules) if rules else (), inference=asked)
         detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
     return parts
+
+
+@contextmanager
+def kept_answers(path: Path) -> Iterator[dict[str, str]]:
+    """What onnx and onnxruntime said of this file's nodes to an earlier run; what is added is kept for the next."""
+    try:
+        data = hashlib.sha256(path.read_bytes()).hexdigest()
+        store = Cache(COMPARISONS, cache_root())
+    except (OSError, UsageError):  # what is missing is told by who reads it
+        yield {}
+        return
+    key = digest("answers", code_digest(), versions(), version_of("onnxruntime"), data)
+    before = store.get(key) or {}
+    known = dict(before)
+    yield known
+    if known != before:
+        store.put(key, known)
 
 
 def better_in_parts(
@@ -308,21 +326,14 @@ class Run:
     platform: CpuPlatform
     recorder: Recorder
     cache: Path
+    stocks: dict[bool, Stock] = field(default_factory=dict, init=False)
 
     def made(self) -> tuple[ModelReport, dict[str, bytes]]:
         """The report, and the files of the output folder."""
         where = str(self.path)
-        plain, stock = self._stock(optimised=False), self._stock()
-        takes = [p.name for p in self.parts.inputs]
         with self.recorder.stage("inputs") as detail:
-            ports, shapes = self.parts.inputs, self.options.at
-            if self.options.inputs is not None:
-                given = given_feeds(ports, self.options.inputs, lambda x: stock.run(x, takes), where)
-            else:
-                given = feeds(ports, shapes, self.options.seed, lambda x: stock.run(x, takes), where)
+            given, sizes = self._given()
             detail.append(", ".join(f"{n}={v}" for n, v in given.sizes.items()) or "of fixed sizes")
-            self._comparable(given, stock)
-            sizes = self._boundaries(given)
         with tempfile.TemporaryDirectory(prefix="prism-whole-") as place:
             late = Late(Cache(CHOICES, self.cache), self._late_key(given), self.options)
             islands = self._islands(sizes, Path(place), late)
@@ -330,10 +341,10 @@ class Run:
             if not sets:
                 raise self._nothing(islands)
             wholes = [w for n, s in enumerate(sets) for w in self._wholes(islands, s, Path(place) / f"whole_{n}")]
-            self._compared(given, wholes[0], stock, plain)
-            found, best = self._timed(given, wholes, stock, plain)
+            self._compared(given, wholes[0])
+            found, best = self._timed(given, wholes)
             if best:
-                self._compared(given, wholes[best], stock, plain)
+                self._compared(given, wholes[best])
         late.keep([m.report for m in islands if m.ended])
         for made in islands:
             if made.kernels is not None and made.report.name not in wholes[best].chosen:
@@ -351,23 +362,49 @@ class Run:
         files[MODULE] = self._module(steps, wholes[best].alone)
         return report, files | render_model(report, files)
 
-    def _stock(self, *, optimised: bool = True) -> Stock:
-        """The model in onnxruntime; where that does not take it, a node of a domain that is not ONNX's is named."""
-        try:
-            return Stock(self.path, str(self.path), optimised=optimised)
-        except ModelError as error:
-            foreign = next((k.node for k in self.parts.kept.values() if "." in k.op), "")
-            where = f"{error.where}, node {foreign!r}" if foreign else error.where
-            raise ModelError(error.what, where=where, why=error.why, fix=error.fix) from error
+    def _given(self) -> tuple[Feeds, dict[str, dict[str, int]]]:
+        """Inputs that the model takes, and for every island the values of its symbols on them.
 
-    def _comparable(self, given: Feeds, stock: Stock) -> None:
+        Which sizes and numbers it takes is found by running it, unless an earlier run did.
+        """
+        ports, o, where = self.parts.inputs, self.options, str(self.path)
+        if o.inputs is not None:
+            given = given_feeds(ports, o.inputs, self._run, where)
+            self._comparable(given)
+            return given, self._boundaries(given)
+        key = digest("inputs", *self._basis(), sorted(o.at.items()), o.seed)
+        found = Cache(COMPARISONS, self.cache).get(key)
+        if found is None:
+            given = feeds(ports, o.at, o.seed, self._run, where)
+            self._comparable(given)
+            found = {"sizes": given.sizes, "highs": given.highs, "islands": self._boundaries(given)}
+            Cache(COMPARISONS, self.cache).put(key, found)
+        arrays = drawn(ports, found["sizes"], found["highs"], o.seed)
+        return Feeds(found["sizes"], found["highs"], arrays), found["islands"]
+
+    def _run(self, arrays: Mapping[str, np.ndarray], *, optimised: bool = True) -> dict[str, Any]:
+        """What the model gives, in onnxruntime.
+
+        Raises:
+            ModelError: onnxruntime does not take the model; a node of a domain that is not ONNX's is named.
+            NotRunError: it does not take these inputs.
+        """
+        if optimised not in self.stocks:
+            try:
+                self.stocks[optimised] = Stock(self.path, str(self.path), optimised=optimised)
+            except ModelError as error:
+                foreign = next((k.node for k in self.parts.kept.values() if "." in k.op), "")
+                where = f"{error.where}, node {foreign!r}" if foreign else error.where
+                raise ModelError(error.what, where=where, why=error.why, fix=error.fix) from error
+        return self.stocks[optimised].run(arrays, [p.name for p in self.parts.inputs])
+
+    def _comparable(self, given: Feeds) -> None:
         """Make sure that the model's results can be compared.
 
         Raises:
             NoImprovementError: they are no numbers or strings, or others every time.
         """
-        takes = [p.name for p in self.parts.inputs]
-        one, other = stock.run(given.arrays, takes), stock.run(given.arrays, takes)
+        one, other = self._run(given.arrays), self._run(given.arrays)
         for name, x in one.items():
             why = ""
             try:
@@ -574,38 +611,37 @@ class Run:
             files[TOGETHER] = TOGETHER_TEXT.encode()
         return files, steps
 
-    def _bench(self, arrays: Mapping[str, np.ndarray], key: str, stock: Stock, plain: Stock) -> ModelBench:
+    def _bench(self, arrays: Mapping[str, np.ndarray], key: str) -> ModelBench:
         return ModelBench(
             self.path,
             [arrays[p.name] for p in self.parts.inputs],
-            self._expected(arrays, stock, plain),
+            lambda: self._expected(arrays),
             key,
             device=self.platform.device,
             worker=self.platform.arena(),
             arena=self.platform.arena,
         )
 
-    def _compared(self, given: Feeds, whole: _Whole, stock: Stock, plain: Stock) -> None:
+    def _compared(self, given: Feeds, whole: _Whole) -> None:
         """Compare the assembled model with what was given, on several draws."""
         ports, seed = self.parts.inputs, self.options.seed
-        cases = [replace(given, arrays=drawn(ports, given.sizes, given.highs, seed + n)) for n in range(DRAWS)]
-        if self.options.inputs is not None:
-            cases.insert(0, given)
-        if given.sizes:
-            cases.append(smaller(given, ports, self.options.at, seed))
-        takes = [p.name for p in ports]
         with self.recorder.stage("comparison") as detail:
             store, key = Cache(COMPARISONS, self.cache), self._compared_key(given, whole)
             before = store.get(key)
             if before is not None:
                 detail.append(f"stored, of {before.get('date')}: {before.get('draws')} draws")
                 return
+            cases = [replace(given, arrays=drawn(ports, given.sizes, given.highs, seed + n)) for n in range(DRAWS)]
+            if self.options.inputs is not None:
+                cases.insert(0, given)
+            if given.sizes:
+                cases.append(smaller(given, ports, self.options.at, seed))
             taken, expected = [], []
             for case in cases:
                 with suppress(NotRunError):  # the smaller sizes may be none that the model takes
-                    expected.append(self._expected(case.arrays, stock, plain))
+                    expected.append(self._expected(case.arrays))
                     taken.append(case)
-            arrays = [[case.arrays[n] for n in takes] for case in taken]
+            arrays = [[case.arrays[p.name] for p in ports] for case in taken]
             with closing(self.platform.arena()) as worker:
                 found = compare(whole.module, arrays, expected, worker)
             if not any(found):
@@ -632,28 +668,25 @@ class Run:
     def _late_key(self, given: Feeds) -> str:
         """What it depends on which islands there was time for."""
         o = self.options
-        rules = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in o.rules]
         bounds = (o.budget or SearchBudget()).as_dict()
-        return digest("late", *self._basis(), sorted(given.sizes.items()), rules, bounds, o.trials, o.seed)
+        return digest("late", *self._basis(), sorted(given.sizes.items()), bounds, o.trials, o.seed)
 
     def _basis(self) -> tuple[object, ...]:
-        """The model, the machine, and what is installed there."""
+        """The model, rules of the user's own, the machine, and what is installed there."""
         machine = (self.platform.device_name, self.platform.compiler, versions(), version_of("onnxruntime"))
-        return code_digest(), hashlib.sha256(self.path.read_bytes()).hexdigest(), machine
+        files = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in (self.path, *self.options.rules)]
+        return code_digest(), files, machine
 
-    def _expected(
-        self, arrays: Mapping[str, np.ndarray], stock: Stock, plain: Stock
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _expected(self, arrays: Mapping[str, np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
         """What the model gives, output by output, with its runtime's optimisations and without."""
-        takes = [p.name for p in self.parts.inputs]
-        one, other = stock.run(arrays, takes), plain.run(arrays, takes)
+        one, other = self._run(arrays), self._run(arrays, optimised=False)
         found: list[tuple[np.ndarray, np.ndarray]] = []
         for p in self.parts.outputs:
             own, plainly = numbers(one[p.name]), numbers(other[p.name])
             found += zip(own, plainly if len(plainly) == len(own) else own, strict=True)
         return found
 
-    def _timed(self, given: Feeds, wholes: Sequence[_Whole], stock: Stock, plain: Stock) -> tuple[Confirmation, int]:
+    def _timed(self, given: Feeds, wholes: Sequence[_Whole]) -> tuple[Confirmation, int]:
         """The assembled models against onnxruntime on what was given, and which of them is the fastest."""
         text = "".join(f"{n} {d}\n" for w in wholes for n, d in sorted(w.digests.items()) if _counts(n))
         threads = self.platform.thread_counts()
@@ -665,7 +698,7 @@ class Run:
         ]
         baselines = [Contender(STOCK_NAME, kind="onnxruntime", threads=k) for k in threads]
         with self.recorder.stage("confirmation of the whole") as detail:
-            bench = self._bench(given.arrays, text, stock, plain)
+            bench = self._bench(given.arrays, text)
             basis = f"{self.platform.device_name} {self.platform.compiler} {versions()} {version_of('onnxruntime')}"
             store, until = Store(Cache("timings", root=self.cache), anew=self.options.anew), self.options.time
             try:

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +42,7 @@ LAYOUT = 1
 """Raise it when the meaning of stored entries changes."""
 
 
+@cache
 def version_of(package: str) -> str:
     """The installed version of a package, without importing it; empty when it is not installed."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ class ModelBench(Arena):
     Args:
         model: the ONNX file.
         inputs: in the model's order.
-        expected: what the model gives, output by output, twice: with its runtime's optimisations and without.
+        expected: asked once, when something was run: what the model gives, output by output, twice: with its
+            runtime's optimisations and without.
         key: what tells the assembled model from others.
         device: what is timed on.
         worker: the child.
@@ -41,7 +43,7 @@ class ModelBench(Arena):
         self,
         model: Path,
         inputs: Sequence[np.ndarray],
-        expected: Sequence[tuple[np.ndarray, np.ndarray]],
+        expected: Callable[[], Sequence[tuple[np.ndarray, np.ndarray]]],
         key: str,
         *,
         device: Device,
@@ -51,7 +53,7 @@ class ModelBench(Arena):
         super().__init__(device, worker, arena)
         self._model = model
         self._inputs = list(inputs)
-        self._expected = list(expected)
+        self._expected = cache(expected)
         self._key = key
         self._folder = tempfile.TemporaryDirectory(prefix="prism-model-")
         self._written = False
@@ -93,7 +95,7 @@ class ModelBench(Arena):
         return spec | ({"model": str(self._model)} if c.module is None else {"module": str(c.module)})
 
     def _failed(self, c: Contender, tensors: Sequence[Any]) -> tuple[Failure, str] | None:
-        why = "" if c.side == BASELINE else wrong([t.numpy() for t in tensors], self._expected)
+        why = "" if c.side == BASELINE else wrong([t.numpy() for t in tensors], self._expected())
         return (Failure.WRONG, why) if why else None
 
     def close(self) -> None:

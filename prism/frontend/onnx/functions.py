@@ -66,6 +66,13 @@ def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             stack.pop()
 
 
+def names_read(proto: onnx.NodeProto) -> list[str]:
+    """What the node reads, its sub-graphs included."""
+    return [i for n in nodes_within([proto]) for i in n.input if i] + [
+        o.name for n in nodes_within([proto]) for a in n.attribute for g in (a.g, *a.graphs) for o in g.output
+    ]
+
+
 def _count(model: onnx.ModelProto, name: str) -> int:
     """How many nodes there are when every call is written out."""
     functions: dict[_Key, onnx.FunctionProto] = {(f.domain, f.name, f.overload): f for f in model.functions}

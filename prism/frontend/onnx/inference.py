@@ -50,7 +50,7 @@ def _fill(model: onnx.ModelProto, known: Mapping[str, onnx.TypeProto]) -> None:
 
 
 def _told(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """What onnxruntime says of the outputs; what it knows no rank of it shows as a scalar, so of scalars nothing."""
+    """What onnxruntime says of the outputs; what it knows no rank of it shows as a scalar, so of scalars the type."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -64,10 +64,9 @@ def _told(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     found = {}
     for o in session.get_outputs():
         named = re.fullmatch(r"tensor\((\w+)\)", o.type)
-        element = TensorProto.DataType.items() if named and o.shape else ()
-        code = dict(element).get(_TYPES.get(named[1], named[1].upper())) if named and element else None
+        code = dict(TensorProto.DataType.items()).get(_TYPES.get(named[1], named[1].upper())) if named else None
         if code is not None:
-            found[o.name] = helper.make_tensor_type_proto(code, o.shape)
+            found[o.name] = helper.make_tensor_type_proto(code, o.shape or None)
     return found
 
 

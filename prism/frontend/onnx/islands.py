@@ -27,9 +27,9 @@ import sympy
 from onnx import TensorProto, helper, numpy_helper
 
 from prism.errors import FaultyModelError, ModelError, PrismError, UnsupportedError
-from prism.frontend.onnx import contrib, reader
+from prism.frontend.onnx import contrib, reader, written
 from prism.frontend.onnx.dtypes import element_type
-from prism.frontend.onnx.functions import nodes_within
+from prism.frontend.onnx.functions import names_read, nodes_within
 from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue, identifier
 from prism.frontend.onnx.other_readers import Inference
 from prism.program.extents import Extent, is_static, symbol
@@ -182,7 +182,7 @@ class _Draft:
         found: list[onnx.NodeProto] = []
 
         def put(node: onnx.NodeProto) -> None:
-            for name in _operands(node):
+            for name in names_read(node):
                 if name in sizes:
                     put(sizes.pop(name))
             found.append(node)
@@ -209,6 +209,7 @@ def cut(path: Path, *, operators: Sequence[Operator] = (), inference: Inference 
     name = str(path)
     model = reader.written_out(reader.parse(path), name)
     _refuse_nobodys(model, name)
+    model = written.live(model)
     declared = {op.name: op for op in operators}
     with nullcontext(inference) if inference is not None else Inference() as asked:
         return reader.settled(model, lambda m, equal: Cut(m, name, path.parent, declared, asked, equal))
@@ -318,7 +319,7 @@ class Cut:
 
     def _refuse_undefined(self, proto: onnx.NodeProto, place: int) -> None:
         within = _defined_within(proto)
-        for o in _operands(proto):
+        for o in names_read(proto):
             at = self._producer.get(o, -1 if o in self._passed or o in self._initial or o in within else None)
             if at is None or at >= place:
                 later = None if at is None else reader.label_of(self._nodes[at])
@@ -438,7 +439,7 @@ class Cut:
     def _read_by(self, place: int) -> frozenset[str]:
         """The data that the node reads, itself or through what hangs on no data."""
         found: set[str] = set()
-        for name in _operands(self._nodes[place]):
+        for name in names_read(self._nodes[place]):
             if name in self._initial or not (name in self._passed or name in self._producer):
                 continue
             found |= self._closure(name)
@@ -580,7 +581,7 @@ class Cut:
         draft = _Draft(outputs=outputs, nodes={n: self._nodes[n] for n in nodes})
         known = {o for n in nodes for o in self._nodes[n].output}
         sized: list[str] = []
-        todo = [i for n in nodes for i in _operands(self._nodes[n])] + list(outputs)
+        todo = [i for n in nodes for i in names_read(self._nodes[n])] + list(outputs)
         for value in todo:
             if value in known:
                 continue
@@ -843,13 +844,6 @@ def _symbols(extent: Extent) -> Iterable[sympy.Symbol]:
 
 def _operator(proto: onnx.NodeProto) -> str:
     return f"{proto.domain}.{proto.op_type}" if proto.domain else str(proto.op_type)
-
-
-def _operands(proto: onnx.NodeProto) -> list[str]:
-    """What the node reads, its sub-graphs included."""
-    return [i for n in nodes_within([proto]) for i in n.input if i] + [
-        o.name for n in nodes_within([proto]) for a in n.attribute for g in (a.g, *a.graphs) for o in g.output
-    ]
 
 
 def _defined_within(proto: onnx.NodeProto) -> set[str]:

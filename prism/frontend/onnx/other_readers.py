@@ -9,6 +9,7 @@ bias, or with a mask of ends beyond its keys (onnxruntime 1.31).
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -42,18 +43,33 @@ class _Asked(Closing):
 
 
 class Inference(_Asked):
-    """Types and shapes as onnx infers them, and as onnxruntime does where it is installed and onnx cannot."""
+    """Types and shapes as onnx infers them, and as onnxruntime does where it is installed and onnx cannot.
+
+    Args:
+        known: what was said before, by what was asked; what is said is added.
+    """
+
+    def __init__(self, known: dict[str, str] | None = None) -> None:
+        super().__init__()
+        self._known = {} if known is None else known
 
     def outputs(self, model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         """The outputs, typed and shaped as far as known; none where onnx refuses the model, or does not survive it."""
-        answer = self._ask("model", model.SerializeToString(), of="onnx")
-        if answer is None:
-            return []
-        found = _model(answer)
-        if not inference.all_known(found):
-            answer = self._ask("model", found.SerializeToString(), of="onnxruntime")
-            found = found if answer is None else _model(answer)
-        return list(found.graph.output)
+        data = model.SerializeToString(deterministic=True)
+        key = hashlib.sha256(data).hexdigest()
+        if key not in self._known:
+            answer = self._ask("model", data, of="onnx")
+            if answer is None:
+                return []
+            found = _model(answer)
+            if not inference.all_known(found):
+                answer = self._ask("model", found.SerializeToString(), of="onnxruntime")
+                found = found if answer is None else _model(answer)
+            graph = onnx.GraphProto(output=found.graph.output)
+            self._known[key] = base64.b64encode(graph.SerializeToString()).decode()
+        graph = onnx.GraphProto()
+        graph.ParseFromString(base64.b64decode(self._known[key]))
+        return list(graph.output)
 
 
 class ReferenceRuntime(_Asked):

@@ -16,16 +16,23 @@ from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.views import axes_of, broadcast_shapes, same_extent
 
 
-def _blockwise(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue) -> Callable[[Sequence[Axis], OnnxValue], Expr]:
+def _is_single(value: OnnxValue | None) -> bool:
+    """Whether it is one number for the whole tensor, which may be written as a row of one."""
+    return value is None or value.rank == 0 or value.shape == (1,)
+
+
+def _blockwise(
+    graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue, zero: OnnxValue | None
+) -> Callable[[Sequence[Axis], OnnxValue], Expr]:
     """How a scale or a zero point is read: one for the tensor, for each place along an axis, or for each block."""
     axis, block = 0, node.integer("block_size")
-    if scale.rank:
-        axis = node.axis("axis", x.rank)
-    else:
+    if _is_single(scale) and _is_single(zero):
         node.integer("axis")  # one scale for the tensor has no axis, whatever this says
+    else:
+        axis = node.axis("axis", x.rank)
 
     def parameter(axes: Sequence[Axis], value: OnnxValue) -> Expr:
-        if value.rank == 0 or (value.rank == 1 and value.shape[0] == 1):
+        if _is_single(value):
             return graph.at(value, [Index.const(0)] * value.rank)
         if value.rank == 1 and not block:
             if not same_extent(value.shape[0], x.shape[axis]):
@@ -44,7 +51,7 @@ def _dequantize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """(q - zero) * scale."""
     q, scale, zero = node.input(0), node.input(1), node.optional(2)
     axes = axes_of(q.shape)
-    parameter = _blockwise(graph, node, q, scale)
+    parameter = _blockwise(graph, node, q, scale, zero)
     level = graph.read(q, axes)
     if zero is not None:
         level = sub(level, parameter(axes, zero))
@@ -57,7 +64,7 @@ def _quantize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """round(x / scale) + zero, half to even, within the type."""
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     axes = axes_of(x.shape)
-    parameter = _blockwise(graph, node, x, scale)
+    parameter = _blockwise(graph, node, x, scale, zero)
     asked = node.integer("output_dtype")
     dtype = zero.dtype if zero is not None else dtype_of(asked, node.where) if asked else DType.UINT8
     level = quotient(graph.read(x, axes), parameter(axes, scale))
@@ -113,14 +120,14 @@ def _saturated(x: Expr, dtype: DType, zero: Expr | None) -> Expr:
 
 
 def _scalar(graph: Graph, node: Node, value: OnnxValue, what: str) -> Expr:
-    if value.rank > 1 or (value.rank and value.shape != (1,)):
+    if not _is_single(value):
         raise node.unsupported(f"{what} of shape {list(value.shape)} has no translation", fix="use one for the tensor")
     return graph.at(value, [Index.const(0)] * value.rank)
 
 
 def along(graph: Graph, node: Node, value: OnnxValue, axis: Axis | None, what: str) -> Expr:
     """One number for the tensor, or one for each place along an axis."""
-    if value.rank == 1 and value.shape != (1,) and axis is not None and same_extent(value.shape[0], axis.extent):
+    if value.rank == 1 and not _is_single(value) and axis is not None and same_extent(value.shape[0], axis.extent):
         return graph.at(value, [Index.axis(axis)])
     return _scalar(graph, node, value, what)
 

@@ -197,7 +197,7 @@ def from_model(
         UnsupportedError: it holds an operator, an attribute or a data type that has no translation.
         ShapeError: its shapes do not add up.
     """
-    model = written_out(model, name)
+    model = written.live(written_out(model, name))
     declared = {op.name: op for op in operators}
     reading = _read(model, name, directory, declared)
     if not check:

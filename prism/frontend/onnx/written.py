@@ -14,11 +14,34 @@ import onnx
 from onnx import helper, numpy_helper
 
 from prism.errors import ModelError, UnsupportedError
-from prism.frontend.onnx.functions import nodes_within
+from prism.frontend.onnx.functions import names_read, nodes_within
 from prism.frontend.onnx.graph import MAIN_DOMAINS
 
 MAX_DENSE = 2**31 - 1
 """The most bytes that a sparse tensor may have when it is written out: what a tensor in a model may have at all."""
+
+
+def live(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without nodes that no output hangs on, which exporters leave behind; itself where it has none."""
+    nodes = model.graph.node
+    makers: dict[str, list[int]] = {}
+    for n, node in enumerate(nodes):
+        for o in filter(None, node.output):
+            makers.setdefault(o, []).append(n)
+    kept: set[int] = set()
+    todo = [o.name for o in model.graph.output]
+    while todo:
+        for n in makers.pop(todo.pop(), ()):
+            if n not in kept:
+                kept.add(n)
+                todo += names_read(nodes[n])
+    if len(kept) == len(nodes):
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    del made.graph.node[:]
+    made.graph.node.extend(nodes[n] for n in sorted(kept))
+    return made
 
 
 def dense(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
