@@ -42,8 +42,8 @@ struct Pair : Kept<Pair> {
 constexpr int64_t v_tiled_a(int64_t M, int64_t K) { return v_cdiv(M, TILE) * TILE * v_cdiv(K, 2 * TILE) * TILE; }
 
 // `mul_packed` of pairs by tiles: two by two of them at a time, over the depth of a panel that the first cache holds.
-template <bool FRESH, class B>
-void mul_tiles(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
+template <class B>
+void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
                const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, uint32_t* __restrict pa,
                uint32_t* __restrict pb) {
     static_assert(PANEL == 2 * TILE, "two tiles are as wide as a panel");
@@ -67,7 +67,7 @@ void mul_tiles(float* __restrict c, int64_t cm, const float* __restrict a, int64
     constexpr int64_t STEP = BLOCK / 2;
     for (int64_t k = 0; k < depth; k += STEP) {
         const int64_t end = v_mini(k + STEP, depth);
-        const bool fresh = FRESH && k == 0;
+        const bool set = fresh && k == 0;
         for (int64_t n = 0; n < N; n += PANEL) {
             const uint32_t* w = panels + n * depth;
             const int64_t left = v_mini(PANEL, N - n);
@@ -80,9 +80,9 @@ void mul_tiles(float* __restrict c, int64_t cm, const float* __restrict a, int64
                 float edge[2 * TILE * PANEL];
                 float* to = inside ? c + m * cm + n : edge;
                 const int64_t step = inside ? cm : PANEL;
-                if (!inside && !fresh)
+                if (!inside && !set)
                     for (int64_t i = 0; i < rows; ++i) memcpy(edge + i * PANEL, c + (m + i) * cm + n, left * sizeof(float));
-                if (fresh) {
+                if (set) {
                     PRISM_TILE_ZERO(0);
                     PRISM_TILE_ZERO(1);
                     PRISM_TILE_ZERO(2);
@@ -129,17 +129,14 @@ template <class B>
 void multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
                      int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
 #if PRISM_PAIRS
-    const bool packed = M > (bn == 1 ? MR : FEW);
-    auto pairs = [&](auto set) {
-        constexpr bool FRESH = decltype(set)::n;
+    if (M > (bn == 1 ? MR : FEW)) {
         auto *x = (uint32_t*)pa, *y = (uint32_t*)pb;
 #if PRISM_PAIR_TILES
         if (v_tiled_a(M, K) <= v_packed_a(M, K) && v_tiles())
-            return mul_tiles<FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
+            return mul_tiles(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
 #endif
-        mul_packed<Pair, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
-    };
-    if (packed) return fresh ? pairs(Count<1>{}) : pairs(Count<0>{});
+        return mul_packed<Pair>(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
+    }
 #endif
     multiply(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
 }

@@ -1,4 +1,4 @@
-// Matrix products: c[m][n] += sum_k a[m][k] * b[k][n], or = where c is FRESH and holds nothing yet. c and a are float32; b
+// Matrix products: c[m][n] += sum_k a[m][k] * b[k][n], or = where c is fresh and holds nothing yet. c and a are float32; b
 // is as it is stored.
 namespace prism __attribute__((visibility("hidden"))) {
 constexpr int64_t SHORT = 256;   // terms up to which panels that are kept beat columns one by one (measured)
@@ -10,20 +10,28 @@ constexpr int64_t SOON = 8192;    // how far ahead memory is asked for, bytes
 constexpr int STREAMS = 4;        // places in memory that a core reads from in turn: more than one draws more of it
 constexpr int64_t BLOCK = 256;    // terms that are added one after another before they join the rest of a sum
 
+// A function of which there is one, so that a product takes a compiler no longer than it has to: neither copies where it
+// is called, nor of its own for arguments that are constants there.
+#ifdef __clang__
+#define PRISM_ALONE __attribute__((noinline))
+#else
+#define PRISM_ALONE __attribute__((noinline, noclone))
+#endif
 #if __has_builtin(__builtin_shufflevector)
 #define PRISM_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 #define PRISM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
 #endif
 
-// U rows of b, contiguous, times M rows of a. The rows are neighbours, or in runs that are `far` rows APART. `soon` is how
-// far ahead of them memory is asked for, in elements.
-template <int M, int U, bool APART, class B>
-__attribute__((noinline)) void mul_pass(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am,
-                                        int64_t ak, const B* __restrict b, int64_t bk, int64_t far, int64_t N,
-                                        int64_t soon) {
-    constexpr int RUN = U < STREAMS ? U : U / STREAMS, RUNS = U / RUN;
-    far = APART ? far : RUN;
+// Neighbours of U rows that are one stream.
+constexpr int v_run(int u) { return u < STREAMS ? u : u / STREAMS; }
+
+// U rows of b, contiguous, times M rows of a. The rows are in runs that are `far` rows apart. `soon` is how far ahead of
+// them memory is asked for, in elements.
+template <int M, int U, class B>
+PRISM_ALONE void mul_pass(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
+                          const B* __restrict b, int64_t bk, int64_t far, int64_t N, int64_t soon) {
+    constexpr int RUN = v_run(U), RUNS = U / RUN;
     float x[M][U];
     auto terms = [&](int64_t step) PRISM_BODY {
         for (int m = 0; m < M; ++m)
@@ -64,16 +72,16 @@ void mul_rows(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, cons
               int64_t N) {
     // Where rows of a take turns, the next ones find b in the first cache.
     const int64_t width = M > 8 ? COLUMNS : N;
-    auto rows = [&](auto unroll, auto apart, int64_t k, int64_t far, int64_t next) PRISM_BODY {
-        constexpr int U = decltype(unroll)::n, APART = decltype(apart)::n;
+    auto rows = [&](auto unroll, int64_t k, int64_t far, int64_t next) PRISM_BODY {
+        constexpr int U = decltype(unroll)::n;
         for (int64_t n = 0; n < N; n += width) {
             int64_t soon = next;
             for (int64_t m = 0; m < M;) {
                 auto some = [&](auto count) PRISM_BODY {
                     constexpr int R = decltype(count)::n;
                     if constexpr (R <= MOST)
-                        mul_pass<R, U, APART>(c + m * cm + n, cm, a + m * am + k * ak, am, ak, b + k * bk + n, bk, far,
-                                              v_mini(width, N - n), soon);
+                        mul_pass<R, U>(c + m * cm + n, cm, a + m * am + k * ak, am, ak, b + k * bk + n, bk, far,
+                                       v_mini(width, N - n), soon);
                     m += R;
                 };
                 if (M - m >= 8) some(Count<8>{});
@@ -86,13 +94,13 @@ void mul_rows(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, cons
     };
     constexpr int U = MOST > 1 ? TERMS : TERMS / 2;
     // Long rows are streams by themselves; of short ones, some that are far apart are.
-    const int64_t run = U / STREAMS, far = K / U * run, row = N * (int64_t)sizeof(B);
+    const int64_t run = v_run(U), far = K / U * run, row = N * (int64_t)sizeof(B);
     const int64_t next = v_maxi(run, SOON / STREAMS / row) * bk, after = v_maxi(1, SOON / row) * bk;
     if (row < PAGE)
-        for (int64_t k = 0; k < far; k += run) rows(Count<U>{}, Count<1>{}, k, far, next);
+        for (int64_t k = 0; k < far; k += run) rows(Count<U>{}, k, far, next);
     else
-        for (int64_t k = 0; k + U <= K; k += U) rows(Count<U>{}, Count<0>{}, k, 0, v_maxi(U * bk, after));
-    for (int64_t k = K / U * U; k < K; ++k) rows(Count<1>{}, Count<0>{}, k, 0, after);
+        for (int64_t k = 0; k + U <= K; k += U) rows(Count<U>{}, k, run, v_maxi(U * bk, after));
+    for (int64_t k = K / U * U; k < K; ++k) rows(Count<1>{}, k, 1, after);
 }
 
 // The sums of VL vectors as one vector: each round folds the groups of W lanes of two vectors and puts them side by side.
@@ -276,9 +284,9 @@ void pack_a(typename E::type* __restrict p, const float* __restrict a, int64_t a
 
 // R rows times a panel of columns. Terms of a row of `a` are neighbours, `am` from row to row; where APART is not, `a` is a
 // panel of MR rows itself.
-template <class E, int R, bool APART, bool FRESH>
-PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const typename E::type* __restrict a, int64_t am,
-                            const typename E::type* __restrict pb, int64_t depth) {
+template <class E, int R, bool APART>
+PRISM_ALONE void mul_block(bool fresh, float* __restrict c, int64_t cm, const typename E::type* __restrict a, int64_t am,
+                           const typename E::type* __restrict pb, int64_t depth) {
     vf s[R][NR] = {};
     for (int64_t k = 0; k < depth; ++k, a += APART ? 1 : MR, pb += PANEL) {
         vf w[NR];
@@ -294,19 +302,26 @@ PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const typename E::t
 #pragma GCC unroll 8
         for (int j = 0; j < NR; ++j) {
             float* to = c + i * cm + j * VL;
-            v_store(to, FRESH ? s[i][j] : v_load(to) + s[i][j]);
+            v_store(to, fresh ? s[i][j] : v_load(to) + s[i][j]);
         }
 }
 
+// What a block at an edge holds of rows and columns that are inside.
+PRISM_ALONE inline void mul_edge(bool fresh, float* __restrict c, int64_t cm, const float* __restrict edge, int64_t rows,
+                                 int64_t columns) {
+    for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < columns; ++j) c[i * cm + j] = (fresh ? 0.0f : c[i * cm + j]) + edge[i * PANEL + j];
+}
+
 // All rows of `a`, as they are stored or as panels, times panels of columns, of which N are inside.
-template <class E, bool APART, bool FRESH>
-void mul_panels(float* __restrict c, int64_t cm, const typename E::type* __restrict a, int64_t am,
+template <class E, bool APART>
+void mul_panels(bool fresh, float* __restrict c, int64_t cm, const typename E::type* __restrict a, int64_t am,
                 const typename E::type* __restrict pb, int64_t M, int64_t K, int64_t N) {
     const int64_t depth = v_cdiv(K, E::TERMS);
     // Some of the depth at a time, so that a panel of b stays in the first cache and long sums stay precise.
     constexpr int64_t STEP = BLOCK / E::TERMS;
-    auto terms = [&](auto fresh, int64_t k) PRISM_BODY {
-        constexpr bool SET = decltype(fresh)::n;
+    for (int64_t k = 0; k < depth; k += STEP) {
+        const bool set = fresh && k == 0;
         const int64_t count = v_mini(STEP, depth - k);
         for (int64_t n = 0; n < N; n += PANEL) {
             const auto* w = pb + n * depth + k * PANEL;
@@ -314,12 +329,10 @@ void mul_panels(float* __restrict c, int64_t cm, const typename E::type* __restr
                 constexpr int R = decltype(many)::n;
                 const auto* x = APART ? a + m * am + k : a + m * depth + k * MR;
                 float* to = c + m * cm + n;
-                if (inside == R && n + PANEL <= N) return mul_block<E, R, APART, SET>(to, cm, x, am, w, count);
+                if (inside == R && n + PANEL <= N) return mul_block<E, R, APART>(set, to, cm, x, am, w, count);
                 float edge[R * PANEL];
-                mul_block<E, R, APART, true>(edge, PANEL, x, am, w, count);
-                for (int64_t i = 0; i < inside; ++i)
-                    for (int64_t j = 0; j < PANEL && n + j < N; ++j)
-                        to[i * cm + j] = (SET ? 0.0f : to[i * cm + j]) + edge[i * PANEL + j];
+                mul_block<E, R, APART>(true, edge, PANEL, x, am, w, count);
+                mul_edge(set, to, cm, edge, inside, v_mini(PANEL, N - n));
             };
             int64_t m = 0;
             for (; m + MR <= M; m += MR) rows(Count<(int)MR>{}, m, MR);
@@ -330,9 +343,7 @@ void mul_panels(float* __restrict c, int64_t cm, const typename E::type* __restr
                 rows(Count<(int)MR>{}, m, M - m);
             }
         }
-    };
-    if constexpr (FRESH) terms(Count<1>{}, 0);
-    for (int64_t k = FRESH ? STEP : 0; k < depth; k += STEP) terms(Count<0>{}, k);
+    }
 }
 
 // The panels of an operand that is held, which are made where they are not there yet; null for any other.
@@ -379,8 +390,8 @@ const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, in
     return (const typename E::type*)asked.at;
 }
 
-template <class E, bool FRESH, class B>
-void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
+template <class E, class B>
+void mul_packed(bool fresh, float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
                 const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N,
                 typename E::type* __restrict pa, typename E::type* __restrict pb) {
     const typename E::type* panels = v_kept<E>(b, bk, bn, K, N);
@@ -389,46 +400,34 @@ void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int6
         panels = pb;
     }
     if constexpr (E::TERMS == 1)
-        if (ak == 1) return mul_panels<E, true, FRESH>(c, cm, a, am, panels, M, K, N);
+        if (ak == 1) return mul_panels<E, true>(fresh, c, cm, a, am, panels, M, K, N);
     pack_a<E>(pa, a, am, ak, M, K);
-    mul_panels<E, false, FRESH>(c, cm, pa, 0, panels, M, K, N);
+    mul_panels<E, false>(fresh, c, cm, pa, 0, panels, M, K, N);
 }
 
 // The product, whatever its shape.
-template <int64_t MOST, bool FRESH, class B>
-void mul_any(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn, int64_t M,
-             int64_t K, int64_t N, float* pa, float* pb) {
+template <class B>
+void multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+              int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
     const bool streams = bn == 1 && M <= STREAMED, dots = bk == 1 && ak == 1 && M <= FEW;
     const bool kept = dots && M > 1 && K <= SHORT && N >= PANEL && v_kept<Single>(b, bk, bn, K, N);
-    if (!streams && (!dots || kept)) return mul_packed<Single, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
-    if constexpr (FRESH)
+    if (!streams && (!dots || kept)) return mul_packed<Single>(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    if (fresh)
         for (int64_t m = 0; m < M; ++m) v_fill(c + m * cm, N, 0.0f);
     if (streams) {
-        if (K <= BLOCK) return mul_rows<MOST>(c, cm, a, am, ak, b, bk, M, K, N);
+        auto* rows = M == 1 ? mul_rows<1, B> : mul_rows<8, B>;  // of more, so many are taken in turn
+        if (K <= BLOCK) return rows(c, cm, a, am, ak, b, bk, M, K, N);
         for (int64_t k = 0; k < K; k += BLOCK) {
             v_fill(pb, M * N, 0.0f);
-            mul_rows<MOST>(pb, N, a + k * ak, am, ak, b + k * bk, bk, M, v_mini(BLOCK, K - k), N);
+            rows(pb, N, a + k * ak, am, ak, b + k * bk, bk, M, v_mini(BLOCK, K - k), N);
             for (int64_t m = 0; m < M; ++m)
                 for (int64_t n = 0; n < N; ++n) c[m * cm + n] += pb[m * N + n];
         }
         return;
     }
     if (M == 1) return mul_dots<1>(c, cm, a, am, b, bn, K, N);
-    if constexpr (MOST > 1) {
-        if (M == 2) return mul_dots<2>(c, cm, a, am, b, bn, K, N);
-        if (M == 3) return mul_dots<3>(c, cm, a, am, b, bn, K, N);
-        if (M == 4) return mul_dots<4>(c, cm, a, am, b, bn, K, N);
-    }
-}
-template <class B>
-void multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-              int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
-    auto rows = [&](auto most) PRISM_BODY {
-        constexpr int64_t MOST = decltype(most)::n;
-        if (fresh) mul_any<MOST, true>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
-        else mul_any<MOST, false>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
-    };
-    if (M == 1) rows(Count<1>{});
-    else rows(Count<8>{});  // of more, so many are taken in turn
+    if (M == 2) return mul_dots<2>(c, cm, a, am, b, bn, K, N);
+    if (M == 3) return mul_dots<3>(c, cm, a, am, b, bn, K, N);
+    mul_dots<4>(c, cm, a, am, b, bn, K, N);
 }
 }  // namespace prism
