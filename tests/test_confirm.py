@@ -136,9 +136,13 @@ def test_what_is_compiled_for_all_threads_and_has_no_chance_is_not_compiled_for_
         for n in (4, 1)
     ]
     assert [specs[n]["threads"] for n in made_in(specs)] == [4, 4, 4, 1, 1, 1]
-    assert "9 times as long as the best" in hopeless(3, specs, {0: 1.0, 1: 1.5, 2: 9.0, 4: 0.1})
-    assert not hopeless(3, specs, {0: 1.0, 1: 1.5, 2: 7.0, 4: 0.1}), "of kernels it need not be near"
-    assert not hopeless(3, specs, {0: 1.0, 1: 1.5}), "the other did not run"
+    assert "9 times as long as the best" in hopeless(3, specs, {0: 1.0, 1: 1.1, 2: 9.0, 4: 0.1})
+    assert not hopeless(3, specs, {0: 1.0, 1: 1.1, 2: 7.0, 4: 0.1}), "of kernels it need not be near"
+    assert not hopeless(3, specs, {0: 1.0, 1: 1.1}), "the other did not run"
+    assert "1.5 times as long as on 4 threads" in hopeless(3, specs, {0: 1.0, 1: 1.5, 2: 1.0}), "threads help"
+    other = [{**s, "exported": "of another"} if s["kind"] == "eager" else s for s in specs]
+    assert not hopeless(3, other, {0: 1.0, 1: 1.5, 2: 1.0}), "they help another model"
+    assert not hopeless(5, specs, {0: 1.0, 1: 1.5, 4: 1.0}), "what prism compiles is for any number of them"
     assert not hopeless(1, specs, {0: 1.9, 2: 0.1}), "what costs nothing to make is timed"
     assert hopeless(1, specs, {0: 2.1, 2: 0.1}), "but for calls that never end"
 
@@ -459,6 +463,29 @@ def test_the_child_of_a_contest_is_begun_while_something_else_is_done() -> None:
         bench.contest([*EAGER, kernel("k")], 5, 1.0)
         assert len(children) == 4, "the next two have theirs"
     assert [c._child.closed for c in children] == [True] * 4, "also that of a contest that is not to be"
+
+
+def test_children_that_make_contenders_ready_stand_still_while_trials_are_timed() -> None:
+    seen: list[tuple[str, bool]] = []
+
+    class Preparing(Arena):
+        def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+            seen.append(("made ready", self._child.halted))
+            return super().ask(request, timeout_s)
+
+    class Timing(Arena):
+        def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+            if not request.get("prepare"):
+                seen.append(("timed", children[0]._child.halted))
+            return super().ask(request, timeout_s)
+
+    children = [Preparing({"eager4": 2.0, "eager1": 2.0})]
+    trials = Timing({"k4": 1.0})
+    with closing(Bench(PROGRAM, GPU, {}, worker=trials, arena=lambda: children[0])) as bench:
+        bench.ahead(EAGER)
+        bench.time([kernel("k")], 5)
+        bench.contest([*EAGER, kernel("k")], 5, 1.0)
+    assert sorted(seen) == [("made ready", False), ("made ready", False), ("timed", True)]
 
 
 def test_what_has_no_chance_in_the_first_child_is_not_made_ready_in_the_second() -> None:

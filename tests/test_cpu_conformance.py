@@ -28,7 +28,7 @@ from sgraph_programs import ALL, K, M, N, program, task
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 
 import prism
-from prism.backends.cpu.emit import support
+from prism.backends.cpu.products import support
 from prism.backends.cpu.support import CompilerError, compile_source, find_compiler
 from prism.cost.constraints import RoleBounds
 from prism.errors import UnsupportedError

@@ -27,8 +27,9 @@ from test_measure import PROGRAM as TWICE
 
 from examples.common import load_example
 from prism.backends.cpu import build
-from prism.backends.cpu.backend import CppBackend, launcher
+from prism.backends.cpu.backend import CppBackend
 from prism.backends.cpu.machine import describe
+from prism.backends.cpu.running import launcher
 from prism.backends.eager import eager
 from prism.backends.protocol import Argument, Backend, Compiled, ModuleSource, write_module
 from prism.backends.triton.backend import TritonBackend

@@ -31,12 +31,13 @@ from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
 from prism.backends.assembled import Step, assembled_text, consecutive
 from prism.backends.cpu.emit import emit_module
 from prism.backends.protocol import write_module
+from prism.backends.tensors import numbers
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
 from prism.events import Event, IslandReport, ModelReport, Warned
 from prism.frontend.onnx.islands import Cut, cut, windowed
 from prism.frontend.onnx.other_readers import Inference
-from prism.instantiate.model_bench import difference, numbers
+from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
 from prism.program.extents import is_static
 from prism.program.nodes import Program

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from prism.backends.triton.replay import LONGEST_S, MAX_COPIES, GraphReplay, cal
 from prism.cost.device import device
 from prism.instantiate.measure import Bench, Contender, classify, summarise
 from prism.instantiate.study import Failure
-from prism.process.worker import Ending, Reply, Worker
+from prism.process.worker import Background, Ending, Reply, Worker
 from prism.program import build
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, Tensor
@@ -297,3 +298,20 @@ def test_only_checked_results_get_a_time_and_a_lost_child_costs_one_contender() 
     assert all(t.measurement is None for t in timed[1:])
     assert len(child.requests) == 6, "all at once, then one by one"
     assert child.requests[0]["outputs"] == [[[8, 16], "float32"]]
+
+
+def test_a_worker_of_the_background_stands_still_meanwhile_and_that_is_not_its_time() -> None:
+    echo = "import sys\nfor line in sys.stdin: print('{}', flush=True)"
+    background = Background()
+    with closing(Worker([sys.executable, "-S", "-c", echo], {}, start_limit_s=0.5)) as worker:
+        background.add(worker)
+        with ThreadPoolExecutor(1) as one:
+            with background.halted(), background.halted():
+                asked = one.submit(worker.ask, {}, 0.5)
+                with pytest.raises(TimeoutError):
+                    asked.result(2.0)  # twice what it may take
+                assert worker.starts == 1
+            assert asked.result().ending is Ending.ANSWERED
+        with background.halted():
+            worker.close()  # what stands still is ended as well
+        assert worker.closed

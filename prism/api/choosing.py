@@ -138,22 +138,28 @@ def tools_of(
 def bench_of(request: Request, tools: Tools, own: ExitStack, *, trials: bool = True) -> Bench | None:
     """Where the program is timed, until the stack ends; None where nothing is timed.
 
-    Where `trials` are timed, their inputs are begun to be drawn.
+    Its inputs are begun to be drawn, for `trials`, too, and where nothing limits the time what kernels will be compared
+    with is begun to be made ready: trials, which that stands still for, would otherwise be fewer.
     """
     platform = tools.platform
     if not isinstance(platform, Timed):
         return None
     bench = own.enter_context(closing(platform.bench(request.program, request.seed)))
-    if trials:
-        bench.ahead()
+    baselines, contests = ((), 0) if tools.time.finite else _contests(request, platform, tools)
+    bench.ahead(baselines, contests, trials)
     return bench
 
 
 def begin_contest(request: Request, bench: Bench | None, tools: Tools) -> None:
     """Begin to make ready what kernels will be compared with; they are checked meanwhile."""
     if bench is not None and isinstance(tools.platform, Timed):
-        contests = 1 if tools.time.finite else min(LEAST_MATCHES, request.matches)
-        bench.begin(_baselines(request, tools.platform, tools)[0], contests)
+        bench.begin(*_contests(request, tools.platform, tools))
+
+
+def _contests(request: Request, platform: Timed, tools: Tools) -> tuple[Sequence[Contender], int]:
+    """The baselines, and how many times they are met, at least."""
+    contests = 1 if tools.time.finite else min(LEAST_MATCHES, request.matches)
+    return _baselines(request, platform, tools)[0], contests
 
 
 def choice_of_search(request: Request, found: SearchResult, tools: Tools, folder: Path, bench: Bench | None) -> Choice:

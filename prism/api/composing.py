@@ -184,11 +184,13 @@ def _composed(
             )
         proved = sum(len(r.result.proved) for r in searches.distinct.values())
         detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different, {proved} proved")
-    searches, choices = _each_chosen(request, searches, worker, tools)
-    picks = [choices[r.canonical.key] for r in searches.regions]
     platform = tools.platform
     with ExitStack() as own:
         bench = bench_of(request, tools, own, trials=False)
+        if bench is not None:
+            bench.ready()  # nothing else runs beside trials
+        searches, choices = _each_chosen(request, searches, worker, tools)
+        picks = [choices[r.canonical.key] for r in searches.regions]
         with recorder.stage("composition") as detail:
             begin_contest(request, bench, tools)
             whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))

@@ -36,6 +36,7 @@ from prism.api.user_rules import declared
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
 from prism.backends.assembled import Step, assembled_text, consecutive
 from prism.backends.cpu.support import find_compiler
+from prism.backends.tensors import numbers
 from prism.backends.weights import weights_bytes
 from prism.cost.constant_folding import fold_constants
 from prism.errors import (
@@ -56,7 +57,7 @@ from prism.instantiate.cache import Cache, Store, digest, version_of
 from prism.instantiate.confirm import Confirmation, confirm, now_text
 from prism.instantiate.lock import versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Contender
-from prism.instantiate.model_bench import ModelBench, compare, numbers
+from prism.instantiate.model_bench import ModelBench, compare
 from prism.platforms.choice import meant, platform_of
 from prism.platforms.cpu import CpuPlatform
 from prism.platforms.stock import NotRunError, Stock, check_installed

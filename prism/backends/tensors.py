@@ -1,16 +1,19 @@
-"""torch's tensors beside kernels: files between processes, and outputs that tell which elements were written.
+"""torch's tensors beside kernels: files between processes, results as numbers, and outputs that tell what was written.
 
-Those start as a not-a-number of a bit pattern that no arithmetic produces, inside a frame of the same: so a store
+Outputs start as a not-a-number of a bit pattern that no arithmetic produces, inside a frame of the same: so a store
 beyond the tensor shows, too.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 
 def save(tensors: Any, path: Path | str) -> None:
@@ -77,3 +80,26 @@ def _integers(tensor: Any) -> Any:
     import torch
 
     return tensor.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()])
+
+
+def numbers(value: Any) -> list[np.ndarray]:
+    """A result as arrays of numbers: strings by codes, a sequence or a map by its parts.
+
+    Raises:
+        TypeError: it holds something else.
+    """
+    match value:
+        case str():
+            return [np.asarray(int.from_bytes(hashlib.sha256(value.encode()).digest()[:7], "big"))]
+        case Mapping():
+            return numbers(list(value)) + numbers(list(value.values()))
+        case list():
+            parts = [a for x in value for a in numbers(x)]
+            alike = len(parts) == len(value) and all(a.ndim == 0 for a in parts)
+            return [np.asarray([a[()] for a in parts])] if alike else [np.asarray(len(value)), *parts]
+    array = np.asarray(value)
+    if array.dtype.kind in "OU" and all(isinstance(x, str) for x in array.flat):
+        return [np.asarray([numbers(x)[0] for x in array.flat], np.int64).reshape(array.shape)]
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{type(value).__name__} of {array.dtype}")
+    return [array]

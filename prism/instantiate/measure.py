@@ -13,6 +13,7 @@ import pickle
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -37,7 +38,7 @@ from prism.instantiate.machine_load import Load, from_plain
 from prism.instantiate.rounds import HOPELESS
 from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, over_limit, plain_outcome, sources_of
 from prism.process.child import Closing
-from prism.process.worker import Ending, Reply, Worker
+from prism.process.worker import Background, Ending, Reply, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
@@ -54,6 +55,8 @@ SLOW_HALVES = 100.0
 half-precision product for most CPUs."""
 COMPILE_S = 120.0
 """What torch.compile may take for a baseline, seconds."""
+STANDING_S = 3600.0
+"""How long a child that makes contenders ready may have to stand still, seconds."""
 SCALES = (1.0, 2.0**-3, 2.0**-6)
 """What inputs are multiplied by, until what eager computes of them is finite: in half precision a few products of
 hundreds of ordinary numbers overflow, and of what is not finite nothing can be compared."""
@@ -181,14 +184,23 @@ class Arena(ABC):
         device: what is timed on.
         worker: the child.
         arena: makes a child for a contest; by default it is `worker`'s, started again.
+        background: the children that make contenders ready are among them.
     """
 
-    def __init__(self, device: Device, worker: Worker, arena: Callable[[], Worker] | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        worker: Worker,
+        arena: Callable[[], Worker] | None = None,
+        background: Background | None = None,
+    ) -> None:
         self.device = device
         self._worker = worker
         self._arena = arena
+        self._background = background or Background()
         self._eager_s = 0.0
         self._children: deque[tuple[Worker, Future[Reply]]] = deque()
+        self._beginning = threading.Lock()
         self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prism-arena")
         self._begun: Future[None] | None = None
         self._closing = False
@@ -248,7 +260,7 @@ class Arena(ABC):
             rounds: how many are wanted.
             limit_s: what they should take at most, seconds.
         """
-        self._ready()
+        self.ready()
         found = self._contest(contenders, rounds, limit_s)
         if isinstance(found, Match):
             return found
@@ -268,29 +280,40 @@ class Arena(ABC):
         That takes longer than what is timed: torch's compiler alone takes many seconds. They do so one after the other:
         the second finds what the first compiled, and leaves out what the first found to have no chance.
         """
+        self.ready()
+        self._begin_contests(contenders, contests)
+
+    def _begin_contests(self, contenders: Sequence[Contender], contests: int) -> None:
         if self._arena is None or self._children or not contenders:
             return
-        self._ready()
         request = self._request(contenders, 0) | {"prepare": True}
         limit_s = self._limit_s(contenders)
-        for _ in range(contests):
-            before = self._children[-1][1] if self._children else None
-            child = self._arena()
-            self._children.append((child, self._preparing.submit(_prepared, child, request, limit_s, before)))
+        with self._beginning:
+            for _ in range(0 if self._closing else contests):
+                before = self._children[-1][1] if self._children else None
+                child = self._arena()
+                self._background.add(child)
+                self._children.append((child, self._preparing.submit(_prepared, child, request, limit_s, before)))
 
-    def ahead(self) -> None:
+    def ahead(self, contenders: Sequence[Contender] = (), contests: int = 1, trials: bool = True) -> None:
         """Begin to draw the inputs, and to work out what is right for them, and let the trials' child read them.
 
         A search takes seconds, and one core.
+
+        Args:
+            contenders: those that are made ready after that, as `begin` does: they stand still during trials.
+            contests: how many.
+            trials: whether there will be any.
         """
-        self._begun = self._preparing.submit(self._begin)
+        self._begun = self._preparing.submit(self._begin, contenders, contests, trials)
 
-    def _begin(self) -> None:
+    def _begin(self, contenders: Sequence[Contender], contests: int, trials: bool) -> None:
         self._prepare()
-        if self._arena is not None and not self._closing:
+        if trials and self._arena is not None and not self._closing:
             self._worker.ask(self._request((), 0) | {"prepare": True}, TIMING_LIMIT_S)
+        self._begin_contests(contenders, contests)
 
-    def _ready(self) -> None:
+    def ready(self) -> None:
         """What `_prepare` does, be it begun or not."""
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -299,9 +322,10 @@ class Arena(ABC):
 
     def close(self) -> None:
         """Kill a child that was begun for a contest which is not to be."""
-        self._closing = True
-        for child, _ in self._children:
-            child.interrupt()
+        with self._beginning:
+            self._closing = True
+            for child, _ in self._children:
+                child.interrupt()
         self._preparing.shutdown(wait=True, cancel_futures=True)
         for child, _ in self._children:
             child.close()
@@ -344,7 +368,8 @@ def _prepared(child: Worker, request: Mapping[str, Any], limit_s: float, before:
         known = {int(n): s for n, s in before.result().answer.get("seconds", {}).items()}
         longest = HOPELESS * min(known.values(), default=math.inf)
         specs = [spec for n, spec in enumerate(specs) if known.get(n, 0.0) <= longest]
-    return child.ask({**request, "contenders": specs}, limit_s)
+    # It stands still during trials, and its own alarm would ring meanwhile.
+    return child.ask({**request, "contenders": specs, "timeout_s": limit_s + STANDING_S}, limit_s)
 
 
 class Bench(Arena):
@@ -358,6 +383,7 @@ class Bench(Arena):
         worker: the child.
         arena: makes a child for a contest; by default it is `worker`'s, started again.
         lent: whether the child goes on when the bench is closed.
+        background: see Arena.
     """
 
     def __init__(
@@ -370,8 +396,9 @@ class Bench(Arena):
         seed: int = 0,
         arena: Callable[[], Worker] | None = None,
         lent: bool = False,
+        background: Background | None = None,
     ) -> None:
-        super().__init__(device, worker, arena)
+        super().__init__(device, worker, arena, background)
         self._lent = lent
         self.program = program
         self.hints = dict(hints)
@@ -425,7 +452,7 @@ class Bench(Arena):
         source = self.program.source
         if isinstance(source, Path):
             return hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
-        self._ready()
+        self.ready()
         return self._graph if self._export() else ""
 
     def _path(self, name: str) -> Path:
@@ -437,14 +464,15 @@ class Bench(Arena):
         A request that loses its child is tried again contender by contender, so that one bad kernel costs one trial.
         One contender alone is timed shortly where it is far from the time `beat_s`, seconds.
         """
-        self._ready()
+        self.ready()
         limit = TIMING_LIMIT_S * len(contenders)
         if not self.device.is_gpu:
             limit += BASELINE_CALLS * self._eager_s * sum(c.module is None for c in contenders)
         request = self._request(contenders, repeats)
         if beat_s < math.inf:
             request["beat_s"] = beat_s
-        reply = self._worker.ask(request, limit)
+        with self._background.halted():
+            reply = self._worker.ask(request, limit)
         if reply.ending is Ending.ANSWERED and not reply.answer.get("error"):
             self.load = from_plain(found) if (found := reply.answer.get("load")) else None
             return self._checked(contenders, reply.answer["contenders"])

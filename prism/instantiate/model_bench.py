@@ -137,29 +137,6 @@ def compare(
     return [wrong([t.numpy() for t in r], e) for r, e in zip(found, expected, strict=True)]
 
 
-def numbers(value: Any) -> list[np.ndarray]:
-    """A result as arrays of numbers: strings by codes, a sequence or a map by its parts.
-
-    Raises:
-        TypeError: it holds something else.
-    """
-    match value:
-        case str():
-            return [np.asarray(int.from_bytes(hashlib.sha256(value.encode()).digest()[:7], "big"))]
-        case Mapping():
-            return numbers(list(value)) + numbers(list(value.values()))
-        case list():
-            parts = [a for x in value for a in numbers(x)]
-            alike = len(parts) == len(value) and all(a.ndim == 0 for a in parts)
-            return [np.asarray([a[()] for a in parts])] if alike else [np.asarray(len(value)), *parts]
-    array = np.asarray(value)
-    if array.dtype.kind in "OU" and all(isinstance(x, str) for x in array.flat):
-        return [np.asarray([numbers(x)[0] for x in array.flat], np.int64).reshape(array.shape)]
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{type(value).__name__} of {array.dtype}")
-    return [array]
-
-
 def wrong(results: Sequence[np.ndarray], expected: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
     """The first output that differs, and how; nothing where none does."""
     for n, (result, (one, other)) in enumerate(zip(results, expected, strict=True)):

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from prism.backends.cpu.backend import CppBackend
@@ -25,7 +25,7 @@ from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.platforms.platform import Timed
 from prism.process.child import child_environment, module_command
-from prism.process.worker import Ending, Pool, Reply, Worker
+from prism.process.worker import Background, Ending, Pool, Reply, Worker
 from prism.program.nodes import Program, Reduce, walk
 from prism.program.products import product_of
 from prism.sgraph.config import Config, Resources
@@ -67,6 +67,8 @@ class CpuPlatform(Timed):
     clock: Worker | None = None
     products: Products | None = None
     """What trials link, where `pool` compiles it."""
+    background: Background = field(default_factory=Background)
+    """The children that make baselines ready, which stand still during all benches' trials."""
 
     @property
     def backend(self) -> CppBackend:
@@ -90,7 +92,16 @@ class CpuPlatform(Timed):
         """See Platform."""
         lent = self.clock is not None
         worker = self.clock or trial_worker(self.device.processors, self.cache)
-        return Bench(program, self.device, program.hints, seed=seed, worker=worker, arena=self.arena, lent=lent)
+        return Bench(
+            program,
+            self.device,
+            program.hints,
+            seed=seed,
+            worker=worker,
+            arena=self.arena,
+            lent=lent,
+            background=self.background,
+        )
 
     @contextmanager
     def lending(self) -> Iterator[CpuPlatform]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.backends.cpu import build
-from prism.backends.cpu.backend import CppBackend
+from prism.backends.cpu.running import bound_call
 from prism.backends.interleave import interleave
 from prism.backends.tensors import Framed, save
 from prism.instantiate.machine_load import Watch, load_now, plain
@@ -36,6 +36,8 @@ TRIAL_S = 1.0
 """and the samples of a trial, of which leaders are what is wanted."""
 SPIN_S = 4e-2
 """How long to wait after onnxruntime's turn, seconds: its threads spin for longer than OpenMP's."""
+HELPED = 1.25
+"""How many times as long torch's own calls may take on fewer threads, for torch's compiler to be asked about these."""
 CONTEST_WARM_S = 1e-2
 """How long a turn of a contest begins with calls that are not counted, seconds."""
 CROWDED_WARM_S = 2e-2
@@ -82,7 +84,8 @@ def made_in(specs: Sequence[Mapping[str, Any]]) -> list[int]:
 def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, float]) -> str:
     """Why it is not worth timing on fewer threads what is timed on all of them; empty where it may be.
 
-    torch.compile takes many seconds for each number of threads, and some calls do.
+    torch.compile takes many seconds for each number of threads, and some calls do. What it compiles gains from threads
+    where the same model gains from them as it is: both are mostly the same matrix products.
 
     Args:
         n: its place.
@@ -93,13 +96,19 @@ def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, f
     same = [m for m in seconds if {**specs[m], "threads": 0} == {**spec, "threads": 0}]
     if _threads_of(spec) == threads() or not same:
         return ""
+    all_threads = _threads_of(specs[same[0]])
+    if spec["kind"] == "compiled":
+        model = [{**spec, "kind": "eager", "compile_s": 0, "threads": k} for k in (_threads_of(spec), all_threads)]
+        plain = [s for k in model for m, s in seconds.items() if {**specs[m], "compile_s": 0} == k]
+        if len(plain) == len(model) and plain[0] > HELPED * plain[1]:
+            return f"as it is, the model takes {plain[0] / plain[1]:.1f} times as long as on {all_threads} threads"
     taken = seconds[same[0]]
     if spec["kind"] != "compiled" and taken <= ENDLESS_S:
         return ""
     best = min(s for m, s in seconds.items() if specs[m].get("side") == spec.get("side"))
     if taken <= HOPELESS * best:
         return ""
-    return f"on {_threads_of(specs[same[0]])} threads it takes {taken / best:.0f} times as long as the best"
+    return f"on {all_threads} threads it takes {taken / best:.0f} times as long as the best"
 
 
 def time_contenders(request: Request) -> Answer:
@@ -206,7 +215,7 @@ def run_module(request: Request) -> Answer:
 
     inputs = [torch.load(path) for path in request["inputs"]]
     framed = Framed(request["outputs"], "cpu")
-    CppBackend(threads()).run(Path(request["module"]), Config.decode(request["config"]), inputs, framed.outputs)
+    bound_call(Path(request["module"]), Config.decode(request["config"]), inputs, framed.outputs, threads())()
     return framed.answer(request["results"])
 
 

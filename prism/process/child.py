@@ -64,6 +64,7 @@ class Child:
     Attributes:
         starts: how many processes were started.
         status: of the last one that `end` found ended by itself.
+        stood_s: how long processes were halted, seconds, but for the halt that lasts.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
@@ -74,6 +75,8 @@ class Child:
         self._rest = b""
         self._lock = threading.Lock()
         self._closed = False
+        self._halted_at: float | None = None
+        self.stood_s = 0.0
         self.starts = 0
         self.status: int | None = None
 
@@ -105,6 +108,8 @@ class Child:
             self._rest = b""
             self._process = self._spawn()
             self.starts += 1
+            if self._halted_at is not None:
+                _signal_session(self._process, signal.SIGSTOP)
             return True
 
     def _spawn(self) -> subprocess.Popen[bytes]:
@@ -157,7 +162,7 @@ class Child:
             process, self._process = self._process, None
         if process is None:
             return None
-        _kill_session(process)
+        _signal_session(process, signal.SIGKILL)
         status = process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -182,12 +187,34 @@ class Child:
         how += f" with status {status}" if ended and status is not None else ""
         return f"{how}: {lines[-1].strip()[:300]}" if lines else how
 
+    @property
+    def halted(self) -> bool:
+        """Whether it stands still."""
+        return self._halted_at is not None
+
+    def halt(self) -> None:
+        """Let it stand still with whatever it started, from another thread; one that starts, too."""
+        with self._lock:
+            if self._halted_at is None:
+                self._halted_at = time.monotonic()
+                if self._process is not None:
+                    _signal_session(self._process, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        with self._lock:
+            if self._halted_at is not None:
+                self.stood_s += time.monotonic() - self._halted_at
+                self._halted_at = None
+                if self._process is not None:
+                    _signal_session(self._process, signal.SIGCONT)
+
     def interrupt(self) -> None:
         """Kill it from another thread and start no more; the one that waits for an answer sees the child end."""
         with self._lock:
             self._closed = True
             if self._process is not None:
-                _kill_session(self._process)
+                _signal_session(self._process, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill it and start no more."""
@@ -196,11 +223,11 @@ class Child:
         self._log.close()
 
 
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    # The child leads a session of its own, so this takes a compiler that it runs along, and nothing else.
+def _signal_session(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    # The child leads a group of its own, so this takes a compiler that it runs along, and nothing else.
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, number)
 
 
 @dataclass(frozen=True, slots=True)

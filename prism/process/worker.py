@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -59,6 +60,11 @@ class Worker:
         """How many processes were started."""
         return self._child.starts
 
+    @property
+    def closed(self) -> bool:
+        """Whether it starts no more."""
+        return self._child.closed
+
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
         """Send one request and wait for its answer, `timeout_s` seconds at most; a hung child is killed.
 
@@ -77,7 +83,11 @@ class Worker:
             return Reply(Ending.CRASH, detail="the worker is closed")
         try:
             child.feed(json.dumps({"timeout_s": limit, **request}))
-            line = child.line(time.monotonic() + limit)
+            stood_s, end = child.stood_s, time.monotonic() + limit
+            while (line := child.line(end)) is None and (child.halted or child.stood_s > stood_s):
+                # What it is granted for a halt that lasts, it does not use up.
+                end = time.monotonic() + (child.stood_s - stood_s or limit)
+                stood_s = child.stood_s
         except OSError:
             line = b""
         except BaseException:
@@ -100,6 +110,14 @@ class Worker:
         """Kill the child with whatever it started; the next request starts a fresh one."""
         self._child.kill()
 
+    def halt(self) -> None:
+        """Let the child stand still, from another thread; that does not count as its time."""
+        self._child.halt()
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self._child.go_on()
+
     def interrupt(self) -> None:
         """Kill the child from another thread and start no more; a request that is under way ends as a crash."""
         self._child.interrupt()
@@ -107,6 +125,37 @@ class Worker:
     def close(self) -> None:
         """Kill the child and start no more."""
         self._child.close()
+
+
+class Background:
+    """Workers that do something beside the rest, and stand still while something is timed."""
+
+    def __init__(self) -> None:
+        self._workers: list[Worker] = []
+        self._lock = threading.Lock()
+        self._halts = 0
+
+    def add(self, worker: Worker) -> None:
+        """Let it be one of them, until it is closed."""
+        with self._lock:
+            self._workers = [w for w in self._workers if not w.closed] + [worker]
+            if self._halts:
+                worker.halt()
+
+    @contextmanager
+    def halted(self) -> Iterator[None]:
+        """Let them stand still meanwhile."""
+        with self._lock:
+            self._halts += 1
+            for worker in self._workers:
+                worker.halt()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._halts -= 1
+                for worker in self._workers if not self._halts else ():
+                    worker.go_on()
 
 
 class EventWorker:

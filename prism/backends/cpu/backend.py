@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from typing import Any
 
 from prism.backends.cpu.build import compile_module
 from prism.backends.cpu.emit import emit_module
+from prism.backends.cpu.running import bound_call
 from prism.backends.loading import load_module
 from prism.backends.protocol import Argument, Compiled, ModuleSource
-from prism.errors import BackendError
 from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
 from prism.sgraph.config import Config, Resources
@@ -79,14 +78,7 @@ class CppBackend:
         self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> Callable[[], Sequence[Any]]:
         """A function that runs the module once on these tensors and returns the outputs."""
-        launch = launcher(module)
-        chosen, out, threads = config.encode(), tuple(outputs), self.threads
-
-        def once() -> Sequence[Any]:
-            launch(*inputs, config=chosen, out=out, threads=threads)
-            return out
-
-        return once
+        return bound_call(module, config, inputs, outputs, self.threads)
 
 
 def launches(module: Path) -> list[str]:
@@ -94,17 +86,3 @@ def launches(module: Path) -> list[str]:
     source = module.with_name(load_module(module, apart=True).SOURCE)
     lines = source.read_text(encoding="utf-8").splitlines()
     return [Path(line.split('"')[1]).stem for line in lines if line.startswith('#include "')]
-
-
-def launcher(module: Path) -> Callable[..., Any]:
-    """The launcher of an emitted module: its one function that takes a configuration and outputs.
-
-    Raises:
-        BackendError: the file cannot be imported, or has no launcher.
-    """
-    loaded = load_module(module, apart=True)
-    for value in vars(loaded).values():
-        if inspect.isfunction(value) and {"config", "out", "threads"} <= inspect.signature(value).parameters.keys():
-            found: Callable[..., Any] = value
-            return found
-    raise BackendError("an emitted module has no launcher", where=str(module))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prism.backends.cpu import support
-from prism.backends.cpu.emit import product_source
+from prism.backends.cpu.products import product_source
 from prism.errors import BackendError, CompilerError
 from prism.process.child import child_environment, run_tool
 from prism.sgraph.config import Config

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import reduce
-from importlib.resources import files
 
 from prism.backends.cpu.cxx import Names, Writer, factor, integer
 from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
 from prism.backends.cpu.loader import loader_text
+from prism.backends.cpu.products import product_source, support
 from prism.backends.cpu.support import PRODUCTS, products_in
 from prism.backends.lower import lower
 from prism.backends.protocol import ModuleSource
@@ -35,12 +35,6 @@ from prism.sgraph.nodes import SGraph
 Ranges = Mapping[str, tuple[int, int]]
 DEFAULT_TILE = 32
 """A symbol's value in a source that is compiled by hand, without a configuration."""
-_DEFINED = {
-    "multiply": ("product",),
-    "multiply_halves": ("product", "tiles", "halves"),
-    "multiply_bytes": ("product", "tiles", "bytes"),
-}
-"""The support code, besides what every launch has, that a product is made of."""
 
 
 def emit_module(
@@ -86,29 +80,6 @@ def emit_module(
     except SyntaxError as error:
         raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
     return ModuleSource(entry, text, tuple(launch.name for launch in module.launches), extra)
-
-
-def support(*parts: str) -> str:
-    """The support code, by the names of its parts."""
-    folder = files("prism.backends.cpu") / "csrc"
-    return "\n".join((folder / f"{part}.hpp").read_text(encoding="utf-8").rstrip("\n") for part in parts) + "\n"
-
-
-def product_source(name: str) -> str:
-    """The source of a matrix product for all tile sizes.
-
-    Args:
-        name: the function, as `multiply`, and the C++ types of its operands, all but float32 ones of the first: parted
-            by hyphens, as `multiply-f16` and `multiply_bytes-uint8_t-int8_t`.
-    """
-    function, *types = name.split("-")
-    called = f"{function}<{', '.join(types)}>"
-    w = Writer()
-    w.line(f"// {called} of calls.hpp as a function of its own, written by prism.")
-    w.lines(support("core", "calls", *_DEFINED[function]).splitlines())
-    with w.block("namespace prism"):
-        w.line(f"__attribute__((used)) static auto* const made = &{called};")
-    return w.text
 
 
 def complete(module: TileModule) -> TileModule:

@@ -1,0 +1,37 @@
+"""The C++ that launches share, and matrix products as sources of their own; no more than reads files.
+
+Children that compile start with this, and with nothing of what emits.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+_DEFINED = {
+    "multiply": ("product",),
+    "multiply_halves": ("product", "tiles", "halves"),
+    "multiply_bytes": ("product", "tiles", "bytes"),
+}
+"""The support code, besides what every launch has, that a product is made of."""
+
+
+def support(*parts: str) -> str:
+    """The support code, by the names of its parts."""
+    folder = files("prism.backends.cpu") / "csrc"
+    return "\n".join((folder / f"{part}.hpp").read_text(encoding="utf-8").rstrip("\n") for part in parts) + "\n"
+
+
+def product_source(name: str) -> str:
+    """The source of a matrix product for all tile sizes.
+
+    Args:
+        name: the function, as `multiply`, and the C++ types of its operands, all but float32 ones of the first: parted
+            by hyphens, as `multiply-f16` and `multiply_bytes-uint8_t-int8_t`.
+    """
+    function, *types = name.split("-")
+    called = f"{function}<{', '.join(types)}>"
+    return (
+        f"// {called} of calls.hpp as a function of its own, written by prism.\n"
+        + support("core", "calls", *_DEFINED[function])
+        + f"namespace prism {{\n    __attribute__((used)) static auto* const made = &{called};\n}}\n"
+    )
