@@ -27,6 +27,10 @@ NOT_FOR_TRUTH = {
     ("fold-add", "without (>= (min (abs x) (abs y)) (* 0.01 (max (abs x) (abs y))))"): RANGE,
     ("mul-constants", "without (< (abs (* x y)) 1e200)"): RANGE,
     ("mul-constants", "without (> (abs (* x y)) 1e-200)"): RANGE,
+    ("upper-exp", "without (< x 600.0)"): RANGE,
+    # Only what is finite has a bound.
+    ("max-of-negative-multiple", "without (finite c)"): OTHER,
+    ("min-of-negative-multiple", "without (finite c)"): OTHER,
     # log of a negative number is as undefined as of its product with a positive one; without both guards it is wrong.
     ("log-of-product", "without (positive a)"): BOTH,
     ("log-of-product", "without (positive b)"): BOTH,

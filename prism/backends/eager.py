@@ -268,6 +268,7 @@ POINTWISE: Mapping[str, Callable[..., torch.Tensor]] = {
     "recip": torch.reciprocal,
     "exp": torch.exp,
     "log": torch.log,
+    "log2": torch.log2,
     "sqrt": torch.sqrt,
     "sin": torch.sin,
     "cos": torch.cos,

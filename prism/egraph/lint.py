@@ -276,7 +276,7 @@ def _unguarded_roots(left: Form, right: Form, facts: Sequence[Form]) -> Iterator
         return None
 
     def log(form: Form) -> Form | None:
-        return form[1] if isinstance(form, list) and form[0] == "Log" else None
+        return form[1] if isinstance(form, list) and form[0] in ("Log", "Log2") else None
 
     for name, match, fine, guard in (
         ("square root", root, signs.nonneg, "nonneg"),

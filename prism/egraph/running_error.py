@@ -70,7 +70,7 @@ def pointwise(op: str, args: Sequence[Num]) -> Num:
             bounded = np.isfinite(a.v)
             finite = finite & bounded
             sure = sure & (_sure(a) | ~bounded)
-        genuine = sure & (~finite | (op in ("recip", "log", "sqrt", "pow")))
+        genuine = sure & (~finite | (op in ("recip", "log", "log2", "sqrt", "pow")))
         e = np.where(plain, e, np.where(genuine, 0.0, np.inf))
     if op not in ("where", "isnan"):
         for a in args:
@@ -97,8 +97,8 @@ def _error(op: str, v: Array, args: Sequence[Num]) -> Array:
             return np.where(np.isinf(a.v), 0.0, found)
         case "exp":
             return np.where(a.v == -np.inf, 0.0, v * np.expm1(a.e) + 4 * U * size + small + (size < _TINY) * _TINY)
-        case "log":
-            return np.where(a.v > a.e, -np.log1p(-np.minimum(a.e / a.v, 1.0)) + 4 * U * size, np.nan)
+        case "log" | "log2":
+            return np.where(a.v > a.e, -1.5 * np.log1p(-np.minimum(a.e / a.v, 1.0)) + 4 * U * size, np.nan)
         case "sqrt":
             return np.where(a.v > a.e, a.e / np.sqrt(a.v - a.e) + U * size, np.where(a.e == 0, 0.0, np.nan))
         case "sin" | "cos" | "tanh" | "erf" | "sigmoid":

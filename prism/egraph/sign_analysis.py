@@ -188,7 +188,7 @@ class Facts:
                 return frozenset({math.inf}) if x else NONE
             case "recip":
                 return NONE if self.trust or self.nonzero(a) else None
-            case "log":
+            case "log" | "log2":
                 return x if self.positive(a) else x | {-math.inf} if self.trust or self.nonneg(a) else None
             case "sqrt":
                 return x if self.trust or self.nonneg(a) else None

@@ -106,7 +106,7 @@ class State:
                 match e:
                     case Const(number) if not math.isfinite(number):
                         return True
-                    case Map("log" | "recip" | "pow", _):
+                    case Map("log" | "log2" | "recip" | "pow", _):
                         return True
                     case Read(tensor, _) if tensor not in seen:
                         seen.add(tensor)

@@ -100,6 +100,7 @@ _POINTWISE: Mapping[str, Callable[..., Array]] = {
     "recip": lambda x: np.divide(1.0, x),
     "exp": np.exp,
     "log": np.log,
+    "log2": np.log2,
     "sqrt": np.sqrt,
     "sin": np.sin,
     "cos": np.cos,

@@ -181,7 +181,6 @@ UNARY: Mapping[str, Callable[[Expr], Expr]] = {
     "mish": lambda x: op("mul", x, op("tanh", op("neg", log_sigmoid(op("neg", x))))),
     "square": lambda x: op("mul", x, x),
     "exp2": lambda x: op("exp", op("mul", x, Const(_LN2))),
-    "log2": lambda x: op("mul", op("log", x), Const(1 / _LN2)),
     "log10": lambda x: op("mul", op("log", x), Const(1 / math.log(10.0))),
     "log1p": lambda x: op("log", op("add", Const(1.0), x)),
     "expm1": lambda x: op("add", op("exp", x), Const(-1.0)),

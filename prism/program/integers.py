@@ -263,8 +263,10 @@ def image(name: str, of: Sequence[Interval]) -> Interval:
             return _power(a, of[1])
         case "bitand":
             return _common_bits(a, of[1])
-        case "log" if a.high > 0:
-            return Interval(math.log(a.low) if a.low > 0 else -math.inf, math.log(a.high), whole=False)
+        case "log" | "log2" if a.high > 0:
+            base = math.e if name == "log" else 2.0
+            low, high = (math.log(x, base) if x > 0 else -math.inf for x in (a.low, a.high))
+            return Interval(low, high, whole=False)
         case "exp":
             low, high = (math.exp(x) if x < 700 else math.inf for x in (a.low, a.high))
             return Interval(low, high, whole=False)

@@ -39,6 +39,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         "recip": Op(1, 4, rounds=True),
         "exp": Op(1, 4, bounds=_NO_LESS, rounds=True),
         "log": Op(1, 4, rounds=True),
+        "log2": Op(1, 4, rounds=True),  # its own: a multiple of a logarithm misses whole numbers
         "sqrt": Op(1, 4, bounds=_NO_LESS, rounds=True),
         "sin": Op(1, 8, bounds=_UNIT, rounds=True),
         "cos": Op(1, 8, bounds=_UNIT, rounds=True),

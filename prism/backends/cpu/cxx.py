@@ -121,7 +121,8 @@ def number(value: float) -> str:
 KIND_TYPES: Mapping[str, str] = {"f": "float", "i": "int32_t", "l": "int64_t", "b": "bool"}
 _COMPARE = {"lt": "<", "le": "<=", "eq": "=="}
 _FUNCTIONS = frozenset(
-    {"exp", "log", "sqrt", "sin", "cos", "tanh", "atan", "erf", "sigmoid", "abs", "sign", "floor", "round", "pow"}
+    {"exp", "exp2", "log", "log2", "sqrt", "sin", "cos", "tanh", "atan", "erf", "sigmoid", "pow"}
+    | {"abs", "sign", "floor", "round"}
 )
 
 

@@ -20,6 +20,7 @@ from prism.backends.cpu.loader import loader_text
 from prism.backends.cpu.products import product_source, support
 from prism.backends.cpu.support import PRODUCTS, products_in
 from prism.backends.lower import lower
+from prism.backends.passes.exponents import of_two
 from prism.backends.protocol import ModuleSource
 from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, scalars
 from prism.backends.tile import Store as TileStore
@@ -65,7 +66,7 @@ def emit_module(
         UnsupportedError: the sGraph holds something that cannot be emitted.
         BackendError: the loader that was emitted is not Python, a bug in prism.
     """
-    module = complete(lower(sgraph, defer=False))
+    module = complete(lower(sgraph, defer=False).over(of_two))
     check_module(module)
     entry = identifier(sgraph.name)
     extra = {f"{launch.name}.cpp": _launch(launch, module) for launch in module.launches}

@@ -20,7 +20,7 @@ from prism.program.ops import OPS
 
 _COSTS: Mapping[str, int] = {
     **{name: op.flops for name, op in OPS.items()},
-    **dict.fromkeys(("exp", "log", "tanh", "atan", "erf", "sigmoid", "sin", "cos", "pow"), 12),
+    **dict.fromkeys(("exp", "exp2", "log", "log2", "tanh", "atan", "erf", "sigmoid", "sin", "cos", "pow"), 12),
     **dict.fromkeys(("recip", "div", "sqrt"), 4),
 }
 RECOMPUTE = 6

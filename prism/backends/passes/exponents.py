@@ -36,8 +36,8 @@ from prism.backends.tile import (
     TileProgram,
     Update,
 )
-from prism.backends.tile_rewrite import names_beside, renamed, value_dims
-from prism.ir.kit import defined, operands, statements
+from prism.backends.tile_rewrite import clean, names_beside, renamed, value_dims
+from prism.ir.kit import defined, operands, rewrite, statements
 from prism.program.nodes import DType
 
 LOG2_E = math.log2(math.e)
@@ -54,6 +54,23 @@ def binary(program: TileProgram) -> TileProgram:
     work = _Rescale(program)
     work.choose(everything)
     return replace(program, body=work.block(program.body))
+
+
+def of_two(program: TileProgram) -> TileProgram:
+    """The program with `exp2(x)` for `exp(x*log 2)`, as programs say it: whole powers of two are exact."""
+    powers: dict[str, Operand] = {}
+    for s in statements(program.body):
+        match s:
+            case Pointwise(dst, "mul", args) if LN_2 in args:
+                powers[dst] = args[1 - args.index(LN_2)]
+
+    def change(s: Stmt) -> Stmt:
+        match s:
+            case Pointwise(_, "exp", (str() as x,)) if x in powers:
+                return replace(s, op="exp2", args=(powers[x],))
+        return s
+
+    return replace(program, body=clean(rewrite(program.body, change))) if powers else program
 
 
 @dataclass(slots=True)

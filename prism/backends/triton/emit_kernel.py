@@ -712,7 +712,7 @@ class KernelEmitter:
                 return Text(f"tl.{s.op}({a.source}, {args[1].source}{flag})", _ATOM, dims)
             case "sqrt":
                 return Text(f"tl.sqrt_rn({a.source})", _ATOM, dims)
-            case "exp" | "exp2" | "log" | "sin" | "cos" | "erf" | "floor" | "abs" | "sigmoid":
+            case "exp" | "exp2" | "log" | "log2" | "sin" | "cos" | "erf" | "floor" | "abs" | "sigmoid":
                 return Text(f"tl.{s.op}({a.source})", _ATOM, dims)
             case "bitand":
                 return Text(f"({a.at(_ATOM)} & {args[1].at(_ATOM)})", _ATOM, dims)

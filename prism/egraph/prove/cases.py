@@ -118,7 +118,7 @@ class _Row:
         if NONE in of:
             return frozenset({NONE})
         if set(of) == {NUMBER}:
-            return frozenset({NUMBER, BELOW}) if op == "log" else _NUMBER
+            return frozenset({NUMBER, BELOW}) if op in ("log", "log2") else _NUMBER
         x, y = of[0], of[-1]
         match op:
             case "add":
@@ -139,7 +139,7 @@ class _Row:
                 return _NUMBER if x == BELOW else frozenset({ABOVE})
             case "abs":
                 return frozenset({ABOVE})
-            case "log" | "sqrt":
+            case "log" | "log2" | "sqrt":
                 return frozenset({ABOVE if x == ABOVE else NONE})
             case "floor" | "round":
                 return frozenset({x})

@@ -111,6 +111,8 @@ class _Machine(Algebra):
                 return self._exp(mul(a, op("log", base)))
             case Map("exp", (a,)):
                 return self._exp(a)
+            case Map("log2", (a,)):
+                return self.poly(mul(op("log", a), const(1 / math.log(2.0))))
             case Map("log", (a,)):
                 return self._log(a)
             case Map("sigmoid", (a,)):

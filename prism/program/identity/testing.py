@@ -329,7 +329,7 @@ class _Pair:
         reasons = []
         if self.too_deep:
             reasons.append(f"exponentials nested deeper than {len(PRIMES) - 1}")
-        reasons += [f"{op} of what has no residue" for op in (*ORACLES, "log", "pow") if op in self.ops]
+        reasons += [f"{op} of what has no residue" for op in (*ORACLES, "log", "log2", "pow") if op in self.ops]
         if self.roots:
             reasons.append("roots of numbers that are no squares")
         return "undefined in every draw: " + (", ".join(reasons) or "values that are infinite or cannot be ordered")

@@ -231,6 +231,8 @@ class Evaluator:
             case "cos" | "sin":
                 real = np.cos(a.r) if op == "cos" else np.sin(a.r)
                 return field.oracle(zlib.crc32(op.encode()) >> 9, [a], real, 1 if op == "cos" else -1)
+            case "log2":
+                return field.mul(field.log(a), field.recip(field.log(self._like(2, a))))
             case "atan":
                 return field.oracle(zlib.crc32(op.encode()) >> 9, [a], np.arctan(a.r), -1)
             case "bitand":  # whichever operand comes first

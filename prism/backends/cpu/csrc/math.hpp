@@ -50,18 +50,20 @@ PRISM_INLINE vf v_at_least(vf x, float bound) {
     return x < bound ? v_all(bound) : x;
 #endif
 }
-PRISM_INLINE vf v_exp(vf x) {
-    // exp(x) = 2^n exp(r), |r| <= ln(2)/2; 1 + r + r^2 q(r) with the q of degree 4 that has the least relative error, 3.1e-9.
-    vf c = v_at_least(v_at_most(x, 89.0f), -104.0f);
+template <bool two> PRISM_INLINE vf v_power(vf x) {
+    // exp(x) = 2^n exp(r), |r| <= ln(2)/2; 1 + r + r^2 q(r) with the q of degree 4 that has the least relative error,
+    // 3.1e-9. To the base 2, whole powers are exact.
+    vf c = v_at_least(v_at_most(x, two ? 129.0f : 89.0f), two ? -151.0f : -104.0f);
+    vf units = two ? c : c * 1.44269504f;
 #if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_rndscaleps_mask)
-    vf n = __builtin_ia32_rndscaleps_mask(c * 1.44269504f, 0, vf{}, (unsigned short)-1, 4);
+    vf n = __builtin_ia32_rndscaleps_mask(units, 0, vf{}, (unsigned short)-1, 4);
 #else
     vf magic = v_all(0x1.8p23f);
-    vf shifted = c * 1.44269504f + magic;
+    vf shifted = units + magic;
     vf n = shifted - magic;
 #endif
-    vf r = c - n * 0.693145751953125f;
-    r = r - n * 1.42860677e-6f;
+    vf r = two ? (c - n) * 0.693147181f : c - n * 0.693145751953125f;
+    if (!two) r = r - n * 1.42860677e-6f;
     vf p = v_all(1.3814466969e-3f);
     p = p * r + 8.3687804382e-3f;
     p = p * r + 4.1668394215e-2f;
@@ -75,8 +77,9 @@ PRISM_INLINE vf v_exp(vf x) {
     return v_scale(p, v_to_i(n));
 #endif
 }
-PRISM_INLINE vf v_log(vf x) {
-    // log(x) = e ln(2) + log(m), sqrt(1/2) <= m < sqrt(2); the polynomial is Cephes' (Moshier).
+template <bool two> PRISM_INLINE vf v_logarithm(vf x) {
+    // log(x) = e ln(2) + log(m), sqrt(1/2) <= m < sqrt(2), to the base 2 without that factor; the polynomial is
+    // Cephes' (Moshier).
     vi tiny = x < 0x1p-126f;
     vf scaled = tiny ? x * 0x1p23f : x;
     vi bits = (vi)scaled;
@@ -93,13 +96,18 @@ PRISM_INLINE vf v_log(vf x) {
     p = p * f + 2.0000714765e-1f;
     p = p * f - 2.4999993993e-1f;
     p = p * f + 3.3333331174e-1f;
-    vf y = f * z * p + n * -2.12194440e-4f;
+    vf y = f * z * p;
+    if (!two) y = y + n * -2.12194440e-4f;
     y = y - 0.5f * z;
-    vf r = f + y + n * 0.693359375f;
+    vf r = two ? n + (f + y) * 1.44269504f : f + y + n * 0.693359375f;
     r = x == INFINITY ? x : r;
     r = x == 0.0f ? v_all(-INFINITY) : r;
     return ((x < 0.0f) | (x != x)) ? v_all(NAN) : r;
 }
+PRISM_INLINE vf v_exp(vf x) { return v_power<false>(x); }
+PRISM_INLINE vf v_exp2(vf x) { return v_power<true>(x); }
+PRISM_INLINE vf v_log(vf x) { return v_logarithm<false>(x); }
+PRISM_INLINE vf v_log2(vf x) { return v_logarithm<true>(x); }
 PRISM_INLINE vf v_sigmoid(vf x) { return 1.0f / (1.0f + v_exp(-x)); }
 PRISM_INLINE vf v_tanh(vf x) {
     vf a = v_abs(x), z = x * x;
@@ -190,7 +198,9 @@ PRISM_SCALAR(v_round)
 PRISM_SCALAR(v_floor)
 PRISM_SCALAR(v_sign)
 PRISM_SCALAR(v_exp)
+PRISM_SCALAR(v_exp2)
 PRISM_SCALAR(v_log)
+PRISM_SCALAR(v_log2)
 PRISM_SCALAR(v_sigmoid)
 PRISM_SCALAR(v_tanh)
 PRISM_SCALAR(v_atan)
