@@ -279,7 +279,7 @@ def command(file: Path, folder: Path, budget: str, threads: int) -> tuple[float,
     line = [sys.executable, "-m", "prism", "optimize", str(file), "--target", "cpu", "--out", str(folder)]
     line += ["--budget", budget] if budget else []
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it a run begins with a second of compiling prism to bytecode
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it a run begins by compiling prism to bytecode
     limit = seconds(budget) * OVERTIME + 60.0 if budget else None
     begun = time.perf_counter()
     try:
