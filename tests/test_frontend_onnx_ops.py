@@ -229,7 +229,7 @@ CASES = [
     Case("NegativeLogLikelihoodLoss", [f(2, 5, 3), np.array([[2, 0, 4], [1, 1, 3]])], {"reduction": "none"}),
     Case("DequantizeLinear", [Q8, s(0.5)], opset=19),
     Case("DequantizeLinear", [Q8, pos(6), Q8[0]], {"axis": -1}, opset=19),
-    Case("DequantizeLinear", [Q8[0], np.float32([0.5]), np.int8([3])], opset=19),
+    Case("DequantizeLinear", [Q8[0], pos(1), Q8[0, :1]], opset=19),
     Case("DequantizeLinear", [Q8.astype(np.uint8), pos(4)], {"axis": 0}, opset=19, fixed=[1]),
     Case("DequantizeLinear", [Q8, pos(4, 2), Q8[:, :2]], {"axis": 1, "block_size": 3}, opset=21),
     Case("QuantizeLinear", [f(2, 3, 4) * 40, pos(3), i(1, 2, 3).astype(np.int8)], {"axis": 1}, opset=19),
