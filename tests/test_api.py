@@ -16,7 +16,7 @@ from short_calls import prove_programs
 
 import prism
 from prism import api
-from prism.api import SearchBudget, load, optimize
+from prism.api import SearchBudget, load, optimize, optimizing
 from prism.api.options import Options
 from prism.api.region_search import SearchResult, run_search
 from prism.cost.device import device
@@ -162,6 +162,19 @@ def test_unknown_targets_and_shapes_are_refused() -> None:
         optimize(program, target="sm_12345")
     with pytest.raises(UsageError, match="no symbolic dimension"):
         optimize(program, target="sm_90", shapes={"nothing": 4})
+
+
+def test_lengths_may_be_longer_than_one_thinks_where_nothing_bounds_them() -> None:
+    program = load(MODELS[0])
+    name = next(iter(program.ranges))
+    assert program.ranges[name].open
+    held = optimizing._at(program, {name: 160_000}).ranges[name]
+    assert (held.hint, held.high, held.open) == (160_000, 160_000, True)
+    with pytest.raises(UsageError, match=r"=0 is out of range; give a value from 1 on"):
+        optimizing._at(program, {name: 0})
+    bound = replace(program, ranges={name: replace(held, open=False, high=9)})
+    with pytest.raises(UsageError, match=r"=10 is out of range; give a value from 1 to 9"):
+        optimizing._at(bound, {name: 10})
 
 
 def test_stages_are_reported_in_order(worker: Worker) -> None:

@@ -422,6 +422,7 @@ def test_the_folder_computes_the_model_without_prism(folder: Path, run_python: R
         "for args, given in (((), {}), ((x, x), {}), ((x,), {'x': x}), ((), {'z': x})):\n"
         "    try: model(*args, **given)\n"
         "    except ValueError as error: print(error)\n"
+        "assert model(x[:0]).shape == (0, 64) and model(torch.from_numpy(x[:0])).shape == (0, 64)\n"
     )
     assert run_python("-c", code, folder=folder).splitlines() == [
         "the input x is missing; the model takes x",
@@ -556,6 +557,7 @@ def test_two_towers_are_made_once_and_run_in_one_call(
         "import sys, numpy as np; sys.modules['prism'] = None; from model import load; model = load(threads=1)\n"
         "assert len(model._steps) == 2; given = dict(np.load('../given.npz'))\n"
         "for _ in range(2): t0, t1 = model(**given)\n"
+        "assert [len(t) for t in model(x=given['x'][:0], z=given['z'])] == [0, 8]\n"
         "np.savez('../found.npz', t0=t0, t1=t1)"
     )
     run_python("-c", code, folder=out)

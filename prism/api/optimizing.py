@@ -295,11 +295,9 @@ def _at(program: Program, shapes: Mapping[str, int]) -> Program:
     ranges = dict(program.ranges)
     check_dimensions(shapes, ranges)
     for name, value in shapes.items():
-        if not ranges[name].low <= value <= ranges[name].high:
-            raise UsageError(
-                f"{name}={value} is out of range",
-                where="--shape",
-                fix=f"give a value from {ranges[name].low} to {ranges[name].high}",
-            )
-        ranges[name] = replace(ranges[name], hint=value)
+        r = ranges[name]
+        if value < r.low or (value > r.high and not r.open):
+            most = f"from {r.low} on" if r.open else f"from {r.low} to {r.high}"
+            raise UsageError(f"{name}={value} is out of range", where="--shape", fix=f"give a value {most}")
+        ranges[name] = replace(r, hint=value, high=max(value, r.high))
     return replace(program, ranges=ranges)

@@ -517,7 +517,8 @@ class Run:
         trivial = nothing_to_gain(program)
         if trivial:
             return _Made(replace(report, why=trivial), program)
-        shapes = {n: v for n, v in sizes.items() if n in program.ranges}
+        # What comes up may be empty, and kernels are for lengths from the least on.
+        shapes = {n: max(v, program.ranges[n].low) for n, v in sizes.items() if n in program.ranges}
         # What is given of the model's inputs is in the sizes; the island's are other tensors.
         options = replace(self.options, shapes=shapes, seconds=time, inputs=None)
         try:

@@ -77,18 +77,29 @@ class Model:
     def __call__(self, *args, **kwargs):
         given = _given(args, kwargs)
         torch_like = any(hasattr(value, "data_ptr") for value in given.values())
-        values = {name: _array(value) for name, value in given.items()}
-        for run, takes, gives, done in self._steps:
-            results = run([values[name] for name in takes])
-            for name in done:
-                del values[name]
-            values.update(zip(gives, results))
-        found = [values[name] for name in OUTPUTS]
+        found = self._found({name: _array(value) for name, value in given.items()})
         if torch_like:
             import torch
 
             found = [torch.from_numpy(y) if isinstance(y, np.ndarray) and y.dtype != object else y for y in found]
         return found[0] if len(found) == 1 else tuple(found)
+
+    def _found(self, given):
+        values = dict(given)
+        for run, takes, gives, done in self._steps:
+            arrays = [values[name] for name in takes]
+            try:
+                results = run(arrays)
+            except ValueError:
+                if all(getattr(x, "size", 1) for x in arrays):
+                    raise
+                # Kernels are for lengths from 1 on; the model as it was given takes what is empty, too.
+                stock = {"file": "model.onnx", "takes": INPUTS, "gives": OUTPUTS}
+                return _session(stock, self.threads)([given[name] for name in INPUTS])
+            for name in done:
+                del values[name]
+            values.update(zip(gives, results))
+        return [values[name] for name in OUTPUTS]
 
 
 <given>
