@@ -67,6 +67,21 @@ def test_a_simplification_without_an_end_is_ended(tmp_path: Path) -> None:
     assert s.explore(Budget(enodes=100)) == "e-node budget"
 
 
+def test_a_sum_is_found_under_another_name_of_its_axis() -> None:
+    """As where a budget ends the rules before names are canonical; another sum is not."""
+    a, b, m = Axis("d4", 4), Axis("d4_1", 4), Axis("m", 3)
+    s = saturation()
+    s.insert([reduce("sum", b, mul(reduce("sum", a, read("x", m, a, b)), read("y", b)))])
+    table = s.table()
+    same = reduce("sum", a, mul(reduce("sum", b, read("x", m, b, a)), read("y", a)))
+    turned = reduce("sum", a, mul(reduce("sum", b, read("x", m, a, b)), read("y", a)))
+    largest = reduce("max", a, mul(reduce("sum", b, read("x", m, b, a)), read("y", a)))
+    assert canonical(same) == same
+    assert table.find(same) is not None
+    assert [table.find(e) for e in (turned, largest)] == [None, None]
+    assert table.find(op("exp", same)) is None
+
+
 def ops_of(classes: EClasses, cls: int) -> set[str]:
     return {n.op for n in classes.nodes[cls]}
 

@@ -30,13 +30,13 @@ from prism.api.optimizing import optimize
 from prism.api.partitioned import PartitionedSearch, search_regions
 from prism.api.proofs import ProvedSGraph
 from prism.api.records import Request
-from prism.api.region_search import SearchBudget
+from prism.api.region_search import SearchBudget, SearchResult
 from prism.api.searching import search as prism_search
 from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.errors import CompilerError, ExitCode, IllegalIRError, NoImprovementError, PrismError, VerificationError
 from prism.events import Recorder
-from prism.generate.partition import RegionBounds, partition, unrepeated
+from prism.generate.partition import RegionBounds, partition, unrepeated, whole
 from prism.ir.kit import statements
 from prism.program import spec as program_spec
 from prism.program.build import const, mul, op, read, reduce
@@ -339,12 +339,44 @@ def test_a_program_a_little_beyond_the_bounds_is_searched_as_one_region_too(work
     program = trace(attention_backward, args)
     regions = partition(program, device=SM_90)
     assert len(regions) > 1
-    found = search_regions(program, regions, SM_90, SearchBudget(), [worker], Recorder())
+    known: dict[str, SearchResult] = {}
+    found = search_regions(program, regions, SM_90, SearchBudget(), [worker], Recorder(), known)
+    assert {r.canonical().key for r in regions} <= known.keys(), "no bound says that the parts are slower"
     (region,) = found.regions
     best = region.result.proved[0].sgraph
     assert {len(b.shape) for b in best.buffers} == {2}, "rows' statistics"
     first, *_ = best.kernels
     assert {s.tensor for s in statements(first.body) if isinstance(s, Store)} == {b.name for b in best.buffers}
+
+
+@pytest.mark.parametrize(("launches", "looked_at"), [(2.0, 1), (3.5, 2), (20.0, 4)])
+def test_parts_are_searched_for_as_long_as_they_may_be_faster(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, launches: float, looked_at: int
+) -> None:
+    """Three parts, each of which takes three launches and at least one, where the program as one takes so many."""
+
+    def chain(x: Any, w: Any, v: Any, u: Any) -> Any:
+        return ((x @ w).relu() @ v).sigmoid() @ u
+
+    sizes = ((64, 64), (64, 96), (96, 32), (32, 80))
+    program = trace(chain, [torch.empty(size, device="meta") for size in sizes])
+    regions = partition(program, RegionBounds(products=1, outputs=1))
+    at_once = whole(program, SM_90)
+    assert at_once is not None
+    assert len({r.canonical().key for r in regions}) == 3
+    alone = at_once.canonical().key
+    searched: list[str] = []
+
+    def run(p: Program, *rest: object) -> object:
+        searched.append(canonical(p).key)
+        many = launches if searched[-1] == alone else 3
+        return SimpleNamespace(proved=(SimpleNamespace(seconds=SM_90.launch_overhead_s * many),))
+
+    monkeypatch.setattr("prism.api.partitioned.run_search", run)
+    found = search_regions(program, regions, SM_90, SMALL, [worker], Recorder())
+    assert searched[0] == alone
+    assert len(searched) == looked_at
+    assert (len(found.regions) == 1) == (launches <= 9)
 
 
 def test_names_in_the_whole_are_its_own(tiny_search: PartitionedSearch) -> None:

@@ -10,6 +10,7 @@ does not take the others with it. `optimize` does the same where a region's kern
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from prism.api.second_opinion import merged
 from prism.api.trivial import nothing_to_gain
 from prism.cost.device import Device
 from prism.cost.model import CostModel
+from prism.cost.roofline import full
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.events import CheckSummary, Recorder
@@ -163,6 +165,9 @@ def search_regions(
 ) -> PartitionedSearch:
     """Search every region of a program; what is found does not depend on the number of workers.
 
+    Where the program is searched as one, too, that comes first: its parts are searched for as long as they may be
+    faster, one after another.
+
     Args:
         program: the whole program.
         regions: from `partition`.
@@ -180,19 +185,44 @@ def search_regions(
     """
     done = {} if known is None else known
     at_once = whole(program, target) if as_one and len(regions) > 1 else None
+    alone: list[RegionSearch] = []
+    if at_once is not None:
+        alone = _searched([at_once], target, budget, workers, recorder, done, kept)
+    rival = _least(alone) if alone and alone[0].result.proved else math.inf
+
     while True:
-        found = _searched(regions, target, budget, workers, recorder, done, kept)
+        forms = [r.canonical() for r in regions]
+
+        def slower(parts: Sequence[Canonical] = tuple(forms)) -> bool:
+            """Whether what was found, and what is left at its least, takes longer than the program as one."""
+            if rival == math.inf:
+                return False
+            return sum(_at_least(c.program, done.get(c.key), target) for c in parts) >= rival
+
+        found = _searched(regions, target, budget, workers, recorder, done, kept, slower)
+        if slower():
+            return PartitionedSearch(program, tuple(alone))
         parts: list[Region] = []
         for r in found:
             parts += [r.region] if r.result.proved else finer(r.region)
         if len(parts) == len(found):
             break
         regions = unrepeated(parts)
-    if at_once is not None:
-        alone = _searched([at_once], target, budget, workers, recorder, done, kept)
-        if alone[0].result.proved and _least(alone) <= _least(found):
-            return PartitionedSearch(program, tuple(alone))
     return PartitionedSearch(program, tuple(found))
+
+
+def _at_least(program: Program, found: SearchResult | None, target: Device) -> float:
+    """Seconds that a region takes by estimate; where that is not known, what no sGraph of it beats.
+
+    It is launched, and stores what it makes; what hangs on weights alone is made before any call.
+    """
+    if found is not None and found.proved:
+        return found.proved[0].seconds
+    if all(t.weight for t in program.inputs):
+        return 0.0
+    tensors = [program.definition(n).tensor for n in program.outputs]
+    stored = sum(math.prod(evaluate(e, program.hints) for e in t.shape) * t.dtype.bytes for t in tensors)
+    return float(full(target, stored, 0.0)) + target.launch_overhead_s
 
 
 def _least(found: Sequence[RegionSearch]) -> float:
@@ -215,12 +245,14 @@ def _searched(
     recorder: Recorder,
     results: dict[str, SearchResult],
     kept: Results | None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> list[RegionSearch]:
+    """The searches of the regions, up to where it is `enough`."""
     forms = [r.canonical() for r in regions]
     if kept is not None:
         stored = {c.key: kept.search(c.program, budget) for c in forms if c.key not in results}
         results |= {k: found for k, found in stored.items() if found is not None}
-    distinct = {c.key: c.program for c in forms if c.key not in results}
+    distinct = {} if enough() else {c.key: c.program for c in forms if c.key not in results}
     # A worker serves one search at a time; what it served before does not matter.
     free: SimpleQueue[Worker] = SimpleQueue()
     for w in workers:
@@ -239,19 +271,19 @@ def _searched(
             free.put(worker)
 
     if len(workers) == 1:
-        answers = map(one, distinct.values())
-        _collect(distinct, answers, results, recorder, kept, budget)
+        _collect(distinct, map(one, distinct.values()), results, recorder, kept, budget, enough)
     else:
         with ThreadPoolExecutor(len(workers)) as pool:
             try:
-                _collect(distinct, pool.map(one, distinct.values()), results, recorder, kept, budget)
+                answers = pool.map(one, distinct.values())
+                _collect(distinct, answers, results, recorder, kept, budget, lambda: False)
             except BaseException:
                 # The threads wait for their workers: without those they end.
                 pool.shutdown(wait=False, cancel_futures=True)
                 for w in workers:
                     w.close()
                 raise
-    return [RegionSearch(r, c, results[c.key]) for r, c in zip(regions, forms, strict=True)]
+    return [RegionSearch(r, c, results[c.key]) for r, c in zip(regions, forms, strict=True) if c.key in results]
 
 
 def _collect(
@@ -261,6 +293,7 @@ def _collect(
     recorder: Recorder,
     kept: Results | None,
     budget: SearchBudget,
+    enough: Callable[[], bool],
 ) -> None:
     for n, (key, (result, warnings)) in enumerate(zip(distinct, answers, strict=True)):
         results[key] = result
@@ -269,6 +302,8 @@ def _collect(
         for message in warnings:
             recorder.warn(message)
         recorder.count("regions", n + 1, len(distinct))
+        if enough():
+            break
 
 
 def _formula(f: Formula, of: RegionSearch) -> Formula:

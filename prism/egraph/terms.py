@@ -18,10 +18,10 @@ from prism.egraph.bindings import bindings
 from prism.egraph.language import CONSTRUCTORS, REDUCTIONS, TensorFacts, snap
 from prism.errors import IllegalIRError
 from prism.program.classes import EClasses, ENode, Payload
-from prism.program.extents import is_static
-from prism.program.index import Axis
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
-from prism.program.transform import Interned
+from prism.program.extents import Extent, is_static
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes, walk
+from prism.program.transform import Interned, canonical, substitute
 
 # No source text: egglog keeps the text of a span in every node.
 SPAN = bindings.EgglogSpan(bindings.SrcFile("term", ""), 0, 1)
@@ -269,6 +269,14 @@ class Table:
     """
 
     classes: dict[tuple[str, Payload, tuple[Any, ...]], Any]
+    _reduced: dict[tuple[str, Extent], list[Axis]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        over: dict[tuple[str, Extent], set[Axis]] = defaultdict(set)
+        for op, payload, _ in self.classes:
+            if op in REDUCTIONS and isinstance(payload, Axis):
+                over[op, payload.extent].add(payload)
+        self._reduced = {key: sorted(axes, key=lambda a: a.name) for key, axes in over.items()}
 
     @staticmethod
     def of(rows: Mapping[Any, list[_Row]]) -> Table:
@@ -276,15 +284,36 @@ class Table:
         return Table({(op, _cut(payload), kids): cls for cls, mine in rows.items() for op, payload, _, kids in mine})
 
     def find(self, expr: Expr) -> Any:
-        """The e-class that holds the expression as it is written, constants cut to their 20 bits; None for none."""
+        """The e-class that holds the expression as it is written, constants cut to their 20 bits; None for none.
+
+        A reduction may be there over another name of its axis: canonical names are given between rounds of the rules,
+        and a budget may have ended them before.
+        """
         found: dict[int, Any] = {}
         for e in walk(expr):
-            kids = tuple([found[id(c)] for c in e.children])
-            cls = None if None in kids else self._find(e, kids)
-            if cls is None:
-                return None
+            cls = self._among(e, found)
+            if cls is None and isinstance(e, Reduce):
+                cls = self._renamed(e)
             found[id(e)] = cls
         return found[id(expr)]
+
+    def _renamed(self, e: Reduce) -> Any:
+        """The e-class of a reduction over another name of its axis; None where it is under none of them."""
+        free = free_axes(e.body)
+        for axis in self._reduced.get((e.kind.value, e.axis.extent), ()):
+            if axis not in free:
+                body = canonical(substitute(e.body, {e.axis: Index.axis(axis)}))
+                found: dict[int, Any] = {}
+                for part in walk(body):
+                    found[id(part)] = self._among(part, found)
+                cls = self.classes.get((e.kind.value, axis, (found[id(body)],)))
+                if cls is not None:
+                    return cls
+        return None
+
+    def _among(self, e: Expr, found: Mapping[int, Any]) -> Any:
+        kids = tuple([found[id(c)] for c in e.children])
+        return None if None in kids else self._find(e, kids)
 
     def _find(self, e: Expr, kids: tuple[Any, ...]) -> Any:
         match e:

@@ -33,7 +33,7 @@ A loop is cut off from what is around it: what it reads is stored before, and wh
 What comes before, its step, and what comes after are partitioned each by itself.
 
 Nothing here knows any operator's name, and all ties are broken by position, so equal programs give equal regions.
-A program that is a little beyond the bounds is searched as one region besides (`whole`), and the better one is taken.
+A program that is a little beyond the bounds is searched as one region first (`whole`), and the better one is taken.
 
 The result is a list in an order in which each region reads inputs and outputs of earlier regions only.
 """
