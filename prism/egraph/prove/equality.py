@@ -25,6 +25,7 @@ from prism.egraph.prove.coefficients import read_alike, stored_alike
 from prism.egraph.prove.matching import Matched
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.refutation import Attempt, refute
+from prism.egraph.prove.segments import alike_in_pieces
 from prism.egraph.refinement import common_refinement
 from prism.egraph.sign_analysis import Facts, kept, masked
 from prism.egraph.worker import Worker
@@ -244,6 +245,8 @@ def _same_form(a: Expr, b: Expr, assume: bool, depth: int) -> dict[Expr, None] |
         if normal_form(a, ours, strict=strict) == normal_form(b, theirs, strict=strict):
             break
     else:
+        if depth == MAX_CASES and alike_in_pieces(a, b):
+            return {}
         split = cases(a, b) if depth else None
         if split is None or not all(Facts().finite(x) for x in (split[0].less, split[0].more)):
             return None

@@ -11,6 +11,7 @@ distributivity with cancellation.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,10 +24,10 @@ from prism.egraph.sign_analysis import NONE, Facts
 from prism.program.build import add, const, mul, neg, op, position, recip
 from prism.program.extents import is_static
 from prism.program.formulas import LARGEST_POWER
-from prism.program.index import Index
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
 from prism.program.ops import BOOLEAN
-from prism.program.transform import canonical, flat
+from prism.program.transform import canonical, flat, substitute
 
 
 def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False) -> Expr:
@@ -52,6 +53,19 @@ def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False)
     except (OverflowError, ZeroDivisionError, RecursionError):
         raise Unfit from None
     return now
+
+
+def polynomial(expr: Expr) -> Poly:
+    """The expression as a sum of products. Raises Unfit: it is none."""
+    try:
+        return _Machine(facts=Facts()).poly(canonical(simplified(expr)))
+    except (OverflowError, ZeroDivisionError, RecursionError):
+        raise Unfit from None
+
+
+def expression(p: Poly) -> Expr:
+    """A sum of products as an expression."""
+    return _Machine(facts=Facts()).expr(p)
 
 
 # Offsets of a comparison that are counted out, one equality for each.
@@ -365,7 +379,7 @@ class _Machine(Algebra):
             return p
         scale = abs(_leading(inside))
         body = self.expr(self.scaled(inside, 1 / scale))
-        top = self.atom(canonical(Reduce(ReduceKind.MAX, axis, body)))
+        top = self.atom(canonical(_windows_in_one(Reduce(ReduceKind.MAX, axis, body))))
         return self.sum([outside, self.scaled(top, scale)])
 
     def _infinite(self, e: Expr) -> bool:
@@ -386,6 +400,55 @@ class _Machine(Algebra):
             case Map("add" | "mul" as name, (a, b)) if not self.facts.finite(e):
                 return Map(name, (self._masked(a), self._masked(b)))
         return e if isinstance(e, Const) else self.within(e)
+
+
+def _windows_in_one(e: Reduce) -> Expr:
+    """A maximum over windows of maxima over windows: one over the windows that these make, where they leave no gap.
+
+    It counts nothing twice, so windows may overlap: max_i max_j f(i + 2*j) is max_k f(k) if i has two places or more.
+    """
+    axes: list[Axis] = []
+    core: Expr = e
+    while isinstance(core, Reduce) and core.kind is ReduceKind.MAX:
+        axes.append(core.axis)
+        core = core.body
+    before = len(axes)
+    for fine, coarse in itertools.permutations(tuple(axes), 2):
+        step = _step(core, fine, coarse) if fine in axes and coarse in axes else None
+        if step is not None:
+            both = Axis(f"{fine.name}+{coarse.name}", int(fine.extent) + step * (int(coarse.extent) - 1))
+            core = substitute(core, {fine: Index.axis(both), coarse: Index.const(0)})
+            axes[min(axes.index(fine), axes.index(coarse))] = both
+            axes = [a for a in axes if a not in (fine, coarse)]
+    made = functools.reduce(lambda body, a: Reduce(ReduceKind.MAX, a, body), reversed(axes), core)
+    return made if len(axes) < before else e
+
+
+def _step(core: Expr, fine: Axis, coarse: Axis) -> int | None:
+    """The s for which an expression depends on fine + s*coarse alone, where its values leave no gap; None of others."""
+    steps: set[int] = set()
+    if not is_static(fine.extent) or not is_static(coarse.extent):
+        return None
+    for x in walk(core):
+        match x:
+            case Read(_, indices):
+                pass
+            case Position(index):
+                indices = (index,)
+            case Map() | Const() | Size():
+                continue
+            case _:
+                return None
+        for index in indices:
+            slopes = {a: c for a, c in index.terms if isinstance(a, Axis)}
+            other = {a for atom, _ in index.terms if not isinstance(atom, Axis) for a in Index(((atom, 1),)).axes()}
+            one, many = slopes.get(fine, 0), slopes.get(coarse, 0)
+            if other & {fine, coarse} or not is_static(one) or not is_static(many):
+                return None
+            if one or many:
+                steps.add(int(many) // int(one) if one and int(many) % int(one) == 0 else 0)
+    (step,) = steps if len(steps) == 1 else (0,)
+    return step if 1 <= step <= int(fine.extent) else None
 
 
 def _digits(d: Index) -> tuple[Index, Index] | None:
