@@ -22,7 +22,8 @@ from test_stages import split_matvec
 import prism.api as api
 import prism.api.whole_models as whole
 from prism.api import optimize_model, optimize_model_ranges
-from prism.api.model_inputs import feeds
+from prism.api.loading import load_bytes
+from prism.api.model_inputs import MOST, feeds
 from prism.api.optimizing import Produced, produce
 from prism.api.options import Options
 from prism.api.time_limit import MORE_TIME
@@ -213,6 +214,29 @@ def test_sizes_stay_what_they_are_through_what_is_not_read(tmp_path: Path, asked
             )
 
 
+def test_sizes_that_are_rounded_are_computed_where_they_are_needed(tmp_path: Path, asked: Inference) -> None:
+    """Every third place of a row, and half of a row: what stays reads such sizes, and so does an island."""
+    text = """(float[b, h] x, float[b, 4] z) => (float[b, u] y, float[v] q) {
+        zero = Constant<value_ints = [0]>()  end = Constant<value_ints = [9223372036854775807]>()
+        one = Constant<value_ints = [1]>()  three = Constant<value_ints = [3]>()  four = Constant<value_ints = [4]>()
+        third = Slice(x, zero, end, one, three)  size = Shape(third)
+        t = Tanh(z)  u, at = TopK <sorted = 0> (t, four)  most = ReduceMax(u, one)
+        each = Expand(most, size)  m = Mul(each, third)  y = Exp(m)
+        long = Shape<start = 1>(x)  two = Constant<value = int64 {2}>()  half = Div(long, two)
+        fill = ConstantOfShape(half)  r = RandomUniformLike <seed = 1.0> (fill)  none = Sub(r, r)  q = Exp(none) }"""
+    with saved(text, tmp_path) as path:
+        parts = cut(path, inference=asked)
+        assert {k.op for k in parts.kept.values()} == {"TopK", "RandomUniformLike"}
+        for b, h in ((2, 7), (1, 1), (3, 9), (1, 2)):
+            given = {n: RNG.standard_normal((b, w)).astype(np.float32) for n, w in (("x", h), ("z", 4))}
+            expected = Stock(path, "m").run(given, list(given))
+            for n, found in in_parts(parts, frozenset(i.name for i in parts.islands), given).items():
+                np.testing.assert_allclose(found, expected[n], rtol=1e-5)
+    (island,) = (i for i in parts.islands if "Expand" in parts.operators(i))
+    program = load_bytes(parts.part(island).data, "m")
+    assert [str(e) for e in program.tensor(program.outputs[0]).shape] == ["b", "ceiling(h/3)"]
+
+
 def test_what_the_file_says_of_operators_that_onnx_does_not_know_is_taken(tmp_path: Path, asked: Inference) -> None:
     text = """<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]> g (float[b, 8] x) => (float[b, 8] y) {
         t = Tanh(x)  a = com.microsoft.CDist(t, t)  e = Exp(a)  s = Mul(e, a)  m = MatMul(s, t)  y = Sub(m, x) }"""
@@ -345,11 +369,30 @@ def test_inputs_are_drawn_that_the_model_takes(tmp_path: Path, asked: Inference)
     tables = {n: RNG.standard_normal((r, 4), np.float32) for n, r in (("words", 50), ("sorts", 2), ("places", 16))}
     with saved(text, tmp_path, **tables) as path:
         parts, stock = cut(path, inference=asked), Stock(path, "m")
-    found = feeds(parts.inputs, {}, 0, lambda x: stock.run(x, ["ids", "kinds"]), "m")
+    found = feeds(parts.inputs, {}, 0, lambda x: stock.run(x, ["ids", "kinds"]), "m", parts.most_elements)
     assert found.sizes["s"] == 16  # no more places than these are known
     assert found.highs == {"ids": 10, "kinds": 2}
     with pytest.raises(UsageError, match="no symbolic dimension t"):
-        feeds(parts.inputs, {"t": 4}, 0, lambda x: stock.run(x, ["ids", "kinds"]), "m")
+        feeds(parts.inputs, {"t": 4}, 0, lambda x: stock.run(x, ["ids", "kinds"]), "m", parts.most_elements)
+
+
+def test_lengths_that_are_multiplied_are_tried_at_sizes_that_fit(tmp_path: Path, asked: Inference) -> None:
+    text = """(float[n, 3, h, w] x) => (float[n, h, h] y) {
+        axes = Constant<value_ints = [1]>()  m = ReduceMean<keepdims = 0>(x, axes)
+        t = Transpose<perm = [0, 2, 1]>(m)  y = MatMul(m, t) }"""
+    ran: list[int] = []
+
+    def run(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        ran.append(arrays["x"].size)
+        return {}
+
+    with saved(text, tmp_path) as path:
+        parts = cut(path, inference=asked)
+        found = feeds(parts.inputs, {}, 0, run, "m", parts.most_elements)
+        hints = load_bytes(path.read_bytes(), "m").hints
+    assert found.sizes == {"h": 128, "n": 128, "w": 128}
+    assert parts.most_elements(found.sizes) == ran[0] == 3 * 128**3 <= MOST
+    assert hints == {"h": 256, "n": 256, "w": 256}, "a program's own, where nothing is run but its kernels"
 
 
 @pytest.mark.parametrize(

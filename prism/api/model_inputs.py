@@ -19,6 +19,8 @@ from prism.program.extents import evaluate, is_static
 BATCH = 4
 SIZES = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 3, 2, 1)
 """What symbolic dimensions are tried as, from the first that the model takes."""
+MOST = 1 << 24
+"""The most elements of a value at these, as far as is known; what is between may be larger, and is run often."""
 HIGHS = (1000, 100, 10, 2, 1)
 """What drawn whole numbers are below, from the first that the model takes."""
 FINITE = 0.5
@@ -47,6 +49,7 @@ def feeds(
     seed: int,
     run: Callable[[Mapping[str, np.ndarray]], object],
     where: str,
+    elements: Callable[[Mapping[str, int]], int],
 ) -> Feeds:
     """Draw inputs that the model takes.
 
@@ -56,6 +59,7 @@ def feeds(
         seed: of the draws.
         run: runs the model; what it returns are the outputs.
         where: the model, for errors.
+        elements: of the largest value of the model at such sizes, as far as it is known.
 
     Raises:
         UsageError: a dimension is given that the model does not have.
@@ -79,7 +83,7 @@ def feeds(
         nonlocal last
         try:
             found = run(drawn(ports, sizes, highs, seed))
-        except NotRunError as error:
+        except (NotRunError, MemoryError) as error:
             last = str(error)
             return False
         last = "most of its results are infinite or no numbers"
@@ -87,6 +91,8 @@ def feeds(
 
     for size in SIZES if len(given) < len(names) else (1,):
         sizes = {n: given.get(n, min(size, BATCH) if "batch" in n.lower() else size) for n in names}
+        if elements(sizes) > MOST and size > 1:
+            continue
         for high in HIGHS if whole else (1,):
             highs = dict.fromkeys(whole, high)
             if not tried(sizes, highs):

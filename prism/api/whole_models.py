@@ -376,7 +376,7 @@ class Run:
         key = digest("inputs", *self._basis(), sorted(o.at.items()), o.seed)
         found = Cache(COMPARISONS, self.cache).get(key)
         if found is None:
-            given = feeds(ports, o.at, o.seed, self._run, where)
+            given = feeds(ports, o.at, o.seed, self._run, where, self.parts.most_elements)
             self._comparable(given)
             found = {"sizes": given.sizes, "highs": given.highs, "islands": self._boundaries(given)}
             Cache(COMPARISONS, self.cache).put(key, found)

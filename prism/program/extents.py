@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import sympy
@@ -41,6 +42,15 @@ def evaluate(extent: Extent, binding: Mapping[str, int]) -> int:
     return int(extent.xreplace({s: sympy.Integer(binding[s.name]) for s in extent.free_symbols}))
 
 
+def most_elements(shapes: Iterable[Sequence[Extent]], binding: Mapping[str, int]) -> int:
+    """How many elements the largest of these tensors has, of those whose symbols are all bound."""
+    most = 0
+    for shape in shapes:
+        with suppress(KeyError):
+            most = max(most, math.prod(evaluate(e, binding) for e in shape))
+    return most
+
+
 def add(a: Extent, b: Extent) -> Extent:
     """a + b."""
     return normal(a + b)
@@ -55,9 +65,20 @@ def mul(a: Extent, b: Extent) -> Extent:
 
 def cdiv(a: Extent, b: Extent) -> Extent:
     """ceil(a / b)."""
-    if isinstance(a, int) and isinstance(b, int):
-        return -(-a // b)
+    if isinstance(b, int):
+        return floordiv(add(a, b - 1), b)
     return normal(sympy.ceiling(sympy.sympify(a) / b))
+
+
+def floordiv(a: Extent, b: Extent) -> Extent:
+    """floor(a / b), in one way of several: floor((n + 2)/3) is ceiling(n/3), and ceiling((n - 3)/4) is floor(n/4)."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    above = sympy.expand(a)
+    constant = above.as_coeff_Add()[0]
+    if isinstance(b, int) and constant.is_Integer and constant % b == b - 1:
+        return normal(sympy.ceiling((above - b + 1) / b))
+    return normal(sympy.floor(above / b))
 
 
 def exact_quotient(a: Extent, b: Extent) -> Extent | None:

@@ -225,8 +225,7 @@ def _fused_matmul(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     shapes = [[v.shape[d] for d in order] for v, order in zip(given, orders, strict=True)]
     (a, b), (left, right) = given, shapes
     deep = right[-2] if b.rank > 1 else right[0]
-    if not same_extent(left[-1], deep):
-        raise node.shape_error(f"contracted dimensions of extents {left[-1]} and {deep} differ")
+    node.agree([(left[-1], deep)], f"contracted dimensions of extents {left[-1]} and {deep} differ")
     k = Axis("k", left[-1])
     batch = axes_of(broadcast_shapes(tuple(left[:-2]), tuple(right[:-2]), where=node.where), "b")
     m = (Axis("m", left[-2]),) if a.rank > 1 else ()

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
-import sympy
 
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import MAX_ELEMENTS, Node, known_elements, whole_range
-from prism.program.extents import Extent, add, exact_quotient, is_static, mul, normal
+from prism.program.extents import Extent, add, exact_quotient, floordiv, is_static, mul
 from prism.program.nodes import DType
 from prism.program.views import Elements, compare_extents, resolve_shape
 
@@ -152,7 +151,7 @@ def _divide(a: Extent, b: Extent) -> Extent:
     if exact is not None:
         return exact
     if _LE(0, a) and _LT(0, b):
-        return normal(sympy.floor(sympy.sympify(a) / b))
+        return floordiv(a, b)
     raise _NotFolded
 
 

@@ -32,7 +32,7 @@ from prism.frontend.onnx.dtypes import element_type
 from prism.frontend.onnx.functions import names_read, nodes_within
 from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue, identifier
 from prism.frontend.onnx.other_readers import Inference
-from prism.program.extents import Extent, is_static, symbol
+from prism.program.extents import Extent, at_most, is_static, most_elements, symbol
 from prism.program.nodes import DType, Reduce, walk
 from prism.program.operators import Operator
 
@@ -424,6 +424,7 @@ class Cut:
             value = self._walk.values[name]
             if value.elements is not None:
                 sources = {self._source(s)[0] for e in value.elements.ravel() for s in _symbols(e)}
+                self._sizes(_Draft(), name).define(name)
                 self._closures[name] = frozenset(sources)
             else:
                 operands = [i for i in self._nodes[self._producer[name]].input if i]
@@ -513,6 +514,10 @@ class Cut:
             island = todo.pop()
             if any(re.fullmatch(f"{re.escape(island.name)}[ab]+", name) for name in names):
                 todo += self.halve(island)
+
+    def most_elements(self, sizes: Mapping[str, int]) -> int:
+        """How many elements the largest value has, of those whose shapes follow from these sizes."""
+        return most_elements({tuple(v.shape) for v in self._walk.values.values()}, sizes)
 
     def operators(self, island: Island) -> list[str]:
         """The operators of the island's nodes."""
@@ -606,10 +611,13 @@ class Cut:
                     draft.constants[value] = numpy_helper.from_array(array, value)
                 else:
                     sized.append(value)
-        sizes = _Sizes(draft, name, self._walk.values, self._source)
+        sizes = self._sizes(draft, name)
         for value in sized:
             sizes.define(value)
         return draft
+
+    def _sizes(self, draft: _Draft, name: str) -> _Sizes:
+        return _Sizes(draft, name, self._walk.values, self._source)
 
     def _part(self, draft: _Draft, name: str, island: bool, many: int) -> Part:
         model = self._as_model(draft, name)
@@ -753,7 +761,11 @@ class _Sizes:
     _made: dict[object, str] = field(default_factory=dict)
 
     def define(self, value: str) -> None:
-        """Define a value by its known elements."""
+        """Define a value by its known elements.
+
+        Raises:
+            _UnknownSizeError: one is not computed of sizes, or no input's shape says them.
+        """
         known = self.values[value]
         assert known.elements is not None
         parts = [self._number(e) for e in known.elements.ravel()]
@@ -796,6 +808,11 @@ class _Sizes:
             for _ in range(int(extent.exp) - 1):
                 made = self._node("Mul", [made, base])
             return made
+        if isinstance(extent, sympy.floor | sympy.ceiling):
+            top, bottom = sympy.fraction(sympy.together(extent.args[0]))
+            rounded = sympy.expand(top + bottom - 1 if isinstance(extent, sympy.ceiling) else top)
+            if bottom.is_Integer and at_most(0, rounded):  # ONNX rounds towards 0
+                return self._node("Div", [self._number(_whole(rounded)), self._number(int(bottom))])
         raise _UnknownSizeError(f"{extent} is not computed of sizes")
 
     def _place(self, s: sympy.Symbol) -> tuple[str, int]:

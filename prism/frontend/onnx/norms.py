@@ -65,8 +65,10 @@ def _rms_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
 
 def _over_channels(graph: Graph, node: Node, value: OnnxValue, channel: Axis) -> Expr:
-    if value.rank != 1 or not same_extent(value.shape[0], channel.extent):
-        raise node.shape_error(f"a parameter of shape {list(value.shape)} for {channel.extent} channels")
+    what = f"a parameter of shape {list(value.shape)} for {channel.extent} channels"
+    if value.rank != 1:
+        raise node.shape_error(what)
+    node.agree([(value.shape[0], channel.extent)], what)
     return graph.at(value, [Index.axis(channel)])
 
 

@@ -143,8 +143,7 @@ def product(
     if a.rank == 0 or b.rank == 0:
         raise node.shape_error("a product of a scalar")
     deep = b.shape[-2] if b.rank > 1 else b.shape[0]
-    if not same_extent(a.shape[-1], deep):
-        raise node.shape_error(f"contracted dimensions of extents {a.shape[-1]} and {deep} differ")
+    node.agree([(a.shape[-1], deep)], f"contracted dimensions of extents {a.shape[-1]} and {deep} differ")
     k = Axis("k", a.shape[-1])
     batch = axes_of(broadcast_shapes(a.shape[:-2], b.shape[:-2], where=node.where), "b")
     m = (Axis("m", a.shape[-2]),) if a.rank > 1 else ()

@@ -65,7 +65,7 @@ from prism.frontend.onnx.graph import (
 from prism.frontend.onnx.schemas import Signature
 from prism.frontend.sizes import equated
 from prism.program.empty import without_empty
-from prism.program.extents import Extent, is_static, normal, symbol
+from prism.program.extents import Extent, is_static, most_elements, normal, symbol
 from prism.program.fold import as_extent
 from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 from prism.program.operators import Operator
@@ -73,6 +73,8 @@ from prism.program.views import axes_of, same_extent
 
 OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
 """Operator sets whose nodes may be read; whether one can be depends on its operator (schemas.VERSIONS)."""
+LARGEST_HINTED = 1 << 27
+"""The most elements of a tensor where nothing says how long it is: a GiB in the double precision that checks use."""
 SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024, open=True)
 BATCH_HINT = 4
 """The value at which costs are quoted for a dimension that its name calls a batch."""
@@ -877,9 +879,21 @@ def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[s
     weights = {t.name: graph.weights[t.name] for t in inputs if t.name in graph.weights}
     title, definitions = identifier(Path(name).stem), tuple(reversed(kept))
     try:
-        return without_empty(Program(title, inputs, definitions, tuple(names), dict(graph.ranges), weights))
+        return _fitting(without_empty(Program(title, inputs, definitions, tuple(names), dict(graph.ranges), weights)))
     except ModelError as error:
         raise type(error)(error.what, where=f"{name}, {error.where}", why=error.why, fix=error.fix) from None
+
+
+def _fitting(program: Program) -> Program:
+    """The program with hints at which every tensor has a place in memory: lengths of several symbols are multiplied."""
+    shapes = {t.shape for t in (*program.inputs, *(program.tensor(d.name) for d in program.definitions))}
+    while most_elements(shapes, program.hints) > LARGEST_HINTED:
+        longest = max(program.hints.values(), default=1)
+        if longest == 1:
+            break
+        ranges = {n: replace(r, hint=max(r.low, min(r.hint, longest // 2))) for n, r in program.ranges.items()}
+        program = replace(program, ranges=ranges)
+    return program
 
 
 def _check_output(info: onnx.ValueInfoProto, value: OnnxValue, name: str) -> None:

@@ -126,8 +126,8 @@ def convolution(
     """The axes and the element of the convolution that a node's attributes say."""
     taps = _kernel(node, x, w)
     groups = _groups(node, w.shape[0])
-    if not same_extent(mul(w.shape[1], groups), x.shape[1]):
-        raise node.shape_error(f"weights for {groups} groups of {w.shape[1]} channels, and there are {x.shape[1]}")
+    what = f"weights for {groups} groups of {w.shape[1]} channels, and there are {x.shape[1]}"
+    node.agree([(mul(w.shape[1], groups), x.shape[1])], what)
     lie = _windows(graph, node, _image(node, x), taps)
     axes = list(axes_of((x.shape[0], w.shape[0], *(window.count() for window in lie))))
     return axes, windows.convolution(read, weight, axes, lie, groups)
@@ -152,8 +152,7 @@ def _conv_transpose(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, w = node.input(0), node.input(1)
     taps, image = _kernel(node, x, w), _image(node, x)
     groups = _groups(node, x.shape[1])
-    if not same_extent(w.shape[0], x.shape[1]):
-        raise node.shape_error(f"weights for {w.shape[0]} channels, and there are {x.shape[1]}")
+    node.agree([(w.shape[0], x.shape[1])], f"weights for {w.shape[0]} channels, and there are {x.shape[1]}")
     spatial = len(image)
     strides, dilations = _each(node, "strides", spatial, 1), _each(node, "dilations", spatial, 1)
     extra, pads = _each(node, "output_padding", spatial, 0), _pads(node, spatial)
