@@ -72,6 +72,16 @@ def test_a_search_is_measured() -> None:
     assert r.peak_mb > 50  # of this whole process, whatever other tests it has run
 
 
+def test_what_takes_longer_than_it_should_is_named() -> None:
+    rows = [row(name="a", start_s=0.1, soonest_s=0.2), row(name="b", start_s=0.5, soonest_s=0.3)]
+    assert search.beyond(rows) == (
+        "the worker starts: 0.50 s at most; 0.4 s or more: b 0.50\nthe first proof: 0.30 s at most"
+    )
+    late = search.beyond([*rows, row(name="c", soonest_s=math.nan), row(name="d", soonest_s=0.9)])
+    assert "d 0.90" in late
+    assert "c nan" in late, "nothing was proved"
+
+
 def test_json_has_the_agreed_keys_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(search, "apart", lambda w, repeat, budgets: [row(name=w.name)])
     assert main(["--json", "LoRA", "lora"]) == 0

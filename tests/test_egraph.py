@@ -82,6 +82,28 @@ def test_a_sum_is_found_under_another_name_of_its_axis() -> None:
     assert table.find(op("exp", same)) is None
 
 
+def test_the_worker_starts_without_sympy() -> None:
+    """It takes as long to load as all else, and extents that are numbers do not need it."""
+    code = """
+import sys
+from prism.egraph.serve import _methods, _without_its_language
+_without_its_language()
+from prism.egraph.derivation.derive import Deriver
+from prism.egraph.engine import Engine
+from prism.egraph.language import Budget
+from prism.egraph.rules import read_rule_files, rule_files
+from prism.program.build import read, reduce
+from prism.program.index import Axis
+engine = Engine(read_rule_files(rule_files()))
+k = Axis("d8", 8)
+print(engine.explore([reduce("sum", k, read("x", k))], Budget()).enodes, "sympy" in sys.modules)
+from prism.program.extents import symbol
+print(symbol("n") + 1, "sympy" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False", "n", "+", "1", "True"]
+
+
 def ops_of(classes: EClasses, cls: int) -> set[str]:
     return {n.op for n in classes.nodes[cls]}
 

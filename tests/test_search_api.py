@@ -160,7 +160,6 @@ def test_one_is_proved_before_the_others_are_generated(
         rounds(*given)
 
     monkeypatch.setattr(enumerate_, "_rounds", stopped)
-    monkeypatch.setattr(enumerate_, "SOON", 0)
     found = begin(attention, worker)
     with pytest.raises(SearchInterruptedError) as stop:
         found.run()
@@ -269,9 +268,10 @@ def test_a_stage_in_pieces_takes_the_time_of_its_pieces(monkeypatch: pytest.Monk
 def test_a_search_knows_its_own_seconds(attention: Program, worker: Worker) -> None:
     recorder = Recorder()
     twice = [run_search(attention, device("sm_90"), SMALL, worker, recorder) for _ in range(2)]
-    for stage in ("saturation", "generation", "proof"):
-        total = sum(found.seconds[stage] for found in twice)
-        assert total == pytest.approx(recorder.seconds[stage], rel=0.2, abs=2e-3)
+    # What is proved before the others are generated is within the recorder's stage of generation.
+    for stages in (("saturation",), ("generation", "proof")):
+        total = sum(found.seconds[stage] for found in twice for stage in stages)
+        assert total == pytest.approx(sum(recorder.seconds[stage] for stage in stages), rel=0.2, abs=2e-3)
 
 
 # Bounds

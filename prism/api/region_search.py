@@ -175,7 +175,7 @@ class Search(Iterator[ProvedSGraph], Closing):
 
     Nothing is saturated before the first is asked for, and no more is proved than was asked for, but for a batch. An
     interrupt loses nothing that was decided: `proved` and `result` say what there is, and the iteration can go on.
-    Where an e-graph takes a while to walk, an sGraph of the form as written is proved before the others are generated.
+    An sGraph of the form as written is proved before the others are generated.
 
     Args:
         program: what is searched.

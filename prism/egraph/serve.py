@@ -34,6 +34,9 @@ def main(files: Sequence[str], fp: str = "domain") -> None:
     requests, answers = Connection(os.dup(0), writable=False), Connection(private_output(), readable=False)
     engine, broken = _engine(files, fp)
     deriver = Deriver([Path(f) for f in files], fp)
+    if not requests.poll(IDLE_S):
+        # Whoever reads a model meanwhile may ask about lengths that are symbols; other extents need no sympy.
+        import_module("sympy")
     while True:
         try:
             while engine is not None and not requests.poll(IDLE_S) and engine.prepare():
@@ -75,8 +78,7 @@ def _engine(files: Sequence[str], fp: str) -> tuple[Any, BaseException | None]:
 
     try:
         engine = Engine(read_rule_files([Path(f) for f in files]).allowed(FpClass(fp)))
-        while engine.prepare():
-            pass
+        engine.prepare()  # which type-checks the rules; others are made while nobody asks
     except PrismError as error:
         return None, error
     return engine, None

@@ -82,8 +82,6 @@ HOPE = 1.2
 WRITTEN_PLANS = 16
 # So many of the fastest plans get a further cut.
 DEEPENED = 4
-# An e-graph with so many e-nodes takes a while to walk: one sGraph, of the form as written, is told of before.
-SOON = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +255,8 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     Args:
         task: what is searched.
         bounds: of the space.
-        soon: is told of one sGraph, of the form as written, before an e-graph is walked that takes a while; what is
-            found does not depend on it.
+        soon: is told of one sGraph, of the form as written, before the e-graph is walked; what is found does not
+            depend on it.
     """
     scans = bounds.roles.scans and task.device.tiles.scans
     bounds = replace(bounds, roles=replace(bounds.roles, scans=scans))
@@ -270,7 +268,7 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     dot = task.device.tiles.dot
     weights = Weights(task.classes, task.hints, dot)
     own = written(task.classes, [f.expr for f in task.formulas], table)
-    if soon is not None and own is not None and task.classes.enodes >= SOON:
+    if soon is not None and own is not None:
         first = _Walk(task, bounds, reaches=walk.reaches)
         first.keep_written(own, (), weights)
         if first.written is not None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import sympy
+from prism.program.deferred import Deferred
+
+if TYPE_CHECKING:
+    import sympy
+else:
+    sympy = Deferred("sympy")
 
 Extent: TypeAlias = "int | sympy.Expr"
 
@@ -168,10 +173,8 @@ def _of(tree: ast.expr) -> Extent:
     raise ExtentError("it has more than whole numbers, names, + - * / **, floor and ceiling")
 
 
-_MAKERS: Mapping[str, Callable[..., Any]] = {
-    "sum": sympy.Add, "product": sympy.Mul, "power": sympy.Pow, "floor": sympy.floor, "ceiling": sympy.ceiling,
-    "ratio": sympy.Rational,
-}  # fmt: skip
+# What sympy calls them.
+_MAKERS = {"sum": "Add", "product": "Mul", "power": "Pow", "floor": "floor", "ceiling": "ceiling", "ratio": "Rational"}
 
 
 KINDS = frozenset(_MAKERS)
@@ -201,7 +204,7 @@ def made(kind: str, args: Sequence[Extent]) -> Extent:
         raise ExtentError(f"more than {_TERMS} terms")
     if kind == "power" and terms[0] ** abs(int(numbers[1])) > _TERMS:
         raise ExtentError(f"more than {_TERMS} terms")
-    found = _MAKERS[kind](*numbers)
+    found = getattr(sympy, _MAKERS[kind])(*numbers)
     if not isinstance(found, sympy.Expr) or found.has(sympy.nan, sympy.zoo, sympy.oo):
         raise ExtentError("it is no number")
     if any(abs(n) > LARGEST for n in found.atoms(sympy.Integer)):

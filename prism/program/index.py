@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import sympy
-
+from prism.program.deferred import Deferred
 from prism.program.extents import Extent, add, at_most, exact_quotient, is_static, mul, normal
+
+if TYPE_CHECKING:
+    import sympy
+else:
+    sympy = Deferred("sympy")
 
 
 @dataclass(frozen=True, slots=True, order=False)

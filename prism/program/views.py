@@ -6,15 +6,20 @@ Each function returns the expression (or the indices) of one element of the resu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import sympy
 
 from prism.errors import ShapeError, UnsupportedError
+from prism.program.deferred import Deferred
 from prism.program.extents import Extent, add, at_most, exact_quotient, is_static, mul, normal
 from prism.program.index import Axis, Index
+
+if TYPE_CHECKING:
+    import sympy
+else:
+    sympy = Deferred("sympy")
 
 Shape: TypeAlias = tuple[Extent, ...]
 Elements: TypeAlias = npt.NDArray[np.object_]
