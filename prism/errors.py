@@ -105,6 +105,7 @@ class ShapeError(ModelError):
         what, where, why, fix: as for PrismError.
         differ: two extents that had to be equal, or whose quotient had to be 1; None where that is not what is wrong.
             Of symbolic ones nothing may say that they are different: see `prism.frontend.sizes.equated`.
+        stretch: whether either of them might as well be 1.
     """
 
     def __init__(
@@ -115,9 +116,11 @@ class ShapeError(ModelError):
         why: str = "",
         fix: str = "",
         differ: tuple[int | sympy.Expr, int | sympy.Expr] | None = None,
+        stretch: bool = False,
     ) -> None:
         super().__init__(what, where=where, why=why, fix=fix)
         self.differ = differ
+        self.stretch = stretch
 
 
 class RuleError(PrismError):

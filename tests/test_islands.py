@@ -125,6 +125,14 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray], set[str]]] = {
         {"x": RNG.standard_normal((3, 8), np.float32)},
         {"TopK"},
     ),
+    "a size that nobody knows, and that is 1": (
+        """(float[4, s, t] x, int64[1] n, float[s, t] w) => (float[4, s, t] y) {
+            one = Constant<value_ints = [1]>()  big = Constant<value_ints = [9223372036854775807]>()
+            e = Exp(w)  row = Slice(e, n, big)  m = Add(x, row)  t0 = Tanh(m)  y = Mul(t0, x) }""",
+        {"x": RNG.standard_normal((4, 5, 3), np.float32), "n": np.array([-1])}
+        | {"w": RNG.standard_normal((5, 3), np.float32)},
+        {"Slice", "Add", "Mul"},
+    ),
     "an operator of another type": (
         """(float[4] x) => (float[4] y, bool[4] odd) {
             t = Tanh(x)  u = Cast <to = 12> (t)  one = Constant <value = uint32 {1}> ()  v = BitwiseAnd(u, one)
@@ -334,6 +342,26 @@ def test_shapes_that_a_loop_leaves_as_they_are_are_known(name: str, tmp_path: Pa
         found = in_parts(parts, frozenset(i.name for i in parts.islands), given)
         for n, y in Stock(path, "m").run(given, list(given)).items():
             np.testing.assert_allclose(found[n], y, rtol=1e-4, atol=1e-6)
+
+
+def test_what_stays_for_speed_has_the_sizes_that_are_read_of_it(tmp_path: Path, asked: Inference) -> None:
+    """Two convolutions that halve an image of any size give what can be added, and names of the model's own stay."""
+    text = """(float[n, c, h, w] x) => (float[n, 4, u, v] y) {
+        a = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, k)  b = Conv <strides = [2, 2]> (x, p)
+        r = Relu(a)  s = Add(r, b)  t = Tanh(s)  y = Mul(t, s) }"""
+    weights = {"k": RNG.standard_normal((4, 3, 3, 3), np.float32), "p": RNG.standard_normal((4, 3, 1, 1), np.float32)}
+    with saved(text, tmp_path, **weights) as path:
+        parts = cut(path, inference=asked)
+        assert [str(e) for e in parts.inputs[0].shape or ()] == ["n", "3", "h", "w"]
+        assert [parts.operators(i) for i in parts.islands] == [["Relu", "Add", "Tanh", "Mul"]]
+        taken = parts.part(parts.islands[0]).inputs
+        assert {p.name: [str(e) for e in p.shape or ()] for p in taken} == {
+            name: ["n", "4", "ceiling(h/2)", "ceiling(w/2)"] for name in ("a", "b")
+        }
+        for h, w in ((8, 5), (1, 2)):
+            given = {"x": RNG.standard_normal((2, 3, h, w)).astype(np.float32)}
+            found = in_parts(parts, frozenset({"island_0"}), given)["y"]
+            np.testing.assert_allclose(found, Stock(path, "m").run(given, ["x"])["y"], rtol=1e-4, atol=1e-5)
 
 
 def test_sizes_that_onnx_makes_up_are_not_taken_for_one_another(tmp_path: Path, asked: Inference) -> None:

@@ -85,6 +85,7 @@ def broadcast_shapes(*shapes: Sequence[Extent], where: str = "") -> Shape:
                     why=f"extents {extent} and {shape[position]} meet",
                     fix="check the shapes of the operands",
                     differ=(extent, shape[position]),
+                    stretch=True,
                 )
         result.append(extent)
     return tuple(result)

@@ -326,19 +326,18 @@ class Cut:
                 raise reader.undefined(o, f"{self._name}, node {reader.label_of(proto)!r}", later)
 
     def _refused(self, proto: onnx.NodeProto, declared: Mapping[str, Operator]) -> str:
-        """Why the node has no translation; empty where it has one, and is translated."""
+        """Why the node stays; empty where it is translated. Of one that stays although it is read results are known."""
         walk, values = self._walk, self._walk.values
-        if windowed(proto):
-            return "onnxruntime's kernels for windows are faster than what is made of them on a CPU"
+        why = "onnxruntime's kernels for windows are faster than what is made of them on a CPU" * windowed(proto)
         try:
             walk.settle(proto)
             reader.refuse_unknown([proto], self._name, declared, walk.opset)
             for o in proto.input:
                 if o and o not in values:
-                    return f"the type or the shape of its operand {o!r} is not known, or not supported"
+                    return why or f"the type or the shape of its operand {o!r} is not known, or not supported"
             self._walk.step(proto)
             if proto.op_type in LEFT_BY_DATA and self._summed(proto):
-                raise UnsupportedError("data say which elements are written, which onnxruntime does faster on a CPU")
+                why = "data say which elements are written, which onnxruntime does faster on a CPU"
             known = (values[v] for v in (*proto.input, *proto.output) if v in values)
             if any(v.dtype is DType.FLOAT64 and v.tensor and v.tensor not in walk.graph.weights for v in known):
                 raise UnsupportedError("kernels in float64 are not emitted")
@@ -347,8 +346,8 @@ class Cut:
         except PrismError as error:
             for o in proto.output:
                 values.pop(o, None)
-            return f"{error.what}: {error.why}" if error.why else error.what
-        return ""
+            return why or (f"{error.what}: {error.why}" if error.why else error.what)
+        return why
 
     def _summed(self, proto: onnx.NodeProto) -> bool:
         """Whether the result of a node is a sum or an extreme, as it was read."""
@@ -367,10 +366,14 @@ class Cut:
                 self._sources.setdefault(extent, (info.name, axis))
 
     def _results_of_kept(self, place: int, inference: Inference) -> None:
-        for o in self._nodes[place].output:
+        """See to it that types and shapes of results are known, as far as anyone knows them."""
+        results = [o for o in self._nodes[place].output if o]
+        if all(o in self._walk.values and self._walk.values[o].tensor for o in results):
+            return
+        for o in results:
             self._walk.values.pop(o, None)
         inferred = {info.name: info for info in self._inferred(place, inference)}
-        for o in filter(None, self._nodes[place].output):
+        for o in results:
             info = inferred.get(o, onnx.ValueInfoProto(name=o))
             if not info.type.WhichOneof("value") or (
                 info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape")
@@ -379,6 +382,7 @@ class Cut:
             self._infos[o] = info
             if info.type.WhichOneof("value"):
                 self._take(info)
+                self._walk.made_up |= {str(s) for s, (value, _) in self._sources.items() if value == o}
 
     def _inferred(self, place: int, inference: Inference) -> list[onnx.ValueInfoProto]:
         """The results of a node as onnx infers them from what is known of its operands.

@@ -308,6 +308,7 @@ class Walk:
         values: what stands for each value so far.
         opset: the model's operator set.
         passed: the inputs that the caller passes.
+        made_up: symbols for sizes that nothing says, which may be 1: two of them that meet need not be equal.
     """
 
     def __init__(
@@ -320,6 +321,7 @@ class Walk:
     ) -> None:
         self.graph = Graph(where=name, equal=equal)
         self.values: dict[str, OnnxValue] = {}
+        self.made_up: set[str] = set()
         self._name = name
         self._declared = declared
         self.directory = directory
@@ -377,8 +379,11 @@ class Walk:
                 found = equated(*error.differ)
             except ValueError:  # they never are
                 raise error from None
-            if found is not None:
-                raise _EqualSizesError(found[0].name, found[1]) from error
+            if found is not None and not (error.stretch and self.made_up & _names(*error.differ)):
+                gone, extent = found
+                if gone.name not in self.made_up and str(extent) in self.made_up:
+                    gone, extent = extent, gone  # a name that the model has stays
+                raise _EqualSizesError(str(gone), extent) from error
             raise UnsupportedError(
                 error.what,
                 where=error.where,
@@ -598,6 +603,11 @@ def load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -
     # Older releases of onnx leave this to their loader of whole models, and would read the file again.
     tensor.data_location = onnx.TensorProto.DEFAULT
     del tensor.external_data[:]
+
+
+def _names(*extents: Extent) -> set[str]:
+    """The symbols of extents."""
+    return {s.name for e in extents if not is_static(e) for s in e.free_symbols}  # type: ignore[union-attr]
 
 
 def _unsolved(passed: Iterable[onnx.ValueInfoProto], equal: Mapping[str, Extent]) -> frozenset[str]:
