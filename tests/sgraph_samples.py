@@ -1027,6 +1027,66 @@ def kinds_from_the_end(dtype: DType = F32) -> Sample:
     return running_kinds(dtype, back=True)
 
 
+def weights_so_far(
+    dtype: DType = F32, whole: bool = False, back: bool = False, tile: sympy.Symbol | int | None = None
+) -> Sample:
+    """y[m, k] = sum_{j <= k} exp(64 x[m, j] - M[m, k]) v[m, j], M the largest 64 x up to k; the first two x are -inf"""
+    m, k = Axis("m", 20), Axis("k", sym("K"))
+    body: tuple[Stmt, ...] = (
+        Load("x1", "x", at(m, k)),
+        op("wide", "mul", "x1", 64.0),
+        Scan("most", k, "wide", None, Recurrence(ReduceKind.MAX, back=back)),
+        op("less", "mul", -1.0, "most"),
+        op("below", "add", "wide", "less"),
+        op("p", "exp", "below"),
+        Load("v1", "v", at(m, k)),
+        op("weighted", "mul", "p", "v1"),
+        Scan("sums", k, "weighted", "most", Recurrence(back=back, rescaled=True)),
+        Store("y", at(m, k), "sums"),
+    )
+    role = Whole() if whole else LoopRole(sym("T_k") if tile is None else tile)
+    kernel = Kernel("weights_kernel", ((m, Grid(sym("T_m"))), (k, role)), body if whole else (Loop(k, body),))
+    shape = (20, sym("K"))
+    sgraph = SGraph(
+        f"weights{'_whole' * whole}{'_back' * back}",
+        (Tensor("x", shape, dtype), Tensor("v", shape, dtype)),
+        (),
+        (Tensor("y", shape, dtype),),
+        (kernel,),
+    )
+    ways = slice(None, None, -1 if back else 1)
+
+    def reference(x: np.ndarray, v: np.ndarray) -> tuple[np.ndarray]:
+        x, v = 64 * x[:, ways], v[:, ways]
+        most = np.maximum.accumulate(x, axis=1)
+        seen = np.tri(x.shape[1], dtype=bool) & np.isfinite(most)[:, :, None]
+        below = np.where(seen, x[:, None, :] - np.where(np.isfinite(most), most, 0.0)[:, :, None], -np.inf)
+        return ((np.exp(below) * v[:, None, :]).sum(-1)[:, ways],)
+
+    def unseen(inputs: list[np.ndarray]) -> None:
+        inputs[0][:, ways][:, :2] = -np.inf
+
+    tiles: tuple[Mapping[str, int], ...] = ({"T_m": 8, "T_k": 16}, {"T_m": 16, "T_k": 32})
+    if whole or tile is not None:
+        tiles = ({"T_m": 8},)
+    return Sample(sgraph, reference, ({"K": 37}, {"K": 64}, {"K": 5}), tiles, special=unseen)
+
+
+def weights_from_the_end(dtype: DType = F32) -> Sample:
+    """The same from the last place on."""
+    return weights_so_far(dtype, back=True)
+
+
+def whole_weights_from_the_end(dtype: DType = F32) -> Sample:
+    """The same in one tile."""
+    return weights_so_far(dtype, whole=True, back=True)
+
+
+def weights_one_by_one(dtype: DType = F32) -> Sample:
+    """The same up to each place, by elements."""
+    return weights_so_far(dtype, tile=1)
+
+
 def whole_prefix_sums(dtype: DType = F32) -> Sample:
     """The same in one tile."""
     return prefix_sums(dtype, whole=True)
@@ -1119,6 +1179,7 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     state_before,
     one_by_one,
     gates_one_by_one,
+    weights_one_by_one,
     lookups,
     lookups_in_any_table,
 )
@@ -1136,5 +1197,8 @@ TILED_SCANS: tuple[Callable[[DType], Sample], ...] = (
     running_kinds,
     kinds_from_the_end,
     whole_kinds_from_the_end,
+    weights_so_far,
+    weights_from_the_end,
+    whole_weights_from_the_end,
 )
 """What sums up along a dimension of a tile: backends need not do that, see `TileBounds.scans`."""

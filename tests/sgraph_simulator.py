@@ -234,7 +234,19 @@ class _Run:
                     sums: list[Any] = []
                     last: Any = self.scanned.get(dst) if axis in self.chunk else None
                     combine = COMBINE[how.kind]
-                    for value, factor in list(zip(values, factors, strict=True))[:: -1 if how.back else 1]:
+                    steps = list(zip(values, factors, strict=True))[:: -1 if how.back else 1]
+                    if how.rescaled:
+                        shifts = np.moveaxis(np.broadcast_to(grown, shape), along, 0)[:: -1 if how.back else 1]
+                        carried = self.scanned.get(f"{dst} shift") if axis in self.chunk else None
+                        before = [np.full_like(shifts[0], -np.inf) if carried is None else carried, *shifts[:-1]]
+                        self.scanned[f"{dst} shift"] = shifts[-1]
+                        with np.errstate(invalid="ignore"):
+                            moved = [
+                                np.where(b > -np.inf, np.exp(b - s), 0) for b, s in zip(before, shifts, strict=True)
+                            ]
+                        seen = [np.where(np.isinf(s), 0.0, v) for s, (v, _) in zip(shifts, steps, strict=True)]
+                        steps = list(zip(seen, moved, strict=True))
+                    for value, factor in steps:
                         new = value if last is None else combine(last if growth is None else factor * last, value)
                         nothing = np.full_like(new, how.kind.identity)
                         sums.append(new if not how.before else nothing if last is None else last)
@@ -307,6 +319,7 @@ class _Run:
         for scan in inner:
             if isinstance(scan, Scan):
                 self.scanned.pop(scan.dst, None)
+                self.scanned.pop(f"{scan.dst} shift", None)
         for name, a in names.items():
             axes = tuple(x for x in self.axes[name] if x in self.at)
             running[name] = Tile(

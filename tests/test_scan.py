@@ -29,6 +29,9 @@ from sgraph_samples import (
     running_state,
     state_before,
     sym,
+    weights_from_the_end,
+    weights_one_by_one,
+    weights_so_far,
 )
 from sgraph_simulator import simulate
 
@@ -79,7 +82,15 @@ from prism.sgraph.show import key, text
 # As the front end names output axes.
 M, K, J = Axis("d20", 20), Axis("d24", 24), Axis("d24_1", 24)
 TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
-BUILDS = (running_state, decaying_state, state_before, one_by_one, gates_one_by_one, *TILED_SCANS)
+BUILDS = (
+    running_state,
+    decaying_state,
+    state_before,
+    one_by_one,
+    gates_one_by_one,
+    weights_one_by_one,
+    *TILED_SCANS,
+)
 CPU = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
 
 
@@ -104,7 +115,7 @@ def test_the_samples_are_legal_and_can_be_read_back(build: Callable[[DType], Sam
     assert sgraph_of(plain(g)) == g
     scans = [s for k in g.kernels for s in k.statements() if isinstance(s, Scan)]
     assert all(str(s) in text(g) for s in scans)
-    assert ("times exp" in text(g)) == any(s.growth and not s.how.factors for s in scans)
+    assert ("times exp" in text(g)) == any(s.growth and not (s.how.factors or s.how.rescaled) for s in scans)
 
 
 def test_a_scan_is_part_of_what_tells_sgraphs_apart() -> None:
@@ -118,6 +129,8 @@ def test_a_scan_is_part_of_what_tells_sgraphs_apart() -> None:
     assert len({key(plain_sum), *(key(graph(LOAD, s, STORE)) for s in scans), key(graph(LOAD, SCAN))}) == 6
 
 
+RESCALED = Recurrence(rescaled=True)
+MOST, RESCALES = Scan("m", K, "a", None, Recurrence(ReduceKind.MAX)), replace(SCAN, growth="m", how=RESCALED)
 NESTED = Loop(J, (Load("b", "x", at(M, J)), TileReduce("t", SUM, J, "b"), Scan("s", K, "a")))
 BROKEN: dict[str, tuple[SGraph, str]] = {
     "along a grid axis": (graph(LOAD, replace(SCAN, axis=M), STORE), "do not come one after another"),
@@ -130,10 +143,19 @@ BROKEN: dict[str, tuple[SGraph, str]] = {
         graph(LOAD, replace(SCAN, growth="a", how=Recurrence(before=True)), STORE),
         "tiles of one",
     ),
-    "before, of a maximum, in tiles": (
-        graph(LOAD, replace(SCAN, how=Recurrence(ReduceKind.MAX, before=True)), STORE),
-        "tiles of one",
+    "rescaled by what is no maximum": (
+        graph(LOAD, replace(SCAN, growth="a", how=RESCALED), STORE),
+        "no maximum so far",
     ),
+    "rescaled by a maximum from the end": (
+        graph(LOAD, replace(MOST, how=Recurrence(ReduceKind.MAX, back=True)), RESCALES, STORE),
+        "from either end|no maximum so far",
+    ),
+    "rescaled by a maximum before each place": (
+        graph(LOAD, replace(MOST, how=Recurrence(ReduceKind.MAX, before=True)), RESCALES, STORE),
+        "no maximum so far",
+    ),
+    "rescaled by nothing": (graph(LOAD, replace(SCAN, how=RESCALED), STORE), "of nothing"),
     "with a growth of more axes": (
         graph(LOAD, Load("b", "x", (Index.const(0), Index.axis(K))), replace(SCAN, src="b", growth="a"), STORE),
         "axes that b does not have",
@@ -155,6 +177,33 @@ def test_it_denotes_a_sum_of_what_is_zero_behind_the_place() -> None:
     kept = mapped("le", position(r), position(K))
     body = mapped("where", kept, Read("x", at(M, r)), Const(0.0))
     assert value == canonical(Reduce(SUM, r, body))
+
+
+def test_what_is_rescaled_denotes_exponentials_with_the_maximum_of_the_place() -> None:
+    (value,) = denote(weights_so_far().sgraph).outputs
+    x, v = np.random.default_rng(0).normal(size=(2, 20, 9))
+    sample, m, k = weights_so_far(), Axis("m", 20), Axis("k", sym("K"))
+    (want,) = sample.reference(x, v)
+    np.testing.assert_allclose(evaluate_expr(value, {"x": x, "v": v}, {"K": 9}, (m, k)), want)
+
+
+LESS = (op("n", "mul", -1.0, "m"), op("below", "add", "a", "n"), op("p", "exp", "below"))
+UNSHIFTED: dict[str, tuple[Stmt, ...]] = {
+    "no exponential": (replace(RESCALES, src="below"),),
+    "shifted the other way": (op("e", "add", "a", "m"), op("q", "exp", "e"), replace(RESCALES, src="q")),
+    "shifted by another maximum": (
+        Scan("other", K, "below", None, Recurrence(ReduceKind.MAX)),
+        replace(RESCALES, src="p", growth="other"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNSHIFTED)
+def test_what_is_no_exponential_below_its_maximum_is_not_rescaled(what: str) -> None:
+    g = graph(LOAD, MOST, *LESS, *UNSHIFTED[what], STORE)
+    spec.check(g)
+    with pytest.raises(IllegalIRError, match="what is not exp"):
+        denote(g)
 
 
 def test_a_scan_of_a_scan_confuses_no_places(worker: Worker) -> None:
@@ -234,6 +283,7 @@ def test_kernels_compile_without_spills(compilers: Pool, tmp_path: Path) -> None
         (decays(BF16), {"K": 4096}),
         (gates_from_the_end(BF16), {"K": 4096}),
         (kinds_from_the_end(BF16), {"K": 4096}),
+        (weights_from_the_end(BF16), {"K": 4096}),
     ):
         source = emit_module(sample.sgraph, formula="sums", configs={})
         path = tmp_path / f"{sample.name}_{len(jobs)}.py"
@@ -349,6 +399,91 @@ def test_decays_as_models_write_them_are_one_loop(worker: Worker, what: str, tar
     (scan,) = (s for s in kernel.statements() if isinstance(s, Scan))
     assert scan.growth is not None
     assert not any(isinstance(s, Accumulate) for s in kernel.statements())
+
+
+def attending(scores: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The averages of x by the softmax of scores up to each place: scores and x [n, d]."""
+    seen = scores[None].masked_fill(~UP_TO[:, :, None], -torch.inf)
+    return (seen.softmax(1) * x[None]).sum(1)
+
+
+AVERAGES: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
+    "logsumexp": (lambda x: x.logcumsumexp(0), ((N, 16),)),
+    "logsumexp from the end": (lambda x: x.flip(0).logcumsumexp(0).flip(0), ((N, 16),)),
+    "softmax": (attending, ((N, 16), (N, 16))),
+    "one score for all": (lambda s, x: attending(s[:, None], x), ((N,), (N, 16))),
+    "softmax from the end": (lambda s, x: attending(s.flip(0), x.flip(0)).flip(0), ((N, 16), (N, 16))),
+}
+
+
+@pytest.mark.parametrize("target", [device("sm_90"), CPU], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("what", AVERAGES)
+def test_sums_of_exponentials_so_far_are_one_loop(worker: Worker, what: str, target: Device) -> None:
+    fn, shapes = AVERAGES[what]
+    p = trace(fn, [torch.zeros(s) for s in shapes], name="p", check=False)
+    (kernel,) = run_search(p, target, SearchBudget(), worker, Recorder()).proved[0].sgraph.kernels
+    scans = [s for s in kernel.statements() if isinstance(s, Scan)]
+    assert sum(s.how.rescaled for s in scans) == len(scans) - 1 > 0
+    assert {s.how.back for s in scans} == {"from the end" in what}
+    assert not any(isinstance(s, Accumulate) for s in kernel.statements())
+
+
+def shifted_otherwise(s: torch.Tensor, x: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    """Exponentials of all places up to one, below another number of that place: s and x [n, d], `largest` [n, d]."""
+    seen = s[None].masked_fill(~UP_TO[:, :, None], -torch.inf)
+    return ((seen - largest[:, None]).exp() * x[None]).sum(1)
+
+
+NOT_RESCALED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "by the largest of all": lambda s, x: shifted_otherwise(s, x, s.amax(0, keepdim=True).expand(N, -1)),
+    "by the largest from the end": lambda s, x: shifted_otherwise(s, x, s.flip(0).cummax(0).values.flip(0)),
+    "by the least": lambda s, x: shifted_otherwise(s, x, s.cummin(0).values),
+    "by the largest before": lambda s, x: shifted_otherwise(
+        s, x, torch.cat((torch.zeros_like(s[:1]), s.cummax(0).values[:-1]))
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_RESCALED)
+def test_what_is_shifted_otherwise_is_not_rescaled(worker: Worker, what: str) -> None:
+    p = trace(NOT_RESCALED[what], [torch.zeros(N, 16)] * 2, name="p", check=False)
+    proved = run_search(p, CPU, SearchBudget(), worker, Recorder()).proved
+    assert proved
+    assert not any(
+        s.how.rescaled for g in proved for k in g.sgraph.kernels for s in k.statements() if isinstance(s, Scan)
+    )
+
+
+SUMMED = (op("w", "mul", "p", "a"), replace(RESCALES, src="w"))
+ALIKE: dict[str, tuple[Stmt, ...]] = {
+    "not rescaled": (MOST, *LESS, SUMMED[0], replace(SCAN, src="w")),
+    "each place left out": (MOST, *LESS, SUMMED[0], replace(SCAN, src="w", how=Recurrence(before=True))),
+    "from the end": (
+        replace(MOST, how=Recurrence(ReduceKind.MAX, back=True)),
+        *LESS,
+        SUMMED[0],
+        replace(SUMMED[1], how=Recurrence(back=True, rescaled=True)),
+    ),
+    "without its factor": (MOST, *LESS, replace(RESCALES, src="p")),
+    "below the largest of another": (op("b", "add", "a", "a"), replace(MOST, src="b"), *LESS, *SUMMED),
+    "that decays": (MOST, *LESS, SUMMED[0], replace(SCAN, src="w", growth=-0.25)),
+}
+
+
+def test_sums_that_look_like_one_that_is_rescaled_are_not_proved(worker: Worker) -> None:
+    up_to = torch.ones(24, 24, dtype=torch.bool).tril()
+
+    def weights(x: torch.Tensor) -> torch.Tensor:
+        seen = x[:, None, :].masked_fill(~up_to, -torch.inf)
+        return ((seen - seen.amax(-1, keepdim=True)).exp() * x[:, None, :]).sum(-1)
+
+    p = trace(weights, [torch.zeros(20, 24)], name="p", check=False)
+    worker.explore(tuple(f.expr for f in inline(p)), Budget())
+    right = graph(LOAD, MOST, *LESS, *SUMMED, STORE)
+    asked = [right, *(graph(LOAD, *body, STORE) for body in ALIKE.values())]
+    for g in asked:
+        spec.check(g)
+    assert [bool(v) for v in worker.prove([denote(g).outputs for g in asked])] == [True] + [False] * len(ALIKE)
 
 
 def grown_by_another(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -21,8 +21,9 @@ from prism.sgraph.ranges import growing, sign
 # What emitted modules call by name: modules, variables of the launcher, and helpers (triton/emit_helpers.py).
 RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
 HELPERS = frozenset({
-    "all_and_all_but_last", "arctangent", "larger", "multiply", "one_after_another", "power", "product_before",
-    "recurrence", "round_half_even", "sign", "smaller", "tanh",
+    "arctangent", "larger", "maximum_before", "maximum_of_two", "minimum_before", "minimum_of_two", "multiply",
+    "one_after_another", "power", "product_before", "product_of_two", "recurrence", "round_half_even", "sign",
+    "smaller", "tanh",
 })  # fmt: skip
 
 

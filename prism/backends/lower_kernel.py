@@ -110,6 +110,9 @@ class KernelLowering:
     _waiting: dict[str, Contract] = field(default_factory=dict)
     _factor: dict[str, str] = field(default_factory=dict)
     _anew: dict[str, str] = field(default_factory=dict)
+    # Scans by whose moves others are rescaled; where nothing but -inf was seen so far.
+    _rescaling: set[str] = field(default_factory=set)
+    _empty: dict[str, TileValue] = field(default_factory=dict)
     _uses: dict[str, int] = field(default_factory=dict)
     _accumulated: set[str] = field(default_factory=set)
     _axes: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
@@ -138,6 +141,8 @@ class KernelLowering:
                 self._uses[name] = self._uses.get(name, 0) + 1
             if isinstance(s, Accumulate | Scan):
                 self._accumulated.add(s.src)
+            if isinstance(s, Scan) and s.how.rescaled:
+                self._rescaling.add(str(s.growth))
         self._axes = value_axes(self.kernel)
         self._indexing.start()
         self._block(self.kernel.body)
@@ -536,7 +541,7 @@ class KernelLowering:
         if ReduceKind.MIN in followers:
             self._anew[s.dst] = self._changed(acc, old)
         elif shifts:
-            self._values[s.dst] = self._shift(s, acc, old)
+            self._values[s.dst] = self._shift(s.dst, s.kind, acc, old)
 
     def _updated(self, acc: TileValue, kind: ReduceKind, src: str) -> TileValue:
         """The accumulator, after it has taken the value."""
@@ -563,29 +568,49 @@ class KernelLowering:
     def _scan_element(self, s: Scan, acc: TileValue) -> None:
         """One place of a scan whose loop takes one element at a time."""
         # A name of its own: the next iteration changes the accumulator.
-        name = self.names.fresh("prefix")
+        name, old = self.names.fresh("prefix"), ""
         if s.how.before:
             self._out.append(tile.Copy(name, acc.name))
+        if s.dst in self._rescaling:
+            old = self.names.fresh(f"old_{acc.name}")
+            self._out.append(tile.Copy(old, acc.name))
         if s.growth is not None:
             self._out.append(tile.Update(acc.name, ReduceKind.PROD, self._growth(s, carried=True).name))
-        updated = self._updated(acc, s.how.kind, s.src)
+        if s.how.rescaled:
+            updated = acc
+            self._out.append(tile.Update(acc.name, s.how.kind, self._seen(s).name))
+        else:
+            updated = self._updated(acc, s.how.kind, s.src)
         if s.how.before:
             updated = acc
         else:
             self._out.append(tile.Copy(name, acc.name))
         self._values[s.dst] = replace(updated, name=name)
+        if s.dst in self._rescaling:
+            self._shift(s.dst, s.how.kind, self._values[s.dst], old)
+
+    def _seen(self, s: Scan) -> TileValue:
+        """What is combined; 0 where it would be rescaled by the exponential of -inf: nothing is there yet."""
+        src = self._cast(self._values[s.src], F32)
+        if not s.how.rescaled:
+            return src
+        empty = self._empty[str(s.growth)]
+        seen = TileValue(self.names.fresh("seen"), self._union((src, empty)), F32, src.zero)
+        self._out.append(tile.Pointwise(seen.name, "where", (empty.name, 0.0, src.name), seen.dims, F32))
+        return seen
 
     def _scan_tile(self, s: Scan, acc: TileValue | None) -> None:
         """The places of a tile, after those of the tiles before it."""
         how, kind = s.how, s.how.kind
-        src = self._cast(self._values[s.src], F32)
+        src = self._seen(s)
         if how.back:
             # Behind the end of the axis anything may stand; from the first place on it comes after all that counts.
             src = self._inside(src, s.axis, kind)
         dim = self.layout.dim_of(s.axis).name
         factor = None if s.growth is None else self._growth(s, carried=acc is not None)
-        own = how.before and kind is ReduceKind.PROD
-        in_tile = replace(how, before=own, factors=factor is not None)
+        rescales = s.dst in self._rescaling
+        own = rescales or (how.before and kind is not ReduceKind.SUM)
+        in_tile = replace(how, before=own, factors=factor is not None, rescaled=False)
 
         def prefix(of: TileValue) -> TileValue:
             made = TileValue(self.names.fresh("prefix"), of.dims, F32, of.zero - {s.axis})
@@ -619,10 +644,15 @@ class KernelLowering:
         if how.before and not own:
             found = pointwise("add", found, pointwise("neg", src))
         self._values[s.dst] = found
+        if rescales:
+            self._values[s.dst] = pointwise(kind.op, found, src)
+            self._shift(s.dst, kind, self._values[s.dst], found.name)
 
     def _growth(self, s: Scan, carried: bool) -> TileValue:
         """The factors of a scan: at the first place of all 0, where something is carried, for nothing is there yet."""
         assert s.growth is not None
+        if s.how.rescaled:
+            return replace(self._values[str(s.growth)], name=self._factor[str(s.growth)])
         if isinstance(s.growth, str):
             factor = self._cast(self._values[s.growth], F32)
             if not s.how.factors:
@@ -658,15 +688,16 @@ class KernelLowering:
         stays = made("or", same, made("isnan", old))
         return made("where", stays, -math.inf, math.inf, dtype=F32)
 
-    def _shift(self, s: Accumulate, acc: TileValue, old: str) -> TileValue:
-        """The factor exp(old - new) for what is rescaled by this accumulator, and the value to subtract from now on.
+    def _shift(self, dst: str, kind: Kind, acc: TileValue, old: str) -> TileValue:
+        """The factor exp(old - new) for what is rescaled by this accumulator or scan, and the value to subtract.
 
         While everything seen so far is -inf, so is the maximum: then 0 is subtracted in its place, for -inf - -inf is
         not a number.
         """
         new = acc.name
-        if s.kind is ReduceKind.MAX:
+        if kind is ReduceKind.MAX:
             empty = self.names.fresh("empty")
+            self._empty[dst] = TileValue(empty, acc.dims, DType.BOOL)
             self._out.append(tile.Pointwise(empty, "eq", (acc.name, float("-inf")), acc.dims, DType.BOOL))
             new = self.names.fresh("shift")
             self._out.append(tile.Pointwise(new, "where", (empty, 0.0, acc.name), acc.dims, F32))
@@ -679,7 +710,7 @@ class KernelLowering:
         self._out.append(tile.Pointwise(moved, "add", (old, negated), acc.dims, F32))
         factor = self.names.fresh("factor")
         self._out.append(tile.Pointwise(factor, "exp", (moved,), acc.dims, F32))
-        self._factor[s.dst] = factor
+        self._factor[dst] = factor
         return TileValue(new, acc.dims, F32)
 
     def _store(self, s: Store) -> None:

@@ -280,7 +280,7 @@ class Prefix:
     With a factor, what comes from the place before is multiplied by it: dst[n] = factor[n]*dst[n-1] + src[n].
 
     Attributes:
-        how: from place to place; what leaves out each place's own src is a product.
+        how: from place to place; what leaves out each place's own src is no sum.
         factor: there where `how` has factors.
     """
 

@@ -329,7 +329,9 @@ class _Checker:
             case Prefix(dst, src, dim, how, factor):
                 if how.factors is (factor is None) or (how.factors and how.kind is not ReduceKind.SUM):
                     self.fail(f"{dst} is a {how.kind.value} along {dim} with a factor, or its factor is missing")
-                if how.before and how.kind is not ReduceKind.PROD:
+                if how.rescaled:
+                    self.fail(f"{dst} is rescaled by itself, where tiles have factors for that")
+                if how.before and how.kind is ReduceKind.SUM:
                     self.fail(f"{dst} is a {how.kind.value} along {dim} that leaves out its own place")
                 found = self.typed(src, (DType.FLOAT32,), dst)
                 if factor is not None and self.within(factor, found.dims, dst).dtype is not DType.FLOAT32:

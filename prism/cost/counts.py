@@ -494,7 +494,7 @@ class _Counter:
                     if growth is not None:
                         self.work(1, self.axes[dst], loops)
                     if isinstance(growth, str) and not how.factors:
-                        self.work(OPS["exp"].flops, self.axes[growth], loops)
+                        self.work(OPS["exp"].flops + how.rescaled, self.axes[growth], loops)
                 case Loop(axis, inner, conditions):
                     share = self.visited(axis, conditions) if conditions else None
                     under = (*loops, (axis, share))

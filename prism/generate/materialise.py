@@ -402,7 +402,7 @@ class _Written:
                 self.tokens.append(self._number(axis, bound))
                 # Of operand and growth, each is over an axis of its own; places along both are the same.
                 place = self._next()
-                for child, own in zip(choice.children, (inner, over), strict=False):
+                for child, own in zip(choice.children, (inner, over, inner), strict=False):
                     self.write(child, bound if own is None else {**bound, own: place})
                 return
             case _:

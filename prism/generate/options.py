@@ -9,7 +9,8 @@ An *option* is an e-node, or one of the forms that an e-node of a sum implies:
                the plain form needs the mean first
     scan       sum_m where(m <= n, f, 0), f without n and m as long as n: f's prefix sums along n, in one loop over it;
                also with exp(G(n) - G(m))*f under the sum, G the prefix sums of a growth g, or as many g as there are
-               places between; and where(m < n, exp(G(n) - g(n) - G(m))*f, 0), the sum before each place
+               places between; and where(m < n, exp(G(n) - g(n) - G(m))*f, 0), the sum before each place; and
+               where(m <= n, exp(a - M)*f, 0), M(n) = max_m where(m <= n, b, -inf), rescaled as M moves
 
 An e-node of a minimum implies
 
@@ -60,7 +61,8 @@ class Along:
     Attributes:
         bound: the axis of its operand.
         axis: that of its result.
-        over: the axis of its growth, which goes along with it; None where that has none, or there is no growth.
+        over: the axis of its growth, or of what that is the maximum of, which goes along with it; None where that has
+            none, or there is no growth.
         how: from place to place.
     """
 
@@ -103,7 +105,7 @@ class Choice:
         op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
             shift is M = max_axis(b), "first max" or "first min" with children (v, n) or (v, n, whether v is undefined),
             "deviations" with children (a,), "scan" with children (f,) or (f, g), with g the
-            growth, or "gather" with its places as children.
+            growth, or (a, b) or (a, b, f) where it is rescaled, or "gather" with its places as children.
         payload: the e-node's payload; the reduced axis for contract, rescaled and deviations, or axes for those; for a
             scan its axes; for a gather what it reads.
         children: e-class ids.
@@ -169,8 +171,7 @@ def options(
             if node.op in REDUCTIONS:
                 assert isinstance(node.payload, Axis)
                 for s in scans.of(ReduceKind(node.op), node.payload, node.children[0]):
-                    along = Along(node.payload, s.axis, s.over, s.how)
-                    mine[Choice("scan", along, (s.kept,) if s.growth is None else (s.kept, s.growth))] = None
+                    mine[Choice("scan", Along(node.payload, s.axis, s.over, s.how), s.operands)] = None
             if node.op == "sum":
                 for extra in _sum_forms(classes, node, shifts):
                     mine[extra] = None
@@ -522,6 +523,10 @@ class Weights:
         match choice.op:
             case "contract":
                 return self.size(axes[0] | axes[1]) * self._weight(axes[0], axes[1], choice)
+            case "scan" if isinstance(choice.payload, Along) and choice.payload.how.rescaled:
+                # The maximum and what its moves scale by, the exponentials, and what is carried; or a product, too.
+                exponentials = self.size(axes[1]) + self.size(axes[0] | axes[1])
+                return exponentials * (1 + OPS["exp"].flops) + self.size(frozenset().union(*axes)) * len(axes)
             case "rescaled":
                 exponent = axes[0] | axes[1]
                 work = self.size(axes[1]) + self.size(exponent) * (1 + OPS["exp"].flops)

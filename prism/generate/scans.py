@@ -4,6 +4,7 @@
     sum_m where(m <= n, a(m + 1)*...*a(n) * f(m), 0)          the same, times a(n) from each place to the next
     sum_m where(m <= n, exp(G(n) - G(m)) * f(m), 0)           the same, times exp(g(n)) from each place to the next
     sum_m where(m < n, exp(G(n) - g(n) - G(m)) * f(m), 0)     of that, the sum up to the place before
+    sum_m where(m <= n, exp(a(m) - M(n)) * f(m), 0)           rescaled by M(n) = max_m where(m <= n, b(m), -inf)
 
 G(n) is the prefix sum of a growth g, as a cumulative sum of the logarithms of gates is, or n*g where g is the same at
 all places, as a decay by a power of the distance is. Masks stand around the whole term or around a factor of it, are
@@ -38,15 +39,14 @@ class Found:
     Attributes:
         axis: that of its result.
         how: from place to place.
-        kept: f, over the summed axis.
-        growth: g, or the factor; None where there is none.
-        over: the axis of g that its places are along; None where it is the same at all of them.
+        operands: f, over the summed axis, and g, or the factor, where there is one; where it is rescaled a, over the
+            summed axis, b, and f where there is one.
+        over: the axis of g, or b, that its places are along; None where it is the same at all of them.
     """
 
     axis: Axis
     how: Recurrence
-    kept: int
-    growth: int | None = None
+    operands: tuple[int, ...]
     over: Axis | None = None
 
 
@@ -106,6 +106,9 @@ class Scans:
         seen: dict[Found, None] = {}
         for term in self._terms(kind, axis, body):
             along, mask = term.mask.axis, term.mask
+            if term.exponent is not None:
+                for a, m in self.differences.get(term.exponent, ()):
+                    seen |= dict.fromkeys(self._rescaled(mask, a, m, term.factor, axis))
             if term.factor is None or along in self._axes(term.factor) or axis not in self._axes(term.factor):
                 continue
             how = Recurrence(kind, mask.before, mask.back)
@@ -115,11 +118,30 @@ class Scans:
             elif term.product is not None:
                 how, grown = replace(how, factors=True), self._factors(term.product, axis, mask)
             else:
-                seen[Found(along, how, term.factor)] = None
+                seen[Found(along, how, (term.factor,))] = None
             for growth, over in grown:
                 if self._axes(growth) - {over} <= self._axes(term.factor):
-                    seen[Found(along, how, term.factor, growth, over)] = None
+                    seen[Found(along, how, (term.factor, growth), over)] = None
+        if kind is ReduceKind.SUM:
+            seen |= dict.fromkeys(self._masked_differences(body, axis))
         yield from seen
+
+    def _rescaled(self, mask: UpTo, a: int, m: int, f: int | None, axis: Axis) -> Iterator[Found]:
+        """The scans that a sum of exp(a - m)*f under the mask is, where m is a maximum so far."""
+        own = (a,) if f is None else (a, f)
+        if mask.before or axis not in self._axes(a) or any(mask.axis in self._axes(c) for c in own):
+            return
+        how = Recurrence(ReduceKind.SUM, back=mask.back, rescaled=True)
+        for b, over in self._so_far(ReduceKind.MAX, m, mask):
+            yield Found(mask.axis, how, (a, b, *own[1:]), over)
+
+    def _masked_differences(self, body: int, axis: Axis) -> Iterator[Found]:
+        """The scans of exponentials whose exponents are shifted where the mask holds, and minus infinity elsewhere."""
+        exponents = [(n.children[0], None) for n in self._nodes(body, "exp")]
+        for exponent, f in (*exponents, *self._exponentials(body)):
+            for masked, m in self.differences.get(exponent, ()):
+                for mask, a in self._masked(masked, axis, -math.inf):
+                    yield from self._rescaled(mask, a, m, f, axis)
 
     def _axes(self, cls: int) -> frozenset[Axis]:
         return self.classes.axes[cls]
@@ -139,6 +161,8 @@ class Scans:
                     yield _Term(mask, factor, None, p)
         if kind is not ReduceKind.SUM:
             return
+        for mask, exponent in self._masked_exponents(body, axis):
+            yield _Term(mask, None, exponent)
         for p, factor in self._products(body):
             for mask in self._up_to(p, axis):
                 yield _Term(mask, factor, None)
@@ -234,11 +258,15 @@ class Scans:
 
     def _summed(self, cls: int, along: Axis, back: bool) -> Iterator[tuple[int, Axis]]:
         """What an e-class is the prefix sums of along an axis: the e-class of the terms, and the axis they are over."""
-        for n in self._nodes(cls, "sum"):
+        return self._so_far(ReduceKind.SUM, cls, UpTo(along, False, back))
+
+    def _so_far(self, kind: ReduceKind, cls: int, to: UpTo) -> Iterator[tuple[int, Axis]]:
+        """What an e-class combines along an axis up to a place: the e-class of the terms, and the axis of these."""
+        for n in self._nodes(cls, kind.value):
             assert isinstance(n.payload, Axis)
-            for mask, kept in self._masked(n.children[0], n.payload, 0.0):
+            for mask, kept in self._masked(n.children[0], n.payload, kind.identity):
                 over = self._axes(kept)
-                if mask == UpTo(along, False, back) and n.payload in over and along not in over:
+                if mask == to and n.payload in over and to.axis not in over:
                     yield kept, n.payload
 
 

@@ -140,10 +140,14 @@ class Values:
         self, axis: Axis, exponent: KernelValue, shift: KernelValue, factor: KernelValue | None
     ) -> KernelValue:
         """sum_axis exp(exponent - shift) * factor, the shift a running value of the same pass."""
-        minus = self.make("mul", (self.const(-1.0), shift))
-        p = self.make("exp", (self.make("add", (exponent, minus)),))
+        p = self.shifted(exponent, shift)
         args = (p, shift) if factor is None else (p, factor, shift)
         return self.make("rescaled", args, axis, None, ReduceKind.SUM)
+
+    def shifted(self, exponent: KernelValue, shift: KernelValue) -> KernelValue:
+        """exp(exponent - shift)."""
+        minus = self.make("mul", (self.const(-1.0), shift))
+        return self.make("exp", (self.make("add", (exponent, minus)),))
 
     def first(
         self, kind: ReduceKind, axis: Axis, value: KernelValue, beyond: KernelValue, undefined: KernelValue | None
@@ -226,8 +230,15 @@ class Builder:
                 place = live.get(axis, axis)
                 operands = tuple(
                     self.build(c, live if own is None else {**{a: b for a, b in live.items() if a != own}, own: place})
-                    for c, own in zip(choice.children, (bound, grown), strict=False)
+                    for c, own in zip(choice.children, (bound, grown, bound), strict=False)
                 )
+                if how.rescaled:
+                    largest = Scanned(place, Recurrence(ReduceKind.MAX, back=how.back))
+                    shift = self.values.make("scan", (operands[1],), largest)
+                    src = self.values.shifted(operands[0], shift)
+                    if len(operands) == 3:
+                        src = self.values.make("mul", (src, operands[2]))
+                    operands = (src, shift)
                 return self.values.make("scan", operands, Scanned(place, how))
             case "gather", Chosen(element, axes) as chosen:
                 apart = {**mapping, **{a: Index.const(0) for a in axes}}

@@ -287,8 +287,17 @@ def _backwards(axis: Axis, body: Expr) -> bool:
     """Whether what is read along the axis is read from the end."""
     if not is_static(axis.extent):
         return False
-    found = [c for e in walk(body) if isinstance(e, Read) for i in e.index for a, c in i.terms if a == axis]
-    return bool(found) and all(is_static(c) and int(c) < 0 for c in found)
+
+    def slopes(body: Expr, axis: Axis) -> list[bool]:
+        """Of each read along the axis, whether it is from the end."""
+        terms = (t for e in walk(body) if isinstance(e, Read) for i in e.index for t in i.terms)
+        return [is_static(c) and int(c) < 0 for a, c in terms if a == axis]
+
+    if not any(slopes(body, axis)):
+        return False
+    # What reductions inside have the same name for is another axis.
+    own = Axis(f"{axis.name}.own", axis.extent)
+    return all(found := slopes(substitute(body, {axis: Index.axis(own)}), own)) and bool(found)
 
 
 def _refolded(expr: Expr) -> Expr:

@@ -53,12 +53,15 @@ class Recurrence:
         before: whether each place's own operand and growth are left out.
         back: whether it goes from the last place to the first.
         factors: whether a growth is what the sum so far is multiplied by, rather than the logarithm of that.
+        rescaled: whether a growth is a running maximum instead, and what there is so far is multiplied by the
+            exponential of what it was less what it is.
     """
 
     kind: ReduceKind = ReduceKind.SUM
     before: bool = False
     back: bool = False
     factors: bool = False
+    rescaled: bool = False
 
     def up_to(self, axis: Axis) -> UpTo:
         """The places that count at one of the axis."""
@@ -67,14 +70,14 @@ class Recurrence:
     def fits_tiles(self, grows: bool) -> bool:
         """Whether the places of a tile can be gone through at once, rather than one by one.
 
-        Of a sum the place's own operand can be subtracted again; products have a scan of pairs. Nothing else leaves out
-        a place's own.
+        Of a sum the place's own operand can be subtracted again; products and extremes have a scan of pairs. What grows
+        leaves out no place's own.
         """
-        return not self.before or (not grows if self.kind is ReduceKind.SUM else self.kind is ReduceKind.PROD)
+        return not (self.before and grows)
 
     def __str__(self) -> str:
-        kind = "" if self.kind is ReduceKind.SUM else self.kind.value
-        return " ".join(w for w in (kind, "before" * self.before, "back" * self.back, "factors" * self.factors) if w)
+        words = [] if self.kind is ReduceKind.SUM else [self.kind.value]
+        return " ".join([*words, *(w for w in ("before", "back", "factors", "rescaled") if getattr(self, w))])
 
 
 SO_FAR = Recurrence()

@@ -5,7 +5,8 @@ An axis `a` of a kernel is split into (grid, loop, tile) parts, which is a bijec
     a tile reduction            is a Reduce over the tile part
     an accumulator of a loop    is a Reduce over the loop part; of a reduction over the tile part, over the whole axis
     a scan of a loop            is a Reduce over all places of the axis, of what is 0 behind the present one; with a
-                                growth g, times exp(G - G'), where G is the scan of g, here and there
+                                growth g, times exp(G - G'), where G is the scan of g, here and there; of what is
+                                rescaled by a maximum so far, exp(a - m)*f, with the m of the present place
     the parts of a split        are an axis of their own, `a = rest_extent * part + rest`, over which a later kernel
                                 reduces
 
@@ -29,7 +30,7 @@ else is an IllegalIRError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sympy
@@ -339,7 +340,10 @@ class _Reader:
         if shift is not None and kind is ReduceKind.MIN:
             body = self._met(body, partial.axis, shift, done)
         elif shift is not None:
-            body = self._rescaled(body, shift, done)
+            end = done.get(shift)
+            if end is None or isinstance(end, _Part):
+                raise self._illegal(f"rescales by {shift}, which is not an accumulator of the loop")
+            body = self._rescaled(body, shift, self.running[shift], end)
         if self.memory.mentions_running(body):
             raise self._illegal(f"accumulates {dst} from a running value without rescaling")
         if isinstance(kind, Statistic):
@@ -362,8 +366,12 @@ class _Reader:
         if changes or self._plain(axis) != axis:
             raise self._illegal(f"sums up in {s.dst} what is no value at one place of {axis}")
         place, between = (Axis(f"{axis.name}.{name}", axis.extent) for name in ("scan", "between"))
-        there = self.memory.substitute(body, {axis: Index.axis(place)})
         factor = None
+        if growth is not None and s.how.rescaled:
+            to_place = {axis: Index.axis(place)}
+            there = self._rescaled(body, str(s.growth), growth, growth, lambda e: self.memory.substitute(e, to_place))
+            return running(s.how, there, place, axis, made=self._made)
+        there = self.memory.substitute(body, {axis: Index.axis(place)})
         if growth is not None and s.how.factors:
             factor = between, self.memory.substitute(growth, {axis: Index.axis(between)})
         elif growth is not None:
@@ -387,12 +395,18 @@ class _Reader:
         here = self._made(Map("add", (total, self._mul(minus, growth)))) if s.how.before else total
         return self._made(Map("exp", (self._made(Map("add", (here, there))),)))
 
-    def _rescaled(self, body: Expr, shift: str, done: Mapping[str, Expr | _Part]) -> Expr:
-        """The body with the running shift replaced by its final value, when it is exp(a - m) or exp(a - m)*f."""
-        end = done.get(shift)
-        if end is None or isinstance(end, _Part):
-            raise self._illegal(f"rescales by {shift}, which is not an accumulator of the loop")
-        running = self.running[shift]
+    def _rescaled(
+        self, body: Expr, shift: str, running: Expr, end: Expr, there: Callable[[Expr], Expr] = lambda e: e
+    ) -> Expr:
+        """The body, which is exp(a - m) or exp(a - m)*f, with the shift m as it is in the end.
+
+        Args:
+            body: what is summed.
+            shift: the name of m.
+            running: what m is while it runs.
+            end: what it is in the end.
+            there: a and f where they are summed.
+        """
 
         def exponent(e: Expr) -> Expr | None:
             match e:
@@ -408,10 +422,10 @@ class _Reader:
         match body:
             case Map("mul", (p, f)) if (a := exponent(p)) is not None:
                 parts: tuple[Expr, ...] = (a, f)
-                new = self._mul(shifted(a), f)
+                new = self._mul(shifted(there(a)), there(f))
             case _ if (a := exponent(body)) is not None:
                 parts = (a,)
-                new = shifted(a)
+                new = shifted(there(a))
             case _:
                 raise self._illegal(f"rescales by {shift} what is not exp(a - {shift}) times a factor")
         if any(self.memory.mentions_running(p) for p in parts):

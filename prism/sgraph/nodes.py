@@ -47,6 +47,9 @@ infinite, though later places may have forgotten it: so g has to be known not to
 g is at the first place is multiplied by nothing, and left out.
 A growth may be the factor itself, of any sign and also 0, as what an episode that has ended carries on: then the result
 is the sum over m <= n of g[m+1]*...*g[n]*src[m].
+A *rescaled* scan has a running maximum for its growth: a scan of the same loop, m, and src is exp(a - m)*f. As with an
+accumulator, what is summed so far is multiplied by exp(m - m') where m moves to m', so at each place it is the sum of
+exp(a - m)*f up to there, with the m of that place. No factor is more than 1.
 *before* leaves out a place's own src, and its own g: the sum up to the place before. *back* goes from the last place to
 the first; a loop's scans all go one way.
 
@@ -298,8 +301,8 @@ class Scan:
     Attributes:
         axis: a whole axis, or that of the loop that the scan stands in.
         src: what is combined; has the axis.
-        growth: the logarithm of what the sum up to the place before is multiplied by, or that itself, over axes of src;
-            None where that is 1.
+        growth: the logarithm of what the sum up to the place before is multiplied by, or that itself, or what it is
+            rescaled by, over axes of src; None where that is 1.
         how: from place to place.
     """
 
@@ -310,8 +313,12 @@ class Scan:
     how: Recurrence = SO_FAR
 
     def __str__(self) -> str:
-        of = "" if self.how.factors else "exp "
-        grown = f", times {of}{_operand(self.growth)} a place" if self.growth is not None else ""
+        grown = ""
+        if self.growth is not None:
+            of = "" if self.how.factors else "exp "
+            grown = (
+                f", rescaled by {self.growth}" if self.how.rescaled else f", times {of}{_operand(self.growth)} a place"
+            )
         back = " from the end" * self.how.back
         kind = "summed" if self.how.kind is ReduceKind.SUM else f"{self.how.kind.value} taken"
         return (

@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import reduce
 from itertools import islice, permutations
 
 from prism.ir.kit import defined
@@ -216,7 +217,11 @@ def _unbounded(root: Expr, bounds: Bounds) -> Iterator[tuple[Kind, Expr]]:
         seen.add((id(e), guarded, id(mask)))
         match e:
             case Map("exp", (a,)):
-                if not guarded and bounds.of(a)[1] > EXP_LIMIT:
+                if (
+                    not guarded
+                    and bounds.of(a)[1] > EXP_LIMIT
+                    and (mask is None or _largest(a, mask, bounds) > EXP_LIMIT)
+                ):
                     yield Kind.EXP, e if mask is None else Map("exp", (Map("where", (mask, a, Const(-math.inf))),))
                 stack.append((a, False, None))
             case Map("recip", (a,)):
@@ -230,6 +235,17 @@ def _unbounded(root: Expr, bounds: Bounds) -> Iterator[tuple[Kind, Expr]]:
                 stack += [(a, False, mask) for a in args]
             case _:
                 stack += [(c, False, None) for c in e.children]
+
+
+def _largest(e: Expr, mask: Expr, bounds: Bounds) -> float:
+    """The largest value of a sum where the mask holds: any term may have the mask, as what a maximum is of has."""
+    terms = flat(e, "add")
+    found = math.inf
+    for n, t in enumerate(terms):
+        masked = Map("where", (mask, t, Const(-math.inf)))
+        others = [x for k, x in enumerate(terms) if k != n]
+        found = min(found, bounds.of(reduce(lambda a, b: Map("add", (a, b)), others, masked))[1])
+    return found
 
 
 def _unmasked(e: Expr) -> Expr | None:
@@ -246,7 +262,7 @@ def _growing(sgraph: SGraph, bounds: Bounds) -> Iterator[Scan]:
         (k.name, s)
         for k in sgraph.kernels
         for s in k.statements()
-        if isinstance(s, Scan) and s.growth is not None and not s.how.factors
+        if isinstance(s, Scan) and s.growth is not None and not (s.how.factors or s.how.rescaled)
     ]
     values = kernel_values(sgraph) if any(isinstance(s.growth, str) for _, s in scans) else {}
     for kernel, s in scans:

@@ -20,6 +20,7 @@ from prism.program.extents import Extent, add, at_most, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 from prism.program.ops import OPS
+from prism.program.prefix import Recurrence
 from prism.sgraph import ranges
 from prism.sgraph.launches import check_together
 from prism.sgraph.nodes import (
@@ -218,6 +219,7 @@ class _KernelChecker:
         self.depends: dict[str, dict[str, Dependence]] = {}
         # A statistic to the axis that it is over.
         self.statistics: dict[str, Axis] = {}
+        self.scans: dict[str, Scan] = {}
         self.scopes: list[_Scope] = []
         self.stores: list[tuple[str, Box]] = []
 
@@ -459,9 +461,19 @@ class _KernelChecker:
                     self.fail(f"{s.dst} grows by {s.growth}, which depends on a running value")
             if s.how.kind is not ReduceKind.SUM:
                 self.fail(f"{s.dst} grows by {s.growth}, and is no sum")
+            if s.how.rescaled and not self.is_largest(s):
+                self.fail(f"{s.dst} is rescaled by {s.growth}", f"that is no maximum so far along {s.axis}")
+        elif s.how.rescaled or s.how.factors:
+            self.fail(f"{s.dst} is a scan with {s.how}, of nothing")
         if not s.how.fits_tiles(s.growth is not None) and role != LoopRole(1):
             self.fail(f"{s.dst} leaves out each place's own part of it", "that takes tiles of one element")
         self.define(s.dst, axes, used, {})
+        self.scans[s.dst] = s
+
+    def is_largest(self, s: Scan) -> bool:
+        """Whether what it is rescaled by is the maximum up to the same places."""
+        m = self.scans.get(str(s.growth))
+        return m is not None and m.axis == s.axis and m.how == Recurrence(ReduceKind.MAX, back=s.how.back)
 
     def loop(self, s: Loop) -> None:
         axis, body = s.axis, s.body

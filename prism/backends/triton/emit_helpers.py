@@ -94,20 +94,29 @@ def recurrence(factor, value, axis: tl.constexpr, reverse: tl.constexpr = False)
     return sums
 '''
 
-PRODUCT_BEFORE = '''
+
+def _before(name: str, combined: str, nothing: str) -> str:
+    """What is combined before each place: a scan of pairs, of all places of a stretch and of all but the last."""
+    whole, but_last = (combined.format("whole", other) for other in ("next_whole", "next_but_last"))
+    return f'''
 @triton.jit
-def all_and_all_but_last(whole, but_last, next_whole, next_but_last):
-    """Combines the products of two stretches, of all their factors and of all but the last."""
-    return whole * next_whole, whole * next_but_last
+def {name}_of_two(whole, but_last, next_whole, next_but_last):
+    """Combines the {name}s of two stretches, of all their places and of all but the last."""
+    return {whole}, {but_last}
 
 
 @triton.jit
-def product_before(factor, axis: tl.constexpr, reverse: tl.constexpr = False):
-    """At each place, the product of the factors before it."""
-    one = tl.full(factor.shape, 1, factor.dtype)
-    _, before = tl.associative_scan((factor, one), axis, all_and_all_but_last, reverse)
+def {name}_before(value, axis: tl.constexpr, reverse: tl.constexpr = False):
+    """At each place, the {name} of what is before it."""
+    nothing = tl.full(value.shape, {nothing}, value.dtype)
+    _, before = tl.associative_scan((value, nothing), axis, {name}_of_two, reverse)
     return before
 '''
+
+
+PRODUCT_BEFORE = _before("product", "{} * {}", "1")
+MAXIMUM_BEFORE = _before("maximum", "tl.maximum({}, {}, propagate_nan=tl.PropagateNan.ALL)", 'float("-inf")')
+MINIMUM_BEFORE = _before("minimum", "tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)", 'float("inf")')
 
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
@@ -121,6 +130,8 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "smaller": SMALLER,
         "recurrence": RECURRENCE,
         "product_before": PRODUCT_BEFORE,
+        "maximum_before": MAXIMUM_BEFORE,
+        "minimum_before": MINIMUM_BEFORE,
     }
 )
 """By name: the source of each helper, a docstring for what it is."""

@@ -68,6 +68,11 @@ _COMBINE: Mapping[ReduceKind, str] = {
     ReduceKind.MAX: "larger",
     ReduceKind.MIN: "smaller",
 }
+_BEFORE: Mapping[ReduceKind, str] = {
+    ReduceKind.PROD: "product_before",
+    ReduceKind.MAX: "maximum_before",
+    ReduceKind.MIN: "minimum_before",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -635,8 +640,9 @@ class KernelEmitter:
             wide = f"tl.broadcast_to({self._expanded(s.factor, text.dims).source}, ({shape},))"
             made = f"recurrence({wide}, {text.source}, {where})"
         elif s.how.before:
-            self.helpers.add("product_before")
-            made = f"product_before({text.source}, {where})"
+            before = _BEFORE[s.how.kind]
+            self.helpers.add(before)
+            made = f"{before}({text.source}, {where})"
         elif s.how.kind is ReduceKind.SUM:
             made = f"tl.cumsum({text.source}, {where})"
         else:
