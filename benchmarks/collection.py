@@ -1140,6 +1140,286 @@ def rwkv_mixing(k: Any, v: Any, decay: Any, bonus: Any) -> Any:
     return (torch.where(since >= 0, k[:, None] - since * decay, now).softmax(2) * v[:, None]).sum(2)
 
 
+# A seventh round: quantisers, optimisers, losses of preferences, attention variants, routing and augmentations.
+
+
+def mx_quantise(x: Any) -> tuple[Any, Any]:
+    """x [m, b, 32]: levels of 4 bits and a power of two for each block (OCP MX)."""
+    import torch
+
+    scale = torch.exp2(torch.floor(torch.log2(x.abs().amax(-1, keepdim=True))) - 2)
+    return (x / scale).round().clamp(-7, 7), scale[..., 0]
+
+
+def fake_quantise(x: Any) -> Any:
+    """x [m, b, 32] as groups of 4 bits between their extremes give it (torchao's training)."""
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    scale = ((high - low) / 15).clamp(min=1e-6)
+    zero = (-low / scale).round()
+    return (((x / scale).round() + zero).clamp(0, 15) - zero) * scale
+
+
+def fake_quantise_backward(x: Any, scale: Any, dy: Any) -> tuple[Any, Any]:
+    """Straight through where levels fit, and the learned scale's (LSQ): x and dy [m, n], scale [m, 1]."""
+    import torch
+
+    level = x / scale
+    inside = (level >= -8) & (level <= 7)
+    outside = torch.where(level < -8, -8.0, 7.0)
+    return torch.where(inside, dy, 0.0), (dy * torch.where(inside, level.round() - level, outside)).sum(
+        -1, keepdim=True
+    )
+
+
+def tensor_quantise(x: Any) -> tuple[Any, Any]:
+    """x [m, n] by the largest of all, as float8 training scales activations."""
+    scale = x.abs().amax().clamp(min=1e-12) / 448
+    return (x / scale).clamp(-448, 448), scale
+
+
+def row_quantise(x: Any, smooth: Any) -> tuple[Any, Any]:
+    """x [m, n] over SmoothQuant's divisors [n], by each row's largest."""
+    y = x / smooth
+    scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 127
+    return (y / scale).round().clamp(-128, 127), scale
+
+
+def dequantise_table(codes: Any, levels: Any, scale: Any) -> Any:
+    """codes [m, b, 64] of 16 levels, scale [m, b] (NF4)."""
+    return levels[codes.long()] * scale[..., None]
+
+
+def bag(table: Any, ids: Any) -> Any:
+    """Sums of n rows of a table each: table [v, d], ids [b, n]."""
+    return table[ids].sum(1)
+
+
+def weighted_bag(table: Any, ids: Any, weight: Any) -> Any:
+    """Of rows with weights: weight [b, n]."""
+    return (table[ids] * weight[..., None]).sum(1)
+
+
+def embedding(table: Any, ids: Any, positions: Any, g: Any, b: Any) -> Any:
+    """BERT's: rows of a table and positions, normed; table [v, d], ids [b, s], positions [s, d]."""
+    return layer_norm(table[ids] + positions, g, b)
+
+
+def siglip(a: Any, b: Any, t: Any, bias: Any) -> Any:
+    """Of every pair of images a and texts b [m, d]; t and bias [1]."""
+    import torch
+    from torch.nn import functional
+
+    scores = a @ b.T * t + bias
+    same = 2 * torch.eye(a.shape[0], device=a.device, dtype=a.dtype) - 1
+    return -functional.logsigmoid(same * scores).sum() / a.shape[0]
+
+
+def dpo(chosen: Any, rejected: Any, t: Any, u: Any, reference: Any) -> Any:
+    """Logits [b, s, v], labels [b, s], the reference's difference of log-probabilities [b]."""
+    from torch.nn import functional
+
+    def total(x: Any, labels: Any) -> Any:
+        return x.log_softmax(-1).gather(-1, labels[..., None])[..., 0].sum(-1)
+
+    return -functional.logsigmoid(0.1 * (total(chosen, t) - total(rejected, u) - reference)).mean()
+
+
+def grpo_of_logits(x: Any, t: Any, old: Any, other: Any, gain: Any) -> Any:
+    """By tokens: logits x [m, v], labels t, log-probabilities before and of the reference, advantages [m]."""
+    import torch
+
+    logs = x.log_softmax(-1).gather(1, t[:, None])[:, 0]
+    ratio = (logs - old).exp()
+    kl = (other - logs).exp() - (other - logs) - 1
+    return -torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain) + 0.04 * kl
+
+
+def distil_backward(s: Any, t: Any) -> Any:
+    """The gradient of KL at temperature 2 by the student's logits [m, v]."""
+    return ((s / 2).softmax(-1) - (t / 2).softmax(-1)) * 2
+
+
+def huber(x: Any, y: Any) -> Any:
+    """The mean over [m, n]."""
+    from torch.nn import functional
+
+    return functional.huber_loss(x, y)
+
+
+def total_variation(x: Any) -> Any:
+    """x [n, h, w]."""
+    return (x[:, 1:] - x[:, :-1]).abs().mean() + (x[:, :, 1:] - x[:, :, :-1]).abs().mean()
+
+
+def clip_norm(g: Any) -> Any:
+    """A gradient [m, n] whose norm is at most 1."""
+    return g * (1 / (g.norm() + EPS)).clamp(max=1)
+
+
+def sgd(p: Any, g: Any, m: Any) -> tuple[Any, Any]:
+    """A step with Nesterov's momentum and decay."""
+    g = g + 1e-4 * p
+    m = 0.9 * m + g
+    return p - 0.1 * (g + 0.9 * m), m
+
+
+def adagrad(p: Any, g: Any, s: Any) -> tuple[Any, Any]:
+    """A step with a row's accumulator (row-wise Adagrad of embedding tables): p and g [m, n], s [m]."""
+    s = s + (g * g).mean(-1)
+    return p - 0.01 * g / (s.sqrt() + 1e-8)[:, None], s
+
+
+def shampoo(g: Any, left: Any, right: Any) -> tuple[Any, Any]:
+    """Both statistics of a gradient [m, n]."""
+    return 0.95 * left + 0.05 * g @ g.T, 0.95 * right + 0.05 * g.T @ g
+
+
+def partial_rope(q: Any, cos: Any, sin: Any) -> Any:
+    """Half of the channels are rotated: q [b, h, s, d], cos and sin [s, d / 2]."""
+    import torch
+
+    n = cos.shape[-1]
+    a, b = q[..., : n // 2], q[..., n // 2 : n]
+    return torch.cat((q[..., :n] * cos + torch.cat((-b, a), -1) * sin, q[..., n:]), -1)
+
+
+def looked_up_rope(q: Any, cos: Any, sin: Any, places: Any) -> Any:
+    """Places are data: q [b, h, s, d], cos and sin [n, d], places [b, s]."""
+    import torch
+
+    a, b = q.chunk(2, -1)
+    return q * cos[places][:, None] + torch.cat((-b, a), -1) * sin[places][:, None]
+
+
+def balance(x: Any) -> Any:
+    """Switch's loss: router logits x [m, e]; the share of tokens and of probability that each expert gets."""
+    import torch
+
+    p = x.softmax(-1)
+    first = torch.nn.functional.one_hot(p.argmax(-1), x.shape[-1]).to(x.dtype)
+    return x.shape[-1] * (first.mean(0) * p.mean(0)).sum()
+
+
+def combine(y: Any, w: Any) -> Any:
+    """What k experts say of each token, weighted: y [m, k, d], w [m, k]."""
+    return (y * w[..., None]).sum(1)
+
+
+def permuted(x: Any, rows: Any, w: Any) -> Any:
+    """Rows of x [m, d] in the order of experts, weighted: rows and w [n]."""
+    return x[rows] * w[:, None]
+
+
+def sigmoid_attention(q: Any, k: Any, v: Any) -> Any:
+    """FlashSigmoid (Ramapuram 2024)."""
+    import math
+
+    return (_scores(q, k) - math.log(k.shape[-2])).sigmoid() @ v
+
+
+def softmax_one(q: Any, k: Any, v: Any) -> Any:
+    """Off by one: weights may add up to less than 1."""
+    import torch
+
+    s = _scores(q, k)
+    top = s.amax(-1, keepdim=True).clamp(min=0)
+    e = torch.exp(s - top)
+    return (e @ v) / (e.sum(-1, keepdim=True) + torch.exp(-top))
+
+
+def cosine_attention(q: Any, k: Any, v: Any, scale: Any, bias: Any) -> Any:
+    """Swin v2's: scale [h], bias [h, s, s]."""
+    from torch.nn import functional
+
+    q, k = functional.normalize(q, dim=-1), functional.normalize(k, dim=-1)
+    return ((q @ k.transpose(-1, -2)) * scale[:, None, None] + bias).softmax(-1) @ v
+
+
+def document_attention(q: Any, k: Any, v: Any, d: Any) -> Any:
+    """Causal within documents, which tokens name: d [s]."""
+    hidden = (_later(q, k) > 0) | (d[:, None] != d[None])
+    return _scores(q, k).masked_fill(hidden, float("-inf")).softmax(-1) @ v
+
+
+def forgetting_attention(q: Any, k: Any, v: Any, c: Any) -> Any:
+    """Lin 2025: c [h, s] is the running sum of logarithms of forget gates."""
+    s = _scores(q, k) + (c[:, :, None] - c[:, None])
+    return s.masked_fill(_later(q, k) > 0, float("-inf")).softmax(-1) @ v
+
+
+def delta_net(q: Any, k: Any, v: Any, b: Any) -> Any:
+    """The delta rule, step by step: q, k and v [t, d], b [t]."""
+    import torch
+
+    state, found = torch.zeros(q.shape[-1], v.shape[-1], dtype=q.dtype, device=q.device), []
+    for t in range(q.shape[0]):
+        error = v[t] - k[t] @ state
+        state = state + b[t] * k[t][:, None] * error
+        found.append(q[t] @ state)
+    return torch.stack(found)
+
+
+def response_norm(x: Any, g: Any, b: Any) -> Any:
+    """ConvNeXt v2's: x [n, s, c]."""
+    size = x.norm(dim=1, keepdim=True)
+    return g * (x * (size / (size.mean(-1, keepdim=True) + EPS))) + b + x
+
+
+def instance_norm(x: Any, g: Any, b: Any) -> Any:
+    """x [n, c, s]."""
+    from torch.nn import functional
+
+    return functional.instance_norm(x, weight=g, bias=b)
+
+
+def normalise_backward(x: Any, dy: Any) -> Any:
+    """Of x over its norm, by rows."""
+    r = 1 / x.norm(dim=-1, keepdim=True)
+    h = x * r
+    return r * (dy - h * (dy * h).sum(-1, keepdim=True))
+
+
+def batch_norm_relu(x: Any, mean: Any, variance: Any, g: Any, b: Any) -> Any:
+    """As it is run: x [n, c, s]."""
+    from torch.nn import functional
+
+    return functional.batch_norm(x, mean, variance, g, b).relu()
+
+
+def causal_softmax(x: Any) -> Any:
+    """apex's, scaled: x [b, s, s]."""
+    return (x * 0.125).masked_fill(_later(x, x) > 0, float("-inf")).softmax(-1)
+
+
+def causal_softmax_backward(p: Any, dp: Any) -> Any:
+    """From what it gave."""
+    return (p * (dp - (dp * p).sum(-1, keepdim=True)) * 0.125).masked_fill(_later(p, p) > 0, 0.0)
+
+
+def bias_gelu_backward(x: Any, b: Any, dy: Any) -> tuple[Any, Any]:
+    """Megatron's: x and dy [m, n], b [n]; dx and db."""
+    z = x + b
+    t = (0.79788456 * z * (1 + 0.044715 * z * z)).tanh()
+    dx = dy * (0.5 * z * ((1 - t * t) * (0.79788456 + 0.1070322243 * z * z)) + 0.5 * (1 + t))
+    return dx, dx.sum(0)
+
+
+def pixels(x: Any, mean: Any, std: Any) -> Any:
+    """Bytes as a model takes them, flipped: x [n, h, w, 3] to [n, 3, h, w]."""
+    return ((x.flip(2) / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
+def mixup(x: Any, order: Any, share: Any) -> Any:
+    """Each image with another: x [n, p], order [n], share [n]."""
+    return share[:, None] * x + (1 - share[:, None]) * x[order]
+
+
+def contrast(x: Any, by: Any) -> Any:
+    """Around the mean grey of each image: x [n, 3, p], by [n]."""
+    grey = (0.299 * x[:, 0] + 0.587 * x[:, 1] + 0.114 * x[:, 2]).mean(-1)[:, None, None]
+    return (grey + by[:, None, None] * (x - grey)).clamp(0, 1)
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -1888,4 +2168,209 @@ KNOWN = (
         assume="decay >= 0",
         reason="no maximum so far decays: each sum is computed from all before",
     ),
+    Known("MX quantised", mx_quantise, "x:m,b,32", "m=4096 b=128", source=LEAST),
+    Known("int4 groups, as trained", fake_quantise, "x:m,b,32", "m=4096 b=128", source="torchao: one kernel"),
+    Known("learned scale backward", fake_quantise_backward, "x:m,n s:m,1 dy:m,n", _ROWS),
+    Known(
+        "quantised by the largest of all",
+        tensor_quantise,
+        "x:m,n",
+        _ROWS,
+        "0",
+        "2*m*n",
+        2,
+        "torchao: the largest, then a pass",
+    ),
+    Known("SmoothQuant rows", row_quantise, "x:m,n s:n", _ROWS),
+    Known(
+        "NF4 dequantised",
+        dequantise_table,
+        "c:m,b,64/uint8 t:16 s:m,b",
+        "m=4096 b=64",
+        source="bitsandbytes: one kernel",
+    ),
+    Known(
+        "embedding bag",
+        bag,
+        "w:v,d i:b,n/int64",
+        "v=100000 d=128 b=4096 n=32",
+        source="TorchRec (FBGEMM): each row from memory once",
+    ),
+    Known(
+        "weighted embedding bag",
+        weighted_bag,
+        "w:v,d i:b,n/int64 s:b,n",
+        "v=100000 d=128 b=4096 n=32",
+        source="TorchRec (FBGEMM): each row from memory once",
+    ),
+    Known(
+        "embedding+LayerNorm",
+        embedding,
+        "w:v,d i:b,s/int64 p:s,d g:d b:d",
+        "v=30522 d=768 b=32 s=512",
+        "0",
+        "2*(b*s - v)*d",
+        source="each row read once",
+    ),
+    Known(
+        "SigLIP",
+        siglip,
+        "a:m,d b:m,d t:1 c:1",
+        "m=4096 d=768",
+        "2*m*m*d",
+        "8*P",
+        2,
+        "scores in tiles, partial sums and their sum",
+    ),
+    Known(
+        "DPO",
+        dpo,
+        "x:b,s,v y:b,s,v t:b,s/int64 u:b,s/int64 r:b",
+        "b=4 s=512 v=32768",
+        "0",
+        "8*b*s",
+        2,
+        f"{LIGER}: logits read once, then the loss",
+    ),
+    Known(
+        "GRPO of logits",
+        grpo_of_logits,
+        "x:m,v t:m/int64 o:m r:m a:m",
+        "m=2048 v=32768",
+        source=f"{LIGER}: one pass over the logits",
+    ),
+    Known(
+        "distillation backward",
+        distil_backward,
+        "s:m,v t:m,v",
+        "m=2048 v=32768",
+        "0",
+        "4*m*v",
+        1,
+        "each row twice, its sums and then the gradient",
+    ),
+    Known("Huber loss", huber, "x:m,n y:m,n", _ROWS, "0", "8*P", 2, "partial sums and their sum"),
+    Known(
+        "total variation", total_variation, "x:n,h,w", "n=64 h=512 w=512", "0", "8*P", 2, "partial sums and their sum"
+    ),
+    Known(
+        "gradient clipped by its norm",
+        clip_norm,
+        "g:m,n",
+        _ROWS,
+        "0",
+        "2*m*n + 8*P",
+        3,
+        "apex: partial sums, their sum, a pass",
+    ),
+    Known("SGD step, Nesterov", sgd, "p:m,n g:m,n m:m,n", _ROWS, source="apex: one pass"),
+    Known("row-wise Adagrad step", adagrad, "p:m,n g:m,n s:m", "m=65536 n=128", source="TorchRec (FBGEMM): one pass"),
+    Known(
+        "Shampoo statistics",
+        shampoo,
+        "g:m,n l:m,m r:n,n",
+        "m=2048 n=2048",
+        "2*m*n*(m + n)",
+        launches=2,
+        source="two products with epilogues",
+    ),
+    Known("RoPE of half the channels", partial_rope, "q:b,h,s,d c:s,e i:s,e", "b=4 h=32 s=2048 d=128 e=64"),
+    Known(
+        "RoPE, places looked up",
+        looked_up_rope,
+        "q:b,h,s,d c:n,d i:n,d p:b,s/int64",
+        "b=4 h=32 s=2048 d=128 n=2048",
+        source="vLLM: one kernel",
+    ),
+    Known(
+        "load balancing loss",
+        balance,
+        "x:m,e",
+        "m=16384 e=64",
+        "0",
+        "16*P*e",
+        2,
+        "partial sums by expert and their sum",
+    ),
+    Known("experts combined", combine, "y:m,k,d w:m,k", "m=4096 k=8 d=4096"),
+    Known(
+        "rows permuted for experts",
+        permuted,
+        "x:m,d r:n/int64 w:n",
+        "m=4096 d=4096 n=8192",
+        "0",
+        "2*(n - m)*d",
+        source="each row read where it is wanted",
+    ),
+    Known("sigmoid attention", sigmoid_attention, _QKV, _HEADS, "4*h*s*s*d", source="FlashSigmoid (Ramapuram 2024)"),
+    Known("softmax off by one", softmax_one, _QKV, _HEADS, "4*h*s*s*d", source=FLASH),
+    Known(
+        "cosine attention with bias",
+        cosine_attention,
+        f"{_QKV} t:h b:h,s,s",
+        "h=32 s=1024 d=64",
+        "4*h*s*s*d",
+        source=FLASH,
+    ),
+    Known(
+        "document attention",
+        document_attention,
+        f"{_QKV} d:s/int64",
+        _HEADS,
+        "2*h*s*s*d",
+        source=f"{FLASH}, causal tiles",
+    ),
+    Known(
+        "forgetting attention",
+        forgetting_attention,
+        f"{_QKV} c:h,s",
+        _HEADS,
+        "2*h*s*s*d",
+        source="Lin 2025: FlashAttention with a bias of two vectors",
+    ),
+    Known(
+        "delta rule, step by step",
+        delta_net,
+        "q:t,d k:t,d v:t,d b:t",
+        "t=512 d=64",
+        source="FLA (fused recurrent): the state on chip",
+        reason="a launch a step: no kernel keeps a state that its steps multiply",
+    ),
+    Known(
+        "global response norm",
+        response_norm,
+        "x:n,s,c g:c b:c",
+        "n=64 s=784 c=384",
+        "0",
+        "2*n*s*c + 8*n*c",
+        2,
+        "norms, then a pass",
+    ),
+    Known("InstanceNorm", instance_norm, "x:n,c,s g:c b:c", "n=32 c=256 s=4096", source=_FUSED),
+    Known("L2 norm backward", normalise_backward, "x:m,n dy:m,n", _ROWS),
+    Known("BatchNorm+ReLU, as run", batch_norm_relu, "x:n,c,s m:c v:c g:c b:c", "n=32 c=256 s=4096"),
+    Known(
+        "causal softmax",
+        causal_softmax,
+        "x:b,s,s",
+        "b=64 s=2048",
+        "0",
+        "-b*s*s",
+        source="apex: of a row what is not masked",
+    ),
+    Known(
+        "causal softmax backward",
+        causal_softmax_backward,
+        "p:b,s,s d:b,s,s",
+        "b=64 s=2048",
+        "0",
+        "-2*b*s*s",
+        source="apex: of a row what is not masked",
+    ),
+    Known("bias+GELU backward", bias_gelu_backward, "x:m,n b:n dy:m,n", _ROWS, "0", "8*P*n", 2, _NORM_BACKWARD),
+    Known("images of bytes", pixels, "x:n,h,w,3/uint8 m:3 s:3", "n=64 h=224 w=224"),
+    Known(
+        "mixup", mixup, "x:n,p o:n/int64 s:n", "n=256 p=150528", "0", "2*n*p", source="each image and its partner read"
+    ),
+    Known("contrast", contrast, "x:n,3,p b:n", "n=64 p=50176", "0", "6*n*p", 2, "means, then a pass"),
 )

@@ -426,6 +426,14 @@ def test_a_tensor_is_quantised_by_its_own_range(x: np.ndarray) -> None:
         assert np.allclose(value, expected, rtol=1e-6)
 
 
+def test_without_onnxruntime_a_tensor_of_zeros_has_any_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prism.frontend.onnx.conformance._Runtime.second", lambda *_: None)
+    zeros = np.zeros((2, 3), np.float32)
+    built, _ = node_model("DynamicQuantizeLinear", [zeros], {}, 18, outputs=3)
+    program = frontend.from_model(built, "m", None)
+    assert [float(np.max(v)) for v in run_program(program, {"in0": zeros})] == [0.0, 1.0, 0.0]
+
+
 def test_operators_are_one_definition_each() -> None:
     for case in CASES:
         built, _ = node_model(case.op, case.arrays, case.attributes, case.opset, case.fixed, case.outputs)
