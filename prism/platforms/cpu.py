@@ -189,7 +189,7 @@ class CpuCompiler:
     def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
         requests = [compile_request(c.module, config, self._limit_s) for c, config in points]
-        self._products.make({name for c, _ in points for name in products_of(c.module)})
+        self._products.make({name for module in {c.module for c, _ in points} for name in products_of(module)})
         replies = list(self._pool.map(requests, self._limit_s + GRACE_S))
         return iter([self._outcome(c, config, r) for (c, config), r in zip(points, replies, strict=True)])
 
