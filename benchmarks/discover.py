@@ -8,8 +8,9 @@ algorithm, and prism's after the arrow: of its best-ranked proved sGraph for sm_
 model likes best. Bytes are those that cross the memory interface, buffers between launches among them whatever a cache
 keeps. `ratio` compares the time that both would take at the same rates of the device: the largest of traffic, matrix
 work and vector work, and a constant a launch. `reached` is that of the proved sGraph for which it is least: what was
-found, whatever the cost model ranks first. Everything is counted, nothing is measured but `search`, CPU seconds of
-the search and its prover.
+found, whatever the cost model ranks first. There a launch of fewer programs than the device has processors takes as
+much longer, since the best known algorithm fills it. Everything is counted, nothing is measured but `search`, CPU
+seconds of the search and its prover.
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ class Counts:
         """One after the other, so often."""
         return Counts(many * self.bytes, many * self.matrix, many * self.vector, many * self.launches)
 
-    def seconds(self, target: Device) -> float:
-        """At the device's rates, as if it were always full."""
+    def seconds(self, target: Device, longer: float = 1.0) -> float:
+        """At the device's rates, as if it were always full; or where it takes so much `longer`, launches apart."""
         from prism.cost import roofline
         from prism.program.nodes import DType
 
         work = roofline.arithmetic(target, self.matrix, self.vector, DType.BFLOAT16)
         moved = self.bytes / target.bandwidth_bytes_s
-        return max(moved, *work) + self.launches * target.launch_overhead_s
+        return max(moved, *work) * longer + self.launches * target.launch_overhead_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Row:
         ratio: of the times; infinite where nothing was proved.
         search_s: CPU seconds.
         reason: why the ratio is more than `FAR`, where it is.
-        reached: the least ratio of what was proved.
+        reached: the least ratio of what was proved, where processors without a program count.
     """
 
     name: str
@@ -202,6 +203,26 @@ def counted(found: Chosen, target: Device) -> Counts:
     return Counts(max(touched, missed), at["dot_flops"], vector, len(found.estimate.per_kernel))
 
 
+def idle(found: Chosen, target: Device) -> float:
+    """How much longer its launches take as they leave processors of the device without a program.
+
+    How many programs a library has for a product nobody knows: as many as it takes.
+    """
+    from prism.cost.counts import sgraph_cost
+    from prism.cost.roofline import full
+
+    sgraph, config = found.proved.sgraph, found.config
+    called = config.launches("library")
+    busy = slowed = 0.0
+    for kernel, cost in zip(sgraph.kernels, sgraph_cost(sgraph).kernels, strict=True):
+        counts = (cost.bytes_read, cost.bytes_written, cost.flops, cost.dot_flops, cost.programs)
+        loaded, stored, flops, dot_flops, programs = (float(c.evaluate(config.symbols)) for c in counts)
+        alone = float(full(target, loaded + stored, flops + target.matrix_operation * dot_flops))
+        busy += alone
+        slowed += alone * (1.0 if kernel.name in called else max(1.0, target.processors / programs))
+    return slowed / busy if busy else 1.0
+
+
 def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
     """Search one function, region by region as `prism optimize` does, and count; and what its regions became."""
     from prism.api.partitioned import search_regions
@@ -225,7 +246,10 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
         total = sum((first for first, *_ in counts), Counts(0.0, 0.0, 0.0, 0))
         goal = replace(goal, vector=min(goal.vector, total.vector))
         ratio = total.seconds(target) / goal.seconds(target)
-        least = sum(min(c.seconds(target) for c in each) for each in counts)
+        least = sum(
+            n * min(counted(c, target).seconds(target, idle(c, target)) for c in each)
+            for each, n in zip(every, steps, strict=True)
+        )
         reached = min(ratio, least / goal.seconds(target))
     row = Row(
         known.name,

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import discover
 from benchmarks.collection import KNOWN, PARTIAL, Known, rms_norm
-from benchmarks.discover import Counts, Row, best_known, derived, entry, geometric_mean, main, measure, report
+from benchmarks.discover import Counts, Row, best_known, derived, entry, geometric_mean, idle, main, measure, report
 from benchmarks.gallery import SHOWN, page
 from prism.cost.device import device
 from prism.egraph.worker import Worker
@@ -158,6 +158,17 @@ def test_what_rows_are_stored_for_is_numbers_and_not_rows(worker: Worker) -> Non
     """In full precision a row of a norm's gradient takes as much memory as its inputs."""
     known, found = counted(worker, "RMSNorm backward, float32", "m=1024 n=1024")
     assert found.bytes <= 1.01 * known.bytes
+
+
+def test_what_one_program_does_is_not_reached(worker: Worker) -> None:
+    """The one launch of all that is proved has a program for 16 rows, so it would read all weights by itself."""
+    known = next(k for k in KNOWN if k.name == "LayerNorm+Linear, statistics kept")
+    row, (made,) = measure(known, worker)
+    found = row.found
+    assert found is not None
+    assert found.launches > row.known.launches
+    assert row.reached > 1.1
+    assert 1 <= idle(made, device("sm_90")) < 2
 
 
 def test_time_is_the_largest_part_and_the_launches() -> None:
