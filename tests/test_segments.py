@@ -98,6 +98,11 @@ PAIRS = {
     "ELU": (lambda x, y: F.elu(x), lambda x, y: F.relu(x) + torch.minimum(torch.exp(x) - 1, torch.zeros(()))),
     "soft shrinkage": (lambda x, y: F.softshrink(x, 0.5), lambda x, y: torch.sign(x) * F.relu(x.abs() - 0.5)),
     "clamp": (lambda x, y: F.hardtanh(x + y), lambda x, y: 0.5 * ((x + y + 1).abs() - (x + y - 1).abs())),
+    "ReLU6 under a product": (
+        lambda x, y: F.relu6(x) @ y.mT,
+        lambda x, y: (F.relu(x) - F.relu(x - 6)) @ y.mT,
+    ),
+    "ReLU6 of a product": (lambda x, y: F.relu6(x @ y.mT), lambda x, y: F.relu(x @ y.mT) - F.relu(x @ y.mT - 6)),
     "median of three": (lambda x, y: x.clamp(-1, 2), lambda x, y: x + F.relu(-1 - x) - F.relu(x - 2)),
 }
 ELSEWHERE = {

@@ -120,35 +120,48 @@ class _Line:
 
     def _alike_at(self, exprs: Sequence[Expr], point: Fraction) -> bool:
         """Whether both are equal where u is a number."""
+
+        def number(e: Expr) -> Expr:
+            """A multiple of u, and a number more, is one."""
+            at = None if isinstance(e, Const) else self._multiple(e)
+            return expression({ONE: at[0] * point + at[1]}) if at is not None and at[0] else e
+
+        def known(e: Expr) -> Expr:
+            p = self._sign(e)
+            return e if p is None or p[0] else _decided(e, (p[1] > 0) - (p[1] < 0))
+
+        at = rebuilt(exprs, number)
         for t, c in self.u.items():
-            if t.bound or len(t.factors) != 1 or t.factors[0][1] != 1:
-                continue
-            atom = t.factors[0][0]
-            others = expression({k: -v / c for k, v in self.u.items() if k != t} | {ONE: point / c})
-            if atom in set(walk(others)):
-                continue
-            at = rebuilt(exprs, lambda e, atom=atom, others=others: others if e == atom else e)  # type: ignore[misc]
-
-            def known(e: Expr) -> Expr:
-                p = self._sign(e)
-                return e if p is None or p[0] else _decided(e, (p[1] > 0) - (p[1] < 0))
-
-            one, other = rebuilt(at, known)
-            return normal_form(one) == normal_form(other)
-        return False
+            if len(self.u) > 1 and not t.bound and len(t.factors) == 1 and t.factors[0][1] == 1:
+                atom = t.factors[0][0]
+                others = expression({k: -v / c for k, v in self.u.items() if k != t} | {ONE: point / c})
+                if atom not in set(walk(others)):
+                    at = rebuilt(at, lambda e, atom=atom, others=others: others if e == atom else e)  # type: ignore[misc]
+                    break
+        one, other = rebuilt(at, known)
+        return normal_form(one) == normal_form(other)
 
     def _sign(self, e: Expr) -> tuple[Fraction, Fraction] | None:
         """(a, b) where the value is decided by the sign of a*u + b."""
         d = _difference(e)
         if d is None or not Facts().finite(d):
             return None
-        p = _straightened(polynomial(d))
+        return self._affine(_straightened(polynomial(d)))
+
+    def _multiple(self, e: Expr) -> tuple[Fraction, Fraction] | None:
+        """(a, b) where the value is a*u + b."""
+        try:
+            return self._affine(dict(polynomial(e)))
+        except Unfit:
+            return None
+
+    def _affine(self, p: Poly) -> tuple[Fraction, Fraction] | None:
         offset = p.pop(ONE, Fraction(0))
         if not p:
             return Fraction(0), offset
-        first = next(iter(self.u))
         if p.keys() != self.u.keys():
             return None
+        first = next(iter(self.u))
         slope = p[first] / self.u[first]
         return (slope, offset) if all(v == slope * self.u[t] for t, v in p.items()) else None
 

@@ -252,7 +252,8 @@ class Runs:
         coarse = any(w.unit > COARSE and not all(w.sides) for w in self.names.weights.values())
         near = _NEAR_COARSE if coarse else _NEAR
         kept: list[dict[_Key, float]] = []
-        for _, inputs in self._inputs(("normal", "normal"), 7):
+        kinds = ("normal", "normal", *(("large",) if self.cost() <= _MANY else ()))
+        for _, inputs in self._inputs(kinds, 7):
             table = _Table(near)
             found: dict[_Key, float] = {}
             self._run(0, inputs, seen=self._seen(0, table.add))
@@ -262,8 +263,13 @@ class Runs:
         common = {k: max(v, kept[1][k]) for k, v in kept[0].items() if k in kept[1]}
         place = {d.name: (d.view, n) for n, d in enumerate(self.names.a.definitions)}
         best: tuple[dict[str, Alike], dict[str, Alike]] = ({}, {})
-        # The nearest counts; of those that are equal, one that is no view, and the first.
-        for key in sorted(common, key=lambda k: (max(common[k], _EQUAL), *place[k[2]], k[3] is not None)):
+
+        # What is alike where inputs are large, too, counts first: small ones do not pass a clamp's ends. Then the
+        # nearest; of those that are equal, one that is no view, and the first.
+        def rank(k: _Key) -> tuple[object, ...]:
+            return k not in kept[-1], max(common[k], _EQUAL), *place[k[2]], k[3] is not None
+
+        for key in sorted(common, key=rank):
             side, name, of, order = key
             best[side].setdefault(name, Alike(name, of, order))
         return tuple(x for x in best[0].values() if x.name != x.of), tuple(best[1].values())
