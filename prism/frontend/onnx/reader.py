@@ -75,6 +75,8 @@ OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
 """Operator sets whose nodes may be read; whether one can be depends on its operator (schemas.VERSIONS)."""
 LARGEST_HINTED = 1 << 27
 """The most elements of a tensor where nothing says how long it is: a GiB in the double precision that checks use."""
+MOST_PLACES = 4096
+"""The most places of an input over dimensions that nothing says, as a batch of 4 of 1024 tokens has."""
 SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024, open=True)
 BATCH_HINT = 4
 """The value at which costs are quoted for a dimension that its name calls a batch."""
@@ -895,12 +897,12 @@ def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[s
 
 
 def _fitting(program: Program) -> Program:
-    """The program with hints at which every tensor has a place in memory: lengths of several symbols are multiplied."""
+    """The program with hints that can be run: lengths of several symbols are multiplied."""
     shapes = {t.shape for t in (*program.inputs, *(program.tensor(d.name) for d in program.definitions))}
-    while most_elements(shapes, program.hints) > LARGEST_HINTED:
-        longest = max(program.hints.values(), default=1)
-        if longest == 1:
-            break
+    open_shapes = {tuple(e for e in t.shape if not is_static(e)) for t in program.arguments}
+    while (longest := max(program.hints.values(), default=1)) > 1 and (
+        most_elements(shapes, program.hints) > LARGEST_HINTED or most_elements(open_shapes, program.hints) > MOST_PLACES
+    ):
         ranges = {n: replace(r, hint=max(r.low, min(r.hint, longest // 2))) for n, r in program.ranges.items()}
         program = replace(program, ranges=ranges)
     return program
