@@ -370,12 +370,14 @@ class Run:
         """
         ports, o, where = self.parts.inputs, self.options, str(self.path)
         if o.inputs is not None:
+            self._stock()
             given = given_feeds(ports, o.inputs, self._run, where)
             self._comparable(given)
             return given, self._boundaries(given)
         key = digest("inputs", *self._basis(), sorted(o.at.items()), o.seed)
         found = Cache(COMPARISONS, self.cache).get(key)
         if found is None:
+            self._stock()  # that it is not taken is told before what cannot be drawn
             given = feeds(ports, o.at, o.seed, self._run, where, self.parts.most_elements)
             self._comparable(given)
             found = {"sizes": given.sizes, "highs": given.highs, "islands": self._boundaries(given)}
@@ -384,11 +386,14 @@ class Run:
         return Feeds(found["sizes"], found["highs"], arrays), found["islands"]
 
     def _run(self, arrays: Mapping[str, np.ndarray], *, optimised: bool = True) -> dict[str, Any]:
-        """What the model gives, in onnxruntime.
+        """What the model gives, in onnxruntime; raises NotRunError: it does not take these inputs."""
+        return self._stock(optimised=optimised).run(arrays, [p.name for p in self.parts.inputs])
+
+    def _stock(self, *, optimised: bool = True) -> Stock:
+        """The model in onnxruntime, opened once.
 
         Raises:
-            ModelError: onnxruntime does not take the model; a node of a domain that is not ONNX's is named.
-            NotRunError: it does not take these inputs.
+            ModelError: onnxruntime does not take it; a node of a domain that is not ONNX's is named.
         """
         if optimised not in self.stocks:
             try:
@@ -397,7 +402,7 @@ class Run:
                 foreign = next((k.node for k in self.parts.kept.values() if "." in k.op), "")
                 where = f"{error.where}, node {foreign!r}" if foreign else error.where
                 raise ModelError(error.what, where=where, why=error.why, fix=error.fix) from error
-        return self.stocks[optimised].run(arrays, [p.name for p in self.parts.inputs])
+        return self.stocks[optimised]
 
     def _comparable(self, given: Feeds) -> None:
         """Make sure that the model's results can be compared.
