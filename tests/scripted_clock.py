@@ -36,6 +36,8 @@ class Arena(Worker):
         self.noise = noise
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+        if "wake" in request:
+            return Reply(Ending.ANSWERED)
         times = self.matches[min(len(self.requests), len(self.matches) - 1)]
         if request.get("prepare"):
             self.prepared.append(request)

@@ -466,26 +466,23 @@ def test_the_child_of_a_contest_is_begun_while_something_else_is_done() -> None:
 
 
 def test_children_that_make_contenders_ready_stand_still_while_trials_are_timed() -> None:
-    seen: list[tuple[str, bool]] = []
-
-    class Preparing(Arena):
-        def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
-            seen.append(("made ready", self._child.halted))
-            return super().ask(request, timeout_s)
+    seen: list[bool] = []
 
     class Timing(Arena):
         def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
-            if not request.get("prepare"):
-                seen.append(("timed", children[0]._child.halted))
+            if request.get("contenders"):
+                seen.append(child._child.halted)
             return super().ask(request, timeout_s)
 
-    children = [Preparing({"eager4": 2.0, "eager1": 2.0})]
-    trials = Timing({"k4": 1.0})
-    with closing(Bench(PROGRAM, GPU, {}, worker=trials, arena=lambda: children[0])) as bench:
+    child = Arena({"eager4": 2.0, "eager1": 2.0})
+    with closing(Bench(PROGRAM, GPU, {}, worker=Timing({"k4": 1.0}), arena=lambda: child)) as bench:
         bench.ahead(EAGER)
         bench.time([kernel("k")], 5)
+        assert not child._child.halted
         bench.contest([*EAGER, kernel("k")], 5, 1.0)
-    assert sorted(seen) == [("made ready", False), ("made ready", False), ("timed", True)]
+        (asked,) = child.prepared
+    assert seen == [True]
+    assert [c["kind"] for c in asked["contenders"]] == ["eager", "eager"]
 
 
 def test_what_has_no_chance_in_the_first_child_is_not_made_ready_in_the_second() -> None:

@@ -55,6 +55,8 @@ SLOW_HALVES = 100.0
 half-precision product for most CPUs."""
 COMPILE_S = 120.0
 """What torch.compile may take for a baseline, seconds."""
+STEPS = 8
+"""Steps of making ready that may wait for each other: what is drawn, read and asked, and each child's."""
 STANDING_S = 3600.0
 """How long a child that makes contenders ready may have to stand still, seconds."""
 SCALES = (1.0, 2.0**-3, 2.0**-6)
@@ -201,8 +203,8 @@ class Arena(ABC):
         self._eager_s = 0.0
         self._children: deque[tuple[Worker, Future[Reply]]] = deque()
         self._beginning = threading.Lock()
-        self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prism-arena")
-        self._begun: Future[None] | None = None
+        self._preparing = ThreadPoolExecutor(max_workers=STEPS, thread_name_prefix="prism-arena")
+        self._begun: Future[object] | None = None
         self._closing = False
         self.load: Load | None = None
         """How busy the machine was when kernels were last timed; None where nobody told."""
@@ -281,19 +283,26 @@ class Arena(ABC):
         the second finds what the first compiled, and leaves out what the first found to have no chance.
         """
         self.ready()
-        self._begin_contests(contenders, contests)
+        self._start(contenders, contests)
 
-    def _begin_contests(self, contenders: Sequence[Contender], contests: int) -> None:
+    def _start(self, contenders: Sequence[Contender], contests: int, drawn: Future[object] | None = None) -> None:
+        """Start contests' children; where inputs are still being drawn, they import what they will need meanwhile."""
         if self._arena is None or self._children or not contenders:
             return
-        request = self._request(contenders, 0) | {"prepare": True}
-        limit_s = self._limit_s(contenders)
+        kinds = sorted({c.kind for c in contenders}) if drawn is not None else ()
+        asked = self._preparing.submit(self._asked, contenders, drawn)
         with self._beginning:
             for _ in range(0 if self._closing else contests):
                 before = self._children[-1][1] if self._children else None
                 child = self._arena()
                 self._background.add(child)
-                self._children.append((child, self._preparing.submit(_prepared, child, request, limit_s, before)))
+                self._children.append((child, self._preparing.submit(_prepared, child, kinds, asked, before)))
+
+    def _asked(self, contenders: Sequence[Contender], drawn: Future[object] | None) -> tuple[dict[str, Any], float]:
+        """What children are asked that make these ready, and how long that may take, seconds."""
+        if drawn is not None:
+            drawn.result()
+        return self._request(contenders, 0) | {"prepare": True}, self._limit_s(contenders)
 
     def ahead(self, contenders: Sequence[Contender] = (), contests: int = 1, trials: bool = True) -> None:
         """Begin to draw the inputs, and to work out what is right for them, and let the trials' child read them.
@@ -305,13 +314,17 @@ class Arena(ABC):
             contests: how many.
             trials: whether there will be any.
         """
-        self._begun = self._preparing.submit(self._begin, contenders, contests, trials)
+        self._begun = drawn = self._preparing.submit(self._prepare)
+        if trials and self._arena is not None:
+            self._preparing.submit(self._read, drawn)
+        self._start(contenders, contests, drawn)
 
-    def _begin(self, contenders: Sequence[Contender], contests: int, trials: bool) -> None:
-        self._prepare()
-        if trials and self._arena is not None and not self._closing:
+    def _read(self, drawn: Future[object]) -> None:
+        """Let the trials' child read the inputs."""
+        self._worker.ask({"wake": []}, TIMING_LIMIT_S)
+        drawn.result()
+        if not self._closing:
             self._worker.ask(self._request((), 0) | {"prepare": True}, TIMING_LIMIT_S)
-        self._begin_contests(contenders, contests)
 
     def ready(self) -> None:
         """What `_prepare` does, be it begun or not."""
@@ -361,8 +374,19 @@ class Arena(ABC):
         return Match(tuple(timed), from_plain(load) if load else None)
 
 
-def _prepared(child: Worker, request: Mapping[str, Any], limit_s: float, before: Future[Reply] | None) -> Reply:
-    """What a child says that is asked to prepare contenders, but for those that took far too long in the one before."""
+def _prepared(
+    child: Worker,
+    kinds: Sequence[str],
+    asked: Future[tuple[dict[str, Any], float]],
+    before: Future[Reply] | None,
+) -> Reply:
+    """What a child says that is asked to prepare contenders, but for those that took far too long in the one before.
+
+    Before that it imports what contenders of these kinds need.
+    """
+    if kinds:
+        child.ask({"wake": kinds}, TIMING_LIMIT_S)
+    request, limit_s = asked.result()
     specs = request["contenders"]
     if before is not None:
         known = {int(n): s for n, s in before.result().answer.get("seconds", {}).items()}
@@ -406,6 +430,7 @@ class Bench(Arena):
         self._seed = seed
         self._references: list[tuple[np.ndarray, np.ndarray]] | None = None
         self._exported: bool | None = None
+        self._exporting = threading.Lock()
         self._graph = ""
         self._others: list[dict[str, np.ndarray]] | None = None
         self._passed: tuple[Any, ...] = ()
@@ -511,6 +536,10 @@ class Bench(Arena):
 
     def _export(self) -> bool:
         """Write the function that was traced, at these shapes; whether there is one that can be written."""
+        with self._exporting:
+            return self._export_once()
+
+    def _export_once(self) -> bool:
         if self._exported is None:
             function = self.program.source
             self._exported = callable(function) and self._written(function)

@@ -6,13 +6,14 @@ own calls (`native`), either of them compiled by torch, or the ONNX file in onnx
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from types import FrameType
@@ -166,6 +167,21 @@ def _limited(seconds: float | None, what: str) -> Iterator[None]:
 
 def _key(spec: Mapping[str, Any], threads: int) -> str:
     return json.dumps([spec, threads], sort_keys=True)
+
+
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    "eager": ("prism.backends.native",),
+    "compiled": ("prism.backends.native", "torch._dynamo", "torch._inductor.compile_fx"),
+    "onnxruntime": ("onnxruntime",),
+}
+"""Modules that take a second or two to import, by the kind of contender that needs them."""
+
+
+def wake(kinds: Sequence[str]) -> None:
+    """Import what contenders of these kinds need, as far as it is there."""
+    for name in dict.fromkeys(name for kind in kinds for name in _NEEDED.get(kind, ())):
+        with suppress(ImportError):  # the contender itself says what is missing
+            importlib.import_module(name)
 
 
 @lru_cache(maxsize=1)

@@ -3,11 +3,11 @@
     python -m prism.platforms.cpu_worker
 
 A request with `compile` or `product` is for the compiler, one with `contenders` for the clock (see `time_contenders`),
-one with `assembled` runs a whole model (see `run_assembled`), any other is for the gate (see `run_module`); those of
-the clock and the gate have the form that the GPU's workers take. All contenders share inputs, and are called in turn,
-contender by contender, so that a clock that drifts drifts for all. Before each sample the contender is called once
-unheard: its threads wake, the other runtime's have gone to sleep, and caches hold what they would in a loop. What fits
-in the caches is therefore found there; what does not comes from memory.
+one with `assembled` runs a whole model (see `run_assembled`), one with `wake` imports, any other is for the gate (see
+`run_module`); those of the clock and the gate have the form that the GPU's workers take. All contenders share inputs,
+and are called in turn, contender by contender, so that a clock that drifts drifts for all. Before each sample the
+contender is called once unheard: its threads wake, the other runtime's have gone to sleep, and caches hold what they
+would in a loop. What fits in the caches is therefore found there; what does not comes from memory.
 """
 
 from __future__ import annotations
@@ -70,6 +70,14 @@ def prepare_contenders(request: Request) -> Answer:
         with suppress(Exception), torch.inference_mode():  # the contest says what is wrong with it
             seconds[n] = makes.prepared(specs[n], many).call_s
     return {"seconds": {str(n): s for n, s in seconds.items()}}
+
+
+def wake(kinds: Sequence[str]) -> Answer:
+    """Import what contenders of these kinds need, before it is known on what they will run."""
+    from prism.platforms import contenders
+
+    contenders.wake(kinds)
+    return {}
 
 
 def _threads_of(spec: Mapping[str, Any]) -> int:
@@ -243,7 +251,9 @@ def run_assembled(request: Request) -> Answer:
 
 
 def answer(request: Request) -> Answer:
-    """Whichever of the six is asked for."""
+    """Whichever of the seven is asked for."""
+    if "wake" in request:
+        return wake(request["wake"])
     if "product" in request:
         return compile_products(request)
     if "assembled" in request:
