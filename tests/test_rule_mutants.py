@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from quick import slow_but
 from rule_mutants import Mutant, swapped, without_guards
 
 from prism.egraph.rules import Rule, load_rules, rule_files
@@ -27,6 +26,7 @@ NOT_FOR_TRUTH = {
     ("fold-add", "without (>= (min (abs x) (abs y)) (* 0.01 (max (abs x) (abs y))))"): RANGE,
     ("mul-constants", "without (< (abs (* x y)) 1e200)"): RANGE,
     ("mul-constants", "without (> (abs (* x y)) 1e-200)"): RANGE,
+    ("lower-exp", "without (< x 600.0)"): RANGE,
     ("upper-exp", "without (< x 600.0)"): RANGE,
     # Only what is finite has a bound.
     ("max-of-negative-multiple", "without (finite c)"): OTHER,
@@ -44,6 +44,12 @@ NOT_FOR_TRUTH = {
     ("sum-split-product", "without (!= x y)"): GROWTH,
     ("sum-split-product", "without (!= u (set-union u z))"): GROWTH,
     ("sum-split-quotient", "without (!= u (set-union u z))"): GROWTH,
+    # f is at most 1: f*(a + b) is finite where f*a and f*b are, and infinite or NaN as their sum is.
+    ("sum-split-softmax", "without (finite a)"): BOTH,
+    ("sum-split-softmax", "without (finite b)"): BOTH,
+    ("sum-split-softmax", "without (<= (set-length (set-union u z)) (set-length z))"): GROWTH,
+    # The rule says that it differs where m is -inf, whatever m is.
+    ("exp-of-masked-shift", "without (= m (Max k w))"): GROWTH,
     ("sum-reassociate", "without (!= j k)"): OTHER,
     ("sum-reassociate", "without (set-contains sb j)"): GROWTH,
     ("sum-reassociate", "without (set-contains sx k)"): GROWTH,
@@ -63,20 +69,16 @@ def found_out(mutant: Mutant, rule: Rule) -> bool:
     return bool(finding.remark) and not check_rule(rule, draws=DRAWS, shrink=False).remark
 
 
-PARTS = 6
-
-
-@pytest.mark.parametrize("part", slow_but([0], range(PARTS)))
-def test_a_rule_without_its_guard_is_found_out(part: int) -> None:
+def test_a_rule_without_its_guard_is_found_out() -> None:
     kept, survivors = 0, []
-    for rule in SHIPPED.rules[part::PARTS]:
+    for rule in SHIPPED.rules:
         for mutant in without_guards(rule):
             wrong = found_out(mutant, rule)
             kept += wrong
             if wrong == ((rule.name, mutant.what) in NOT_FOR_TRUTH):
                 survivors.append((rule.name, mutant.what))
     assert not survivors, "found out though listed, or not found out and not listed"
-    assert kept > 100 / PARTS / 2
+    assert kept > 200
 
 
 def test_the_list_names_guards_that_exist() -> None:
