@@ -265,6 +265,10 @@ RIGHT: Mapping[str, tuple[Two, Two]] = {
         lambda s, v: guarded(kept(s).softmax(-1), top(s)) @ v,
         lambda s, v: guarded(kept(s).softmax(-1) @ v, top(s)),
     ),
+    "a data mask, guarded, maximum dropped": (
+        lambda s, v: guarded(attention(kept(s), v), top(s)),
+        lambda s, v: guarded(unshifted(kept(s), v), top(s)),
+    ),
     "a masked sum of exponentials": (lambda s, v: kept(s).exp().sum(-1), lambda s, v: W(s > 0, s.exp(), 0.0).sum(-1)),
     "a positive factor": (lambda s, v: s * (s * s + 1) / (s * s + 1), lambda s, v: s),
     "exponentials cancel": (lambda s, v: s, lambda s, v: s * s.exp() * (-s).exp()),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prism.egraph.bindings import bindings
-from prism.egraph.language import DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, Budget, TensorFacts
+from prism.egraph.language import ASSUME, DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, Budget, TensorFacts
 from prism.egraph.rules import RuleSet, install
 from prism.egraph.saturate import Contradiction, Saturation, in_common
 from prism.egraph.sign_analysis import kept, masked
@@ -36,8 +36,9 @@ WIDEN_ENODES = 3000
 BESIDE = (EXPLORE, DISTRIBUTE, EXPLORE)
 BESIDE_ENODES = 2000
 
-# One round beside the reference's terms: cheap rules settle before each expensive one.
-APART = (EXPLORE, DISTRIBUTE, EXPLORE, EXPAND, EXPLORE)
+# One round beside the reference's terms: cheap rules settle before each expensive one, and what makes a proof rest on
+# an assumption comes last.
+APART = (EXPLORE, DISTRIBUTE, EXPLORE, EXPAND, EXPLORE, ASSUME)
 APART_BUDGET = Budget(enodes=5000, iterations=10)
 
 SATURATED = "one e-class with the saturated reference"

@@ -59,8 +59,8 @@ TensorFacts: TypeAlias = "Mapping[str, Sequence[Fact]]"
 NO_FACTS: TensorFacts = MappingProxyType({})
 """Nothing is known of any tensor but that it is finite."""
 
-ANALYSIS, SIMPLIFY, EXPLORE, EXPAND, DISTRIBUTE = "analysis", "simplify", "explore", "expand", "distribute"
-RULESETS = (ANALYSIS, SIMPLIFY, EXPLORE, EXPAND, DISTRIBUTE)
+RULESETS = ("analysis", "simplify", "explore", "expand", "distribute", "assume")
+ANALYSIS, SIMPLIFY, EXPLORE, EXPAND, DISTRIBUTE, ASSUME = RULESETS
 
 # x - (x - c*x) with c = 2^13 + 1 rounds x to 40 bits (Veltkamp 1968); egglog has no rounding of its own.
 _SPLIT = 8193.0

@@ -22,7 +22,7 @@ from prism.egraph.bindings import EGraph
 from prism.egraph.derivation.certificate import Derivation, Derived, Encoder, certificate, cited_terms, replay
 from prism.egraph.derivation.proof_forest import MAX_STEPS, Explainer, Forest, Link, TooLongError
 from prism.egraph.derivation.proof_forest import RENAME as RENAMED
-from prism.egraph.language import ANALYSIS, DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, TensorFacts
+from prism.egraph.language import ANALYSIS, ASSUME, DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, TensorFacts
 from prism.egraph.rules import FpClass, RuleSet, install, read_rule_files, rule_files
 from prism.egraph.saturate import Contradiction, Saturation
 from prism.errors import IllegalIRError
@@ -39,7 +39,7 @@ Stages: TypeAlias = "tuple[tuple[str, ...], ...]"
 ROUNDS = (
     (EXPLORE,) * 3,
     (EXPLORE, RENAME, EXPLORE, DISTRIBUTE, EXPLORE, EXPLORE),
-    (EXPLORE, DISTRIBUTE, EXPLORE, EXPAND, EXPLORE, RENAME) * 3,
+    (EXPLORE, DISTRIBUTE, EXPLORE, EXPAND, EXPLORE, ASSUME, RENAME) * 3,
 )
 
 # E-nodes past which a schedule is given up.
