@@ -49,6 +49,7 @@ class Sample:
         reference: from float64 inputs to the outputs.
         bindings: values of the symbolic extents to try.
         symbols: assignments of tile and part symbols to try.
+        denoted: what the sGraph denotes, where that is undefined at some inputs at which kernels have a value.
     """
 
     sgraph: SGraph
@@ -57,6 +58,7 @@ class Sample:
     symbols: tuple[Mapping[str, int], ...]
     scale: float = 1.0
     special: Callable[[list[np.ndarray]], None] | None = field(default=None)
+    denoted: Arrays | None = None
 
     @property
     def name(self) -> str:
@@ -1063,13 +1065,18 @@ def weights_so_far(
         below = np.where(seen, x[:, None, :] - np.where(np.isfinite(most), most, 0.0)[:, :, None], -np.inf)
         return ((np.exp(below) * v[:, None, :]).sum(-1)[:, ways],)
 
+    def denoted(x: np.ndarray, v: np.ndarray) -> tuple[np.ndarray]:
+        """A kernel subtracts 0 while all is -inf so far, where this is -inf - -inf."""
+        unseen = np.isneginf(np.maximum.accumulate(x[:, ways], axis=1)[:, ways])
+        return (np.where(unseen, np.nan, reference(x, v)[0]),)
+
     def unseen(inputs: list[np.ndarray]) -> None:
         inputs[0][:, ways][:, :2] = -np.inf
 
     tiles: tuple[Mapping[str, int], ...] = ({"T_m": 8, "T_k": 16}, {"T_m": 16, "T_k": 32})
     if whole or tile is not None:
         tiles = ({"T_m": 8},)
-    return Sample(sgraph, reference, ({"K": 37}, {"K": 64}, {"K": 5}), tiles, special=unseen)
+    return Sample(sgraph, reference, ({"K": 37}, {"K": 64}, {"K": 5}), tiles, special=unseen, denoted=denoted)
 
 
 def weights_from_the_end(dtype: DType = F32) -> Sample:

@@ -117,7 +117,7 @@ def test_an_sgraph_is_a_program(build: Callable[..., Sample]) -> None:
     values = binding | {name: evaluate(e, binding) for name, e in parts.items()}
     with np.errstate(all="ignore"):
         found = run(program, dict(zip(names, inputs, strict=True)), values, NUMPY)
-    for t, wanted in zip(sample.sgraph.outputs, sample.reference(*inputs), strict=True):
+    for t, wanted in zip(sample.sgraph.outputs, (sample.denoted or sample.reference)(*inputs), strict=True):
         np.testing.assert_allclose(found[t.name], wanted, rtol=1e-4, atol=1e-4)
 
 

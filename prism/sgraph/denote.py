@@ -722,6 +722,7 @@ def as_program(
 
     A split axis has one part, so that the program can be run at every extent: the symbols of its parts, and of what is
     in one, are returned with what they are then. None where a store is no definition: by another index than axes.
+    What is rescaled is undefined while its maximum is -inf, where kernels have 0.
 
     Raises:
         IllegalIRError: a kernel has no denotation.
