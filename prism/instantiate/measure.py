@@ -384,7 +384,7 @@ def _prepared(
 
     Before that it imports what contenders of these kinds need.
     """
-    if kinds:
+    if kinds and before is None:  # there is nothing to do beside another one
         child.ask({"wake": kinds}, TIMING_LIMIT_S)
     request, limit_s = asked.result()
     specs = request["contenders"]
