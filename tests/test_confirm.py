@@ -383,6 +383,8 @@ def test_matches_that_disagree_are_repeated_up_to_a_bound() -> None:
     assert len(confirmed(Arena(*far, others=3.0)).matches) == MATCHES, "others may have made it"
     agreeing = Arena({"eager4": 2.0, "eager1": 2.0}, {"eager4": 1.9, "eager1": 1.9})
     assert len(confirmed(agreeing).matches) == 2
+    hardly = [{"eager4": g, "eager1": 9.0, "k4": 1.0, "k1": 9.0} for g in (1.5, 1.01, 1.5, 1.5)]
+    assert len(confirmed(Arena(*hardly)).matches) == 2, "the least is none, and stays the least"
 
 
 def test_a_win_is_a_win_in_every_match_and_a_loss_is_told_as_a_range() -> None:

@@ -272,7 +272,7 @@ def settled(matches: Sequence[Result]) -> bool:
     need not, for the least is what is told, and the range.
     """
     low, high = gain_between(matches)
-    lost = min(m.ratio for m in matches) <= 1.0
+    lost = min(m.ratio for m in matches) <= WORTH  # the least is what is told, however many follow
     known = agree(matches) or has_two_modes(*_taken(matches)) or (low > FAR and not any(map(_doubtful, matches)))
     return lost or (known and (low > WORTH or high <= WORTH))
 
