@@ -1161,6 +1161,15 @@ def looked_up_product(m: int = 21, k: int = 40, n: int = 24) -> Sample:
     return Sample(sgraph, reference, ({},), ({"T_m": 32, "T_n": 16},))
 
 
+SCANS: tuple[Callable[[DType], Sample], ...] = (
+    running_state,
+    decaying_state,
+    state_before,
+    one_by_one,
+    gates_one_by_one,
+    weights_one_by_one,
+)
+
 SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     matmul,
     symbolic_matmul,
@@ -1181,12 +1190,7 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     functions,
     row_sums,
     shared_axis_attention,
-    running_state,
-    decaying_state,
-    state_before,
-    one_by_one,
-    gates_one_by_one,
-    weights_one_by_one,
+    *SCANS,
     lookups,
     lookups_in_any_table,
 )

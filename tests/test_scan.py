@@ -14,23 +14,20 @@ from sgraph_samples import (
     BF16,
     F16,
     F32,
+    SCANS,
     SUM,
     TILED_SCANS,
     Sample,
     at,
-    decaying_state,
     decays,
     gates_from_the_end,
-    gates_one_by_one,
     kinds_from_the_end,
-    one_by_one,
     op,
     prefix_sums,
     running_state,
     state_before,
     sym,
     weights_from_the_end,
-    weights_one_by_one,
     weights_so_far,
 )
 from sgraph_simulator import simulate
@@ -82,15 +79,7 @@ from prism.sgraph.show import key, text
 # As the front end names output axes.
 M, K, J = Axis("d20", 20), Axis("d24", 24), Axis("d24_1", 24)
 TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
-BUILDS = (
-    running_state,
-    decaying_state,
-    state_before,
-    one_by_one,
-    gates_one_by_one,
-    weights_one_by_one,
-    *TILED_SCANS,
-)
+BUILDS = (*SCANS, *TILED_SCANS)
 CPU = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
 
 

@@ -289,11 +289,12 @@ class Arena(ABC):
         """Start contests' children; where inputs are still being drawn, they import what they will need meanwhile."""
         if self._arena is None or self._children or not contenders:
             return
-        kinds = sorted({c.kind for c in contenders}) if drawn is not None else ()
         asked = self._preparing.submit(self._asked, contenders, drawn)
         with self._beginning:
             for _ in range(0 if self._closing else contests):
                 before = self._children[-1][1] if self._children else None
+                # Beside another one there is nothing to do meanwhile.
+                kinds = sorted({c.kind for c in contenders}) if drawn is not None and before is None else ()
                 child = self._arena()
                 self._background.add(child)
                 self._children.append((child, self._preparing.submit(_prepared, child, kinds, asked, before)))
@@ -382,9 +383,9 @@ def _prepared(
 ) -> Reply:
     """What a child says that is asked to prepare contenders, but for those that took far too long in the one before.
 
-    Before that it imports what contenders of these kinds need.
+    Before it is known what is asked it imports what contenders of these kinds need.
     """
-    if kinds and before is None:  # there is nothing to do beside another one
+    if kinds:
         child.ask({"wake": kinds}, TIMING_LIMIT_S)
     request, limit_s = asked.result()
     specs = request["contenders"]
@@ -537,13 +538,10 @@ class Bench(Arena):
     def _export(self) -> bool:
         """Write the function that was traced, at these shapes; whether there is one that can be written."""
         with self._exporting:
-            return self._export_once()
-
-    def _export_once(self) -> bool:
-        if self._exported is None:
-            function = self.program.source
-            self._exported = callable(function) and self._written(function)
-        return self._exported
+            if self._exported is None:
+                function = self.program.source
+                self._exported = callable(function) and self._written(function)
+            return self._exported
 
     def _written(self, function: Callable[..., object]) -> bool:
         import torch

@@ -84,6 +84,11 @@ def _threads_of(spec: Mapping[str, Any]) -> int:
     return int(spec.get("threads") or threads())
 
 
+def _but(spec: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """A contender without what these keys say."""
+    return {k: v for k, v in spec.items() if k not in keys}
+
+
 def made_in(specs: Sequence[Mapping[str, Any]]) -> list[int]:
     """The places of contenders in the order in which they are made: what may not be worth it comes last."""
     return sorted(range(len(specs)), key=lambda n: _threads_of(specs[n]) < threads())
@@ -101,15 +106,16 @@ def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, f
         seconds: what a call of those takes that are made, by place.
     """
     spec = specs[n]
-    same = [m for m in seconds if {**specs[m], "threads": 0} == {**spec, "threads": 0}]
+    same = [m for m in seconds if _but(specs[m], "threads") == _but(spec, "threads")]
     if _threads_of(spec) == threads() or not same:
         return ""
     all_threads = _threads_of(specs[same[0]])
     if spec["kind"] == "compiled":
-        model = [{**spec, "kind": "eager", "compile_s": 0, "threads": k} for k in (_threads_of(spec), all_threads)]
-        plain = [s for k in model for m, s in seconds.items() if {**specs[m], "compile_s": 0} == k]
-        if len(plain) == len(model) and plain[0] > HELPED * plain[1]:
-            return f"as it is, the model takes {plain[0] / plain[1]:.1f} times as long as on {all_threads} threads"
+        model = {"kind": "eager", **_but(spec, "kind", "compile_s", "threads")}
+        plain = {_threads_of(specs[m]): s for m, s in seconds.items() if _but(specs[m], "threads") == model}
+        few, many = plain.get(_threads_of(spec)), plain.get(all_threads)
+        if few is not None and many is not None and few > HELPED * many:
+            return f"as it is, the model takes {few / many:.1f} times as long as on {all_threads} threads"
     taken = seconds[same[0]]
     if spec["kind"] != "compiled" and taken <= ENDLESS_S:
         return ""

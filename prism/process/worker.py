@@ -85,7 +85,7 @@ class Worker:
             child.feed(json.dumps({"timeout_s": limit, **request}))
             stood_s, end = child.stood_s, time.monotonic() + limit
             while (line := child.line(end)) is None and (child.halted or child.stood_s > stood_s):
-                # What it is granted for a halt that lasts, it does not use up.
+                # Its time begins again while it is halted, and goes on afterwards for as long as it stood.
                 end = time.monotonic() + (child.stood_s - stood_s or limit)
                 stood_s = child.stood_s
         except OSError:
