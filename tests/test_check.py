@@ -90,6 +90,42 @@ def test_a_wrong_kernel_is_rejected(runner: KernelRunner, tmp_path: Path, fault:
         report.summary()
 
 
+UNFIT = """
+    if config["symbols"]["T_d"] != 64:
+        from triton.runtime.errors import OutOfResources
+
+        class Large:
+            def __getitem__(self, grid):
+                raise OutOfResources(799000, 232448, "shared memory")
+
+        yield Large(), (1,), (), {}
+        return
+"""
+
+
+def test_a_configuration_that_does_not_fit_says_nothing_of_a_kernel(runner: KernelRunner, tmp_path: Path) -> None:
+    head = "def launches(x, y, *, config):\n"
+    text = triton_modules.rmsnorm()
+    assert head in text
+    dtype = DType.FLOAT32
+    given = rmsnorm_program(dtype), rmsnorm_sgraph(dtype)
+    for source, passes in ((text, True), (triton_modules.rmsnorm(eps="1e-5"), False)):
+        module = triton_modules.write(tmp_path, f"unfit{passes}", source.replace(head, head + UNFIT))
+        for tile, ran in ((64, True), (32, False)):
+            report = check_module(given[0], module, given[1], config(tile), runner=Whole(runner), limit=4)
+            assert report.passed == (passes and ran), report.failures
+            assert ran or "out of resource" in report.failures[0]
+
+
+class Whole:
+    """A runner as on a device: whole launches, of which some do not fit."""
+
+    name, sampling, bounded = "device", False, True
+
+    def __init__(self, runner: KernelRunner) -> None:
+        self.run, self.forget = runner.run, runner.forget
+
+
 def test_a_crash_and_an_exception_are_failures_and_the_runner_goes_on(runner: KernelRunner, tmp_path: Path) -> None:
     dtype = DType.FLOAT32
     args = rmsnorm_program(dtype), rmsnorm_sgraph(dtype), config()

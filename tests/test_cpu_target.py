@@ -414,7 +414,7 @@ def test_a_baseline_that_takes_a_minute_is_waited_for(monkeypatch: pytest.Monkey
 class Eager:
     """A runner that computes what eager does, or twice that, and counts."""
 
-    name, sampling = "eager", False
+    name, sampling, bounded = "eager", False, False
 
     def __init__(self, program: Program, factor: float) -> None:
         self.program, self.factor = program, factor

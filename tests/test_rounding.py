@@ -159,7 +159,7 @@ class Told:
     """A runner that returns what a function makes of the inputs."""
 
     name = "told"
-    sampling = False
+    sampling = bounded = False
 
     def __init__(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.fn = fn

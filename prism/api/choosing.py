@@ -318,8 +318,9 @@ def right_of(
     for best in close[:wanted]:
         c = chosen[best.candidate].candidate
         offered = c.points[:ALTERNATIVES]
-        cases = plan_cases(request.program, c.sgraph, best.config, offered, request.seed)[:limit]
-        tools.runner.ahead(c.module, cases)
+        bounded = tools.runner.bounded
+        cases = plan_cases(request.program, c.sgraph, best.config, offered, request.seed, bounded=bounded)[:limit]
+        tools.runner.ahead(c.module, c.sgraph, cases)
     for best in waiting:
         if passed and best not in close:
             continue

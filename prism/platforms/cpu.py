@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from prism.cost.device import BF16_PAIRS, BF16_TILES, INT8_QUADS, INT8_TILES, De
 from prism.folders import cache_root, make_room
 from prism.instantiate.cache import Cache, Store, digest
 from prism.instantiate.gate.check import KernelRunner
+from prism.instantiate.gate.plan import Case
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.platforms.platform import Timed
@@ -84,9 +85,11 @@ class CpuPlatform(Timed):
         worker = self.clock or trial_worker(self.device.processors, self.cache)
         return KernelRunner("cpu", "compiled C++", worker, self._compiled_ahead, lent=self.clock is not None)
 
-    def _compiled_ahead(self, module: Path, config: Config) -> Future[Reply] | None:
-        request = compile_request(module, config)
-        return None if self.pool is None else self.pool.submit(request, COMPILE_LIMIT_S + GRACE_S)
+    def _compiled_ahead(
+        self, module: Path, sgraph: SGraph, case: Case
+    ) -> tuple[object, Callable[[], Future[Reply]]] | None:
+        pool, request = self.pool, compile_request(module, case.config)
+        return None if pool is None else (None, lambda: pool.submit(request, COMPILE_LIMIT_S + GRACE_S))
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""

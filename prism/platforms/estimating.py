@@ -45,6 +45,7 @@ class Compiler:
         limit_s: seconds a compilation may take.
         root: the cache folder; the user's by default.
         pool: the workers, of who lends them; its own by default.
+        here: as CompileJob has it.
 
     Raises:
         UsageError: the target is unknown.
@@ -59,9 +60,11 @@ class Compiler:
         limit_s: float = COMPILE_LIMIT_S,
         root: Path | None = None,
         pool: Pool | None = None,
+        here: bool = False,
     ) -> None:
         capability(target)
         self.target = target
+        self._here = here
         self._hints = dict(hints)
         self._limit_s = limit_s
         base = root or cache_root()
@@ -77,7 +80,10 @@ class Compiler:
 
     def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
-        jobs = [CompileJob(c.module, self.target, config, arguments(c.sgraph, self._hints)) for c, config in points]
+        jobs = [
+            CompileJob(c.module, self.target, config, arguments(c.sgraph, self._hints), self._here)
+            for c, config in points
+        ]
         keys = [self._key(job) for job in jobs]
         known = [self._cache.get(k) for k in keys]
         futures = [

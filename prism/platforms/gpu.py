@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prism.backends.protocol import arguments
 from prism.backends.triton.backend import TritonBackend
-from prism.backends.triton.crosscompile import worker_environment
+from prism.backends.triton.crosscompile import COMPILE_LIMIT_S, CompileJob, request, worker_environment
 from prism.backends.triton.device import check_assembler, check_c_compiler
 from prism.backends.triton.timing import WORKER
 from prism.cost.compiled import compiled_estimate
 from prism.cost.device import Device
 from prism.cost.model import Model, baseline_estimate
+from prism.folders import cache_root
 from prism.instantiate.cache import Store
 from prism.instantiate.gate.check import KernelRunner
+from prism.instantiate.gate.plan import Case
+from prism.instantiate.machine_load import usable_cores
 from prism.instantiate.measure import Bench, Measuring
-from prism.platforms.estimating import Compiler, Estimating
+from prism.platforms.estimating import Compiler, Estimating, compile_pool
 from prism.platforms.platform import Estimated, Timed
 from prism.process.child import module_command
-from prism.process.worker import Pool, Worker
+from prism.process.worker import Pool, Reply, Worker
 from prism.program.nodes import Program
 from prism.sgraph.nodes import SGraph
 
 CHECK_WORKER = "prism.backends.triton.check_worker"
+MOST_COMPILERS = 16
+"""Children that compile at a time, the most: each holds torch and Triton, half a gigabyte."""
 
 
 def interpreter(cache: Path | None = None) -> KernelRunner:
@@ -59,15 +67,39 @@ class PresentGpu(_Gpu, Timed):
     Attributes:
         device: the GPU.
         cache: see Platform.
+        pool: children that compile, lent to evaluators and to the gate; each evaluator has its own when None.
+        clock: a child that times, lent to all benches; each has its own when None.
     """
 
     device: Device
     target: str = "cuda"
     cache: Path | None = None
+    pool: Pool | None = None
+    clock: Worker | None = None
 
     def runner(self) -> KernelRunner:
         """See Platform."""
-        return KernelRunner("cuda", "cuda", Worker(module_command(CHECK_WORKER), worker_environment(self.cache)))
+        worker = Worker(module_command(CHECK_WORKER), worker_environment(self.cache))
+        return KernelRunner("cuda", "cuda", worker, self._compiled_ahead)
+
+    def _compiled_ahead(
+        self, module: Path, sgraph: SGraph, case: Case
+    ) -> tuple[object, Callable[[], Future[Reply]]] | None:
+        pool = self.pool
+        if pool is None:
+            return None
+        # Triton's kernels depend on which extents are multiples of 16, and which are 1: every case's are compiled.
+        job = CompileJob(module, self.device.target, case.config, arguments(sgraph, case.binding), here=True)
+        return job.arguments, lambda: pool.submit(request(job), COMPILE_LIMIT_S)
+
+    @contextmanager
+    def lending(self) -> Iterator[PresentGpu]:
+        """See Timed."""
+        with (
+            compile_pool(self.cache or cache_root(), min(MOST_COMPILERS, len(usable_cores()))) as pool,
+            closing(Worker(module_command(WORKER), worker_environment(self.cache))) as clock,
+        ):
+            yield replace(self, pool=pool, clock=clock)
 
     def preflight(self, program: Program) -> None:
         """See Platform."""
@@ -76,8 +108,8 @@ class PresentGpu(_Gpu, Timed):
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""
-        worker = Worker(module_command(WORKER), worker_environment(self.cache))
-        return Bench(program, self.device, program.hints, seed=seed, worker=worker)
+        worker = self.clock or Worker(module_command(WORKER), worker_environment(self.cache))
+        return Bench(program, self.device, program.hints, seed=seed, worker=worker, lent=self.clock is not None)
 
     def thread_counts(self) -> tuple[int, ...]:
         """See Platform."""
@@ -86,7 +118,8 @@ class PresentGpu(_Gpu, Timed):
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
         # The same Triton cache as the timing child's: it finds the kernels compiled.
-        return Measuring(bench, Compiler(self.device.target, bench.hints, root=self.cache), store=store)
+        compiler = Compiler(self.device.target, bench.hints, root=self.cache, pool=self.pool, here=True)
+        return Measuring(bench, compiler, store=store)
 
 
 @dataclass(frozen=True)

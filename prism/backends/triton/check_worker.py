@@ -14,7 +14,8 @@ from typing import Any
 
 from prism.backends.loading import load_module
 from prism.backends.tensors import Framed
-from prism.process.serve import Answer, Request, serve
+from prism.backends.triton.replay import give_up_if_sticky
+from prism.process.serve import Answer, Request, one_line, serve
 
 
 def sample_programs(counts: Sequence[int], limit: int | None) -> list[int]:
@@ -52,8 +53,10 @@ def run_module(request: Request) -> Answer:
     The request names the module, the configuration, a file an input and one for the outputs, the device
     (`interpreter`, `cuda`), the outputs' shapes and dtypes, and for each launch, kernel by kernel, the tiles along its
     axes and how many of its programs to run (null: all of the launch). The outputs' file holds, per output, the tensor
-    and a mask of the elements that were written.
+    and a mask of the elements that were written. The answer is `unfit` where the device has no room for a kernel.
     """
+    from triton.runtime.errors import OutOfResources
+
     interpreting = request["device"] == "interpreter"
     device = "cpu" if interpreting else "cuda"
     module = load_module(Path(request["module"]))
@@ -62,10 +65,13 @@ def run_module(request: Request) -> Answer:
     framed = Framed(request["outputs"], device)
     samples: list[Any] = list(request["samples"])
     for n, (kernel, grid, args, meta) in enumerate(module.launches(*inputs, *framed.outputs, config=request["config"])):
-        if interpreting:
-            _interpret(kernel, tuple(grid), args, meta, samples[n] if n < len(samples) else None)
-        else:
-            kernel[grid](*args, **meta)
+        try:
+            if interpreting:
+                _interpret(kernel, tuple(grid), args, meta, samples[n] if n < len(samples) else None)
+            else:
+                kernel[grid](*args, **meta)
+        except OutOfResources as error:
+            return {"unfit": one_line(error)}
     return framed.answer(request["results"])
 
 
@@ -93,6 +99,15 @@ def _interpret(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], meta: Ma
         del builder.set_grid_dim, builder.set_grid_idx
 
 
+def run_or_end(request: Request) -> Answer:
+    """`run_module`; an error that poisons the CUDA context ends the process, so that the next case gets a fresh one."""
+    try:
+        return run_module(request)
+    except Exception as error:
+        give_up_if_sticky(error)
+        raise
+
+
 if __name__ == "__main__":
     import os
 
@@ -100,4 +115,4 @@ if __name__ == "__main__":
         from prism.backends.triton.interpreter import harden
 
         harden()
-    serve(run_module)
+    serve(run_or_end)

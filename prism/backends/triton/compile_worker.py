@@ -122,8 +122,18 @@ def compile_module(request: Request) -> Answer:
     for kernel, _grid, args, meta in module.launches(*tensors, config=request["config"]):
         if kernel.__name__ not in found:  # once for all steps of a loop
             built = kernel.warmup(*args, grid=(1,), **meta)
+            if request.get("here") and built is not None:
+                compile_launcher(built)
             found[kernel.__name__] = read_resources(kernel.__name__, built, target)
     return {"resources": list(found.values())}
+
+
+def compile_launcher(built: Any) -> None:
+    """Compile the C code that launches a kernel: up to Triton 3.6 there is some a signature, later ones have one."""
+    from triton.backends.nvidia import driver
+
+    if hasattr(driver, "make_launcher"):
+        driver.CudaLauncher(built.src, built.metadata)
 
 
 if __name__ == "__main__":

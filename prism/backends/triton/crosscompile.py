@@ -39,12 +39,14 @@ class CompileJob:
         target: `sm_90` and the like.
         config: the configuration.
         arguments: the launcher's inputs, then its outputs, at the real shapes.
+        here: whether the device is here, so that what launches the kernels is compiled, too.
     """
 
     module: Path
     target: str
     config: Config
     arguments: tuple[Argument, ...]
+    here: bool = False
 
 
 def capability(target: str) -> int:
@@ -67,6 +69,7 @@ def request(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S) -> dict[str, An
         "target": job.target,
         "config": job.config.encode(),
         "arguments": [[list(a.shape), a.dtype] for a in job.arguments],
+        "here": job.here,
         "timeout_s": timeout_s,
     }
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -59,6 +59,7 @@ class Runner(Protocol):
 
     name: str
     sampling: bool
+    bounded: bool
 
     def run(
         self,
@@ -90,6 +91,16 @@ class Late(str):
     __slots__ = ()
 
 
+class Unfit(str):
+    """Why there are no outputs: the device has no room for the configuration, which says nothing of its results."""
+
+    __slots__ = ()
+
+
+Begun: TypeAlias = Callable[[Path, SGraph, Case], "tuple[object, Callable[[], Future[Reply]]] | None"]
+"""How a case's kernels are compiled: what the compiler's result is the same for, and what begins it."""
+
+
 class KernelRunner(Closing):
     """Runs kernels in a child process: in Triton's interpreter, on the GPU, or wherever a given worker does.
 
@@ -97,8 +108,12 @@ class KernelRunner(Closing):
         device: `interpreter`, `cuda`, or what the worker takes.
         name: what reports call it.
         worker: the child.
-        compiled: begins to compile a module for a configuration, beside the child, if that is done.
+        compiled: how kernels are compiled beside the child, if they are.
         lent: whether the child is another's, who ends it.
+
+    Attributes:
+        sampling: whether only samples of a launch's programs are run.
+        bounded: whether the device has room for some configurations alone.
     """
 
     def __init__(
@@ -106,14 +121,15 @@ class KernelRunner(Closing):
         device: str,
         name: str,
         worker: Worker,
-        compiled: Callable[[Path, Config], Future[Reply] | None] = lambda module, config: None,
+        compiled: Begun = lambda module, sgraph, case: None,
         lent: bool = False,
     ) -> None:
         self._device = device
         self._compiled = compiled
         self._lent = lent
-        self._ahead: dict[tuple[Path, str], Future[Reply]] = {}
+        self._ahead: dict[tuple[Path, str], dict[object, Future[Reply]]] = {}
         self.sampling = device == "interpreter"
+        self.bounded = device == "cuda"
         self.name = name
         self._worker = worker
         # Inputs that are passed again, as the same objects, are neither written nor read again.
@@ -121,12 +137,15 @@ class KernelRunner(Closing):
         self._passed: dict[int, tuple[Any, Path]] = {}
         self._count = 0
 
-    def ahead(self, module: Path, cases: Iterable[Case]) -> None:
-        """Begin to compile a module for configurations that it will be run under, where that is done."""
-        for case in {case.config.key(): case for case in cases}.values():
-            begun = self._compiled(module, case.config)
-            if begun is not None:
-                self._ahead[module, case.config.key()] = begun
+    def ahead(self, module: Path, sgraph: SGraph, cases: Iterable[Case]) -> None:
+        """Begin to compile a module for the cases that it will be run in, where that is done."""
+        for case in cases:
+            compiled = self._compiled(module, sgraph, case)
+            if compiled is not None:
+                key, begin = compiled
+                begun = self._ahead.setdefault((module, case.config.key()), {})
+                if key not in begun:
+                    begun[key] = begin()
 
     def run(
         self,
@@ -139,8 +158,7 @@ class KernelRunner(Closing):
         """See Runner."""
         import torch
 
-        begun = self._ahead.pop((module, config.key()), None)
-        if begun is not None:
+        for begun in self._ahead.pop((module, config.key()), {}).values():
             begun.result()  # whatever came of it: the child compiles what is not there
 
         folder = Path(self._folder.name)
@@ -159,6 +177,8 @@ class KernelRunner(Closing):
         if reply.ending is not Ending.ANSWERED:
             why = f"{reply.ending.value}: {reply.detail}"
             return Late(why) if reply.ending is Ending.HANG else why
+        if reply.answer.get("unfit"):
+            return Unfit(reply.answer["unfit"])
         if reply.answer.get("error"):
             return str(reply.answer["error"])
         return [Output(t.to(torch.float64).numpy(), w.numpy()) for t, w in torch.load(results)]
@@ -254,8 +274,8 @@ def check_module(
     if drawn is None:
         runner.forget()
         drawn = Drawn(program)
-    cases = plan_cases(program, sgraph, config, alternatives, seed)[:limit]
-    return _checked(drawn, module, sgraph, cases, runner)
+    cases = plan_cases(program, sgraph, config, alternatives, seed, bounded=runner.bounded)[:limit]
+    return _checked(drawn, module, sgraph, config, cases, runner)
 
 
 def check_given(
@@ -287,10 +307,13 @@ def check_given(
         tensors[t.name] = torch.as_tensor(array).to(getattr(torch, t.dtype.value))
     runner.forget()
     drawn = Drawn(program, given=tensors)
-    return _checked(drawn, module, sgraph, [Case(GIVEN, binding, config, 0)], runner)
+    return _checked(drawn, module, sgraph, config, [Case(GIVEN, binding, config, 0)], runner)
 
 
-def _checked(drawn: Drawn, module: Path, sgraph: SGraph, cases: Sequence[Case], runner: Runner) -> CheckReport:
+def _checked(
+    drawn: Drawn, module: Path, sgraph: SGraph, chosen: Config, cases: Sequence[Case], runner: Runner
+) -> CheckReport:
+    """Run the cases; those whose own configuration the device has no room for run under the chosen one."""
     worst: dict[str, float] = {}
     failures: list[str] = []
     done = sampled = unexplained = wrong = 0
@@ -308,7 +331,11 @@ def _checked(drawn: Drawn, module: Path, sgraph: SGraph, cases: Sequence[Case], 
             case = replace(case, config=interpretable(sgraph, case.config, case.binding))
             # A loop's launches are more than the sGraph has.
             samples = samples if sgraph.repeats else plan_samples(sgraph, case.config, case.binding)
-        ratio, reasons, rounding = _run_case(drawn, module, sgraph, case, samples, runner)
+        found = _run_case(drawn, module, sgraph, case, samples, runner)
+        if isinstance(found, Unfit) and case.config != chosen:
+            case = replace(case, config=chosen)
+            found = _run_case(drawn, module, sgraph, case, samples, runner)
+        ratio, reasons, rounding = (math.inf, [found], False) if isinstance(found, str) else found
         unexplained += bool(reasons) and not rounding
         wrong += any(not isinstance(r, Late) for r in reasons)
         done += 1
@@ -410,14 +437,17 @@ def _case_key(case: Case) -> tuple[object, ...]:
 
 def _run_case(
     drawn: Drawn, module: Path, sgraph: SGraph, case: Case, samples: Sequence[Sample], runner: Runner
-) -> tuple[float, list[str], bool]:
-    """The largest error as a multiple of what is allowed, what did not pass, and whether that is rounding alone."""
+) -> tuple[float, list[str], bool] | str:
+    """The largest error as a multiple of what is allowed, what did not pass, and whether that is rounding alone.
+
+    Or why nothing was run.
+    """
     tensors, wide = drawn.of(case)
     answers = drawn.answer(case, tensors, wide)
     shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
     found = runner.run(module, case.config, [tensors[t.name] for t in sgraph.inputs], shapes, samples)
     if isinstance(found, str):
-        return math.inf, [found], False
+        return found
     everything = all(s is None for s in samples)
 
     def verdicts(others: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Judgement]:

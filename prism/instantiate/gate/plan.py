@@ -99,6 +99,8 @@ def plan_cases(
     config: Config,
     alternatives: Sequence[Config] = (),
     seed: int = 0,
+    *,
+    bounded: bool = False,
 ) -> list[Case]:
     """The cases, in order: ordinary inputs at every kind of shape, then each other draw at one of them.
 
@@ -108,8 +110,9 @@ def plan_cases(
         config: the chosen configuration.
         alternatives: other feasible ones: the quick configuration has no smaller tiles than these.
         seed: of the draws.
+        bounded: whether the device has room for some configurations alone, as the interpreter's has not.
     """
-    quick = quick_config(program, sgraph, config, alternatives)
+    quick = quick_config(program, sgraph, config, alternatives, bounded=bounded)
     chosen, shapes = plan_bindings(program, sgraph, config), plan_bindings(program, sgraph, quick)
     # Beside a multiple of the tiles first: a wrong mask shows there.
     first = [(b, config) for b in (*chosen[2:3], *chosen[:1])]
@@ -143,11 +146,14 @@ class _Symbol:
     tiles: bool = False
 
 
-def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives: Sequence[Config] = ()) -> Config:
+def quick_config(
+    program: Program, sgraph: SGraph, config: Config, alternatives: Sequence[Config] = (), *, bounded: bool = False
+) -> Config:
     """Tile sizes at which the interpreter is quick, every fixed axis has two tiles and symbolic ones can have.
 
     Symbolic extents follow the tiles (see `plan_bindings`), so along each of them all tiles are as small as they may
-    be, and equal; along fixed ones they grow as long as that saves operations.
+    be, and equal; along fixed ones they grow as long as that saves operations. Where the device is bounded they do not
+    grow: tiles of a few hundred elements on each side do not fit into a GPU's shared memory.
     """
     known = _tile_symbols(sgraph, [config, *alternatives])
     values = dict(config.symbols)
@@ -159,6 +165,8 @@ def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives:
     values |= {name: s.low for name, s in grown.items()}
     # Two parts of a split are enough: the first, and the last, which may have nothing to do.
     values |= {name: 2 for name, value in values.items() if name not in known and value > 2}
+    if bounded:
+        return replace(config, symbols=values)
 
     shapes = plan_bindings(program, sgraph, replace(config, symbols=values))
     costs = InterpreterCosts(sgraph, config, shapes[min(2, len(shapes) - 1)], values)
