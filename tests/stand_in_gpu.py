@@ -13,6 +13,7 @@ The memory is small, so that inputs rotate over several copies that share it, an
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +36,10 @@ def install() -> None:
     from torch.overrides import TorchFunctionMode
     from torch.utils import _python_dispatch
     from torch.utils._pytree import tree_leaves
+    from triton import knobs
     from triton.runtime.interpreter import InterpretedFunction
+
+    knobs.runtime.interpret = True  # whatever a child makes of its environment
 
     capturing: list[list[Step]] = []
 
@@ -46,7 +50,9 @@ def install() -> None:
             named = dict(kwargs or {})
             if str(named.get("device", "")).startswith("cuda"):
                 named["device"] = "cpu"
-            return function(*args, **named)
+            if function is torch.Tensor.cuda:
+                return args[0].clone()
+            return function(*("cpu" if isinstance(a, str) and a.startswith("cuda") else a for a in args), **named)
 
     class Recording(_python_dispatch.TorchDispatchMode):
         """Every operator that writes or returns a tensor is a step of the graph."""
@@ -156,22 +162,21 @@ def install() -> None:
 
 def main(argv: list[str]) -> int:
     """The child on the stand-in, or benchmarks/gpu.py with such children."""
-    if argv == [CHILD]:
+    if argv[0] == CHILD:
         install()
-        from prism.bench.child import main as serve
-
-        return serve()
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+        return 0
     sys.path.insert(0, str(ROOT))
     from benchmarks import gpu
     from prism.bench import measure
 
-    setattr(measure, "module_command", lambda module: child_command())  # noqa: B010
+    setattr(measure, "module_command", child_command)  # noqa: B010
     return gpu.main(argv)
 
 
-def child_command() -> list[str]:
-    """What starts a child that drives the stand-in."""
-    return [sys.executable, str(Path(__file__).resolve()), CHILD]
+def child_command(module: str = "prism.bench.child") -> list[str]:
+    """What starts a module as a child that drives the stand-in."""
+    return [sys.executable, str(Path(__file__).resolve()), CHILD, module]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,55 @@
+"""A whole run as on a machine with a GPU, on a stand-in for one: times mean nothing there, and everything else is real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stand_in_gpu
+import torch
+
+import prism
+from prism.cost.device import device
+from prism.errors import NoImprovementError
+from prism.instantiate.gate.check import KernelRunner
+from prism.platforms import choice, gpu
+from prism.process.child import module_command
+
+GPU = replace(device("sm_90"), cache_bytes=1 << 10)
+"""The less there is of a cache to fill, the fewer copies of the inputs are rotated over."""
+
+
+@pytest.fixture
+def stood_in(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A GPU that is here, whose kernels the interpreter runs, and for which they compile all the same: what ran there."""
+    monkeypatch.setattr(choice, "describe_gpu", lambda: GPU)
+    on_it = {gpu.WORKER, gpu.CHECK_WORKER}
+    monkeypatch.setattr(
+        gpu, "module_command", lambda m: stand_in_gpu.child_command(m) if m in on_it else module_command(m)
+    )
+    ran: list[Any] = []
+    run = KernelRunner.run
+
+    def noted(self: KernelRunner, *args: Any, **named: Any) -> Any:
+        ran.append((self.name, run(self, *args, **named)))
+        return ran[-1][1]
+
+    monkeypatch.setattr(KernelRunner, "run", noted)
+    return ran
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return x.softmax(-1)
+
+
+def test_a_function_is_optimised_for_the_gpu_that_is_here(stood_in: Sequence[Any], tmp_path: Path) -> None:
+    program = prism.trace(softmax, (torch.randn(3, 40),))
+    # The interpreter takes a thousand times as long as what it is compared with, and the run says so.
+    with pytest.raises(NoImprovementError, match="torch eager.*measured 0.00x"):
+        prism.optimize(program, target="cuda", out=tmp_path / "out", trials=1, baselines=("eager",))
+    assert {name for name, _ in stood_in} == {"cuda"}
+    assert all(isinstance(found, list) for _, found in stood_in)
+    assert len(stood_in) > 10
