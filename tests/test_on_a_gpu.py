@@ -1,4 +1,4 @@
-"""A whole run as on a machine with a GPU, on a stand-in for one: times mean nothing there, and everything else is real."""
+"""A whole run as on a machine with a GPU, on a stand-in for one: its times mean nothing, and all else is real."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import stand_in_gpu
 import torch
 
 import prism
+from prism.backends.triton import timing
 from prism.cost.device import device
 from prism.errors import NoImprovementError
 from prism.instantiate.gate.check import KernelRunner
@@ -24,9 +25,9 @@ GPU = replace(device("sm_90"), cache_bytes=1 << 10)
 
 @pytest.fixture
 def stood_in(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A GPU that is here, whose kernels the interpreter runs, and for which they compile all the same: what ran there."""
+    """A GPU that is here, whose kernels the interpreter runs, and for which they compile: what ran there."""
     monkeypatch.setattr(choice, "describe_gpu", lambda: GPU)
-    on_it = {gpu.WORKER, gpu.CHECK_WORKER}
+    on_it = {timing.WORKER, gpu.CHECK_WORKER}
     monkeypatch.setattr(
         gpu, "module_command", lambda m: stand_in_gpu.child_command(m) if m in on_it else module_command(m)
     )
@@ -48,7 +49,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 def test_a_function_is_optimised_for_the_gpu_that_is_here(stood_in: Sequence[Any], tmp_path: Path) -> None:
     program = prism.trace(softmax, (torch.randn(3, 40),))
     # The interpreter takes a thousand times as long as what it is compared with, and the run says so.
-    with pytest.raises(NoImprovementError, match="torch eager.*measured 0.00x"):
+    with pytest.raises(NoImprovementError, match=r"torch eager.*measured 0\.00x"):
         prism.optimize(program, target="cuda", out=tmp_path / "out", trials=1, baselines=("eager",))
     assert {name for name, _ in stood_in} == {"cuda"}
     assert all(isinstance(found, list) for _, found in stood_in)
