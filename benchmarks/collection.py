@@ -1392,8 +1392,10 @@ def causal_softmax(x: Any) -> Any:
 
 
 def causal_softmax_backward(p: Any, dp: Any) -> Any:
-    """From what it gave."""
-    return (p * (dp - (dp * p).sum(-1, keepdim=True)) * 0.125).masked_fill(_later(p, p) > 0, 0.0)
+    """From what it gave, of which apex, too, reads what is not masked."""
+    later = _later(p, p) > 0
+    p = p.masked_fill(later, 0.0)
+    return (p * (dp - (dp * p).sum(-1, keepdim=True)) * 0.125).masked_fill(later, 0.0)
 
 
 def bias_gelu_backward(x: Any, b: Any, dy: Any) -> tuple[Any, Any]:

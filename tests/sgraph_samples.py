@@ -546,6 +546,54 @@ def rotated(dtype: DType = F32, m: int = 5, d: int = 12) -> Sample:
     return Sample(sgraph, reference, ({},), ({"T_m": 2},))
 
 
+def masked_rows(dtype: DType = F32, n: int = 70) -> Sample:
+    """A causal softmax of rows and its gradient: what the mask hides of either input is not read.
+
+    The gradient is multiplied by weights that are 0 there, so that it may not be a number.
+    """
+    i, j = Axis("i", n), Axis("j", n)
+    body = (
+        Load("x1", "x", at(i, j)),
+        Load("d1", "d", at(i, j)),
+        Position("pi", Index.axis(i)),
+        Position("pj", Index.axis(j)),
+        op("seen", "le", "pj", "pi"),
+        op("s", "where", "seen", "x1", float("-inf")),
+        TileReduce("top", MAX, j, "s"),
+        op("minus", "neg", "top"),
+        op("diff", "add", "s", "minus"),
+        op("p", "exp", "diff"),
+        TileReduce("total", SUM, j, "p"),
+        op("inv", "recip", "total"),
+        op("w", "mul", "p", "inv"),
+        Contract("mean", j, "w", "d1"),
+        op("less", "neg", "mean"),
+        op("g", "add", "d1", "less"),
+        op("dx", "mul", "w", "g"),
+        Store("y", at(i, j), "w"),
+        Store("z", at(i, j), "dx"),
+    )
+    kernel = Kernel("masked_rows_kernel", ((i, Grid(sym("T_i"))), (j, Whole())), body)
+    tensors = [Tensor(name, (n, n), dtype) for name in "xdyz"]
+    sgraph = SGraph("masked_rows", tuple(tensors[:2]), (), tuple(tensors[2:]), (kernel,))
+    keep = np.tril(np.ones((n, n), bool))
+    # 32 elements of half precision come from memory together.
+    apart = np.arange(n)[None, :] // 32 > np.arange(n)[:, None] // 32
+
+    def special(made: list[np.ndarray]) -> None:
+        for a in made:
+            a[apart] = np.nan
+
+    def computed(x: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, ...]:
+        w = softmax(np.where(keep, x, -np.inf))
+        return w, w * (d - (w * d).sum(-1, keepdims=True))
+
+    def reference(x: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, ...]:
+        return computed(x, np.where(keep, d, 0.0))
+
+    return Sample(sgraph, reference, ({},), ({"T_i": 2}, {"T_i": 8}), special=special, denoted=computed)
+
+
 def grouped_attention(
     dtype: DType = F32, groups: int = 2, per: int = 3, queries: int = 5, seq: int = 40, d: int = 16
 ) -> Sample:
@@ -1185,6 +1233,7 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     symbolic_pointwise,
     moments,
     rotated,
+    masked_rows,
     heads_projection,
     batched_loop,
     functions,

@@ -28,6 +28,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **POINTWISE,
     "div": np.divide,
     "exp2": np.exp2,
+    "down": lambda a, b: a // b * b,
     "or": np.logical_or,
     "and": np.logical_and,
     "not": np.logical_not,

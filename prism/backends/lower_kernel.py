@@ -24,6 +24,7 @@ from prism.program.extents import Extent, add, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.ops import COMPARISONS, OPS
+from prism.sgraph.hidden import Condition, hidden, line
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -122,6 +123,8 @@ class KernelLowering:
     # Of statistics, their means and counts as well; in a loop, what is to be merged.
     _moments: dict[str, Moments] = field(default_factory=dict)
     _spans: dict[Axis, Span] = field(default_factory=dict)
+    # What must hold of the elements of a load that are needed.
+    _hidden: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
     _indexing: Indexing = field(init=False)
     _deviations: Deviations = field(init=False)
 
@@ -144,6 +147,7 @@ class KernelLowering:
             if isinstance(s, Scan) and s.how.rescaled:
                 self._rescaling.add(str(s.growth))
         self._axes = value_axes(self.kernel)
+        self._hidden = hidden(self.kernel)
         self._indexing.start()
         self._block(self.kernel.body)
         return tuple(self._out)
@@ -181,10 +185,55 @@ class KernelLowering:
         axes = frozenset(a for i in s.index for a in i.axes())
         dims = self.layout.dims_for(axes)
         masks = self._indexing.masks(axes) + self._indexing.inside(tensor, s.index)
-        if len(masks) == len(self._indexing.masks(axes)):
+        ends = [(i, i.scaled(-1) + Index.const(add(n, -1))) for i, n in zip(s.index, tensor.shape, strict=True)]
+        checked = {e for both in ends for e in both}
+        shown = [c for c in self._hidden.get(s.dst, ()) if checked.isdisjoint(c)]
+        if not shown and len(masks) == len(self._indexing.masks(axes)):
             dims = self._product_dims(s.dst, s.index) or dims
+        masks += tuple(self._shown(c, tensor, s.index) for c in shown)
         address = self._indexing.address(tensor, s.index)
         self._values[s.dst] = self._loaded(tensor, address, masks, dims, axes)
+
+    def _shown(self, condition: Condition, tensor: Tensor, index: Sequence[Index]) -> str:
+        """A mask that holds where a condition does, for some element at least that comes from memory at once."""
+        lines = line(tensor, index)
+        key = ("shown", condition, lines)
+        if key not in self._known:
+            masks = [self._not_negative(i, lines) for i in condition]
+            name, dims = masks[0].name, set(masks[0].dims)
+            for other in masks[1:]:
+                dims |= set(other.dims)
+                name, either = self.names.fresh("shown"), (name, other.name)
+                ordered = tuple(d.name for d in self.layout.dims if d.name in dims)
+                self._out.append(tile.Pointwise(name, "or", either, ordered, DType.BOOL))
+            self._known[key] = name
+        return self._known[key]
+
+    def _not_negative(self, index: Index, lines: tuple[Axis, int] | None) -> TileValue:
+        """Whether an index is not negative, for some element at least of those that are a line of memory."""
+        slope = 0 if lines is None or not self.layout.is_tiled(lines[0]) else index.slope(lines[0])
+        made = TileValue(self.names.fresh("shown"), self.layout.dims_for(index.axes()), DType.BOOL)
+        if lines is None or not slope:
+            self._out.append(tile.InBounds(made.name, self._indexing.affine(index), None, 0, made.dims))
+            return made
+        axis, length = lines
+        ((offsets, _),) = self._indexing.affine(Index.axis(axis)).terms
+        along = self.layout.dims_for((axis,))
+        key = ("line", axis, length)
+        if key not in self._known:
+            self._known[key] = self.names.fresh(f"line_{axis.name}")
+            self._out.append(tile.Pointwise(self._known[key], "down", (offsets, length), along, DType.INT32))
+        first = self._known[key]
+        if abs(slope) > 1:
+            first = self.names.fresh("first")
+            self._out.append(tile.Pointwise(first, "mul", (self._known[key], abs(slope)), along, DType.INT32))
+        # Of the elements of a line the first, or the last, is where the index is largest.
+        rest = index + Index.axis(axis).scaled(-slope)
+        rest = rest if slope < 0 else (rest + slope * (length - 1)).scaled(-1)
+        bound = self._integer(rest)
+        sides = (first, bound.name) if slope < 0 else (bound.name, first)
+        self._out.append(tile.Pointwise(made.name, "le", sides, made.dims, DType.BOOL))
+        return made
 
     def _gather(self, s: Gather) -> None:
         tensor = self.tensors[s.tensor]
@@ -269,14 +318,16 @@ class KernelLowering:
         return found.pop() if len(found) == 1 else None
 
     def _position(self, dst: str, index: Index) -> None:
+        self._values[dst] = self._integer(index)
+
+    def _integer(self, index: Index) -> TileValue:
         affine = self._indexing.affine(index)
         dims = self.layout.dims_for(index.axes())
         if affine.offset == 0 and len(affine.terms) == 1 and affine.terms[0][1] == 1:
-            self._values[dst] = TileValue(affine.terms[0][0], dims, DType.INT32)
-            return
+            return TileValue(affine.terms[0][0], dims, DType.INT32)
         name = self.names.fresh("position" if affine.terms else "size")
         self._out.append(tile.IndexValue(name, affine, dims))
-        self._values[dst] = TileValue(name, dims, DType.INT32)
+        return TileValue(name, dims, DType.INT32)
 
     def _pointwise(self, s: Pointwise) -> None:
         quotient = self.quotients.of(s)

@@ -69,11 +69,13 @@ Dims: TypeAlias = tuple[str, ...]
 Integer: TypeAlias = Annotated[Extent, Holds.INTEGER]
 
 
-TILE_OPS: Mapping[str, Op] = MappingProxyType({**OPS, "div": Op(2, 4), "exp2": Op(1, 4), "shift": Op(2), "bits": Op(2)})
+TILE_OPS: Mapping[str, Op] = MappingProxyType(
+    {**OPS, "div": Op(2, 4), "exp2": Op(1, 4), "shift": Op(2), "bits": Op(2), "down": Op(2)}
+)
 """The operations of Pointwise: those of programs, and what backends have besides.
 
-Lowering makes div (quotients.py); exponents.py exp2; codes.py, of integers, shift (to the right, by a number) and bits
-(those that a number has).
+Lowering makes div (quotients.py), and down, the largest multiple of a power of 2 that is not above an integer;
+exponents.py exp2; codes.py, of integers, shift (to the right, by a number) and bits (those that a number has).
 """
 
 

@@ -12,7 +12,8 @@ of tile sizes.
 
 A statement with value axes A runs, over all programs, on the product over the kernel's axes of: size for an axis in A;
 tiles for a grid axis, or the axis of an enclosing loop, that is not in A; parts (times share in the loop) for a split
-axis that is not in A; visited for every enclosing loop with a range.
+axis that is not in A; visited for every enclosing loop with a range. Of a load that no use looks at all of
+(prism.sgraph.hidden), the share that is needed counts, by lines of memory.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ import numpy as np
 import sympy
 
 from prism.cost.compiled_expr import log2_ceil, value
-from prism.cost.trip_counts import Visited, allowed, visited
+from prism.cost.trip_counts import Visited, allowed, shown, visited
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.ops import OPS
+from prism.sgraph.hidden import hidden, line
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -377,6 +379,7 @@ class _Counter:
         self.axes = {n: frozenset(a) for n, a in self.ordered.items()}
         self.tensors = sgraph.tensors
         self.of_bytes = of_bytes(kernel, sgraph.tensors, ordered)
+        self.hidden = hidden(kernel)
         # Per axis: the factor when it is accessed, when it is computed on, and when it is repeated over, by place.
         self.size: dict[Axis, Factor] = {}
         self.padded: dict[Axis, Factor] = {}
@@ -462,6 +465,9 @@ class _Counter:
                     own = self.own(width, mentioned, loops, ranges)
                     traffic = self.monomial(width, mentioned, loops)
                     store = isinstance(s, Store)
+                    if isinstance(s, Load) and s.dst in self.hidden:
+                        shares = shown(self.hidden[s.dst], line(self.tensors[tensor], index))
+                        own, traffic = (replace(m, factors=(*m.factors, *shares)) for m in (own, traffic))
                     self.accesses.append(Access(tensor, store, own, traffic, mentioned, index, self.nest))
                 case Pointwise(dst, op):
                     self.work(OPS[op].flops, self.axes[dst], loops)

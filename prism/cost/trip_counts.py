@@ -23,6 +23,7 @@ import sympy
 from prism.cost.compiled_expr import value
 from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
+from prism.sgraph.hidden import Condition
 from prism.sgraph.nodes import Tile
 from prism.sgraph.ranges import sign
 
@@ -112,6 +113,28 @@ def visited(axis: Axis, tile: Tile, conditions: Sequence[Index], tiles: Mapping[
         terms = [Term(c, sign(c) > 0, a.extent, tiles[a]) for a, c in others]
         bounds.append(Bound(condition.slope(axis), tuple(sorted(terms, key=_reach)), condition.offset))
     return Visited(axis.extent, tile, tuple(bounds))
+
+
+def shown(conditions: Sequence[Condition], lines: tuple[Axis, int] | None) -> tuple[Visited, ...]:
+    """The shares of a load that conditions leave, by axis; more than what is left where that is no product of bounds.
+
+    Args:
+        conditions: all of which hold of what is needed.
+        lines: the axis along which memory is contiguous, and how many elements come at once.
+    """
+    along = dict([lines]) if lines is not None else {}
+    bounds: dict[Axis, dict[bool, Index]] = {}
+    for condition in conditions:
+        if len(condition) == 1:
+            (index,) = condition
+            sloped = [a for a in (*along, *sorted(index.axes(), key=str)) if index.slope(a)]
+            if sloped and index.is_affine() and all(sign(c) for _, c in index.terms):
+                bounds.setdefault(sloped[0], {}).setdefault(index.slope(sloped[0]) > 0, index)
+    made = []
+    for axis, found in bounds.items():
+        tiles = {a: along.get(a, 1) for i in found.values() for a in i.axes()}
+        made.append(visited(axis, tiles[axis], tuple(found.values()), tiles))
+    return tuple(made)
 
 
 def _reach(t: Term) -> tuple[int, int]:

@@ -118,7 +118,7 @@ def sign(coefficient: Extent) -> int:
     return 1 if at_most(0, coefficient) else -1 if at_most(coefficient, 0) else 0
 
 
-def _minus_one_less(index: Index) -> Index:
+def negated(index: Index) -> Index:
     """-index - 1, which is at least 0 where the index is negative."""
     return index.scaled(-1) + -1
 
@@ -273,11 +273,11 @@ class _Facts:
 
     def holds(self, index: Index) -> float | None:
         """Whether the index is >= 0 on every element (1), on none (0), or it is not known."""
-        for wanted, answer in ((index, 1.0), (_minus_one_less(index), 0.0)):
+        for wanted, answer in ((index, 1.0), (negated(index), 0.0)):
             if wanted.never_negative:
                 return answer
             if self.assumed is not None and self.axis is not None:
-                given = _minus_one_less(self.assumed)
+                given = negated(self.assumed)
                 if _follows(wanted, given, self.axis):
                     return answer
         self.asked.append(index)
@@ -355,6 +355,14 @@ def _justified(loop: Loop, condition: Index, known: Mapping[str, Fact]) -> Groun
         else:
             facts.statement(s)
     return Grounds(facts.visited, facts.visible) if found else None
+
+
+def placed(kernel: Kernel) -> Mapping[str, Fact]:
+    """What is known of the kernel's values from the positions that they are made of, by name."""
+    facts = _Facts({})
+    for s in kernel.body:
+        facts.statement(s)
+    return facts.known
 
 
 def _defined(loop: Loop) -> frozenset[str]:
@@ -485,7 +493,7 @@ def _range(loop: Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) ->
     asked: dict[Index, None] = {}
     for question in facts.asked:
         # What is masked may be where the comparison fails, or where it holds.
-        for wanted in (question, _minus_one_less(question)):
+        for wanted in (question, negated(question)):
             condition = _over(wanted, open_axes | {loop.axis})
             if condition is not None and condition.slope(loop.axis) and not condition.never_negative:
                 asked[condition] = None

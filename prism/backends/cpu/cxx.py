@@ -147,6 +147,8 @@ def operation(op: str, a: Sequence[str], kind: str, vector: bool, where: str) ->
                 a = [a[1], a[0]]
             source = f"{a[0]} {_COMPARE[op]} {a[1]}"
             return f"v_narrow({source})" if vector and kind == "l" else source
+        case "down":
+            return f"({a[0]}) & -({a[1]})"
         case "bitand":
             return f"({a[0]}) & ({a[1]})"
         case "and" | "or":

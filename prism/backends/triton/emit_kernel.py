@@ -700,6 +700,9 @@ class KernelEmitter:
                 return Text(f"{a.at(_ADD)} {compare[op]} {args[1].at(_ADD)}", _COMPARE, dims)
             case "shift" | "bits":
                 return Text(f"({a.at(_ATOM)} {'>>' if s.op == 'shift' else '&'} {args[1].source})", _ATOM, dims)
+            case "down":
+                # Of a quotient and a product Triton knows how many neighbours are alike, of bits it does not.
+                return Text(f"{a.at(_ATOM)} // {args[1].source} * {args[1].source}", _MUL, dims)
             case "neg":
                 return Text(f"-{a.at(_ATOM)}", _UNARY, dims)
             case "not":

@@ -1,0 +1,353 @@
+"""What masks hide of what a kernel loads: elements that no use looks at, which need not be loaded.
+
+A value is *needed* where a use looks at it. What is needed of a result is needed of its operands, lane by lane, and
+
+    where(p, a, b)      needs a only where p holds, b only where it does not
+    f*g, sum of f*g     needs f only where g is not 0
+    f + g               needs f only where g is not -inf
+    reductions          need what they reduce wherever their result is needed, along the whole of their axis
+    all others          (stores, what loops carry, scans) need what they take everywhere
+
+p being a predicate of positions. A value is 0, or -inf, outside of a predicate where a choice makes it so, and what is
+made of such a value may be, too: 0*f = 0, exp(-inf) = 0. So what is needed of a load is a conjunction of *conditions*,
+each a few affine indices of which one at least is not negative, over axes of the load itself. Under a causal mask that
+is a half of a score's bias, of a softmax's argument, of a probability's gradient.
+
+What is hidden is loaded as 0. A choice takes no part of what it does not choose, so there may be any operation between
+it and the load. Between the load and a product with 0 (or an addition to -inf) there are only sums, choices and
+products with numbers: they keep what is infinite infinite, so the product is 0 or NaN as it would have been.
+Floating-point class: *masked values are not read*, as for loops with ranges (`prism.sgraph.ranges`): where the hidden
+element itself is infinite or NaN, so would the product be, and is 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import mul
+from typing import TypeAlias
+
+from prism.ir.kit import sources, statements
+from prism.program.extents import Extent, evaluate
+from prism.program.index import Axis, Index
+from prism.program.nodes import ReduceKind, Tensor
+from prism.sgraph.nodes import Contract, Kernel, Load, Loop, Pointwise, Position, Stmt, TileReduce, value_axes
+from prism.sgraph.ranges import Absolute, Fact, negated, placed
+
+LINE = 64
+"""Bytes that come together from memory: those of which none is needed are not loaded."""
+
+WORTH = 0.9
+"""Where more than this share of a load is needed, it is loaded as a whole."""
+
+MOST = 8
+"""Conditions of a predicate, and alternatives of a condition: of a longer one nothing is known."""
+
+SAMPLES = 16
+"""Places of an axis that are looked at to tell whether hiding is worth a mask."""
+
+Condition: TypeAlias = tuple[Index, ...]
+Needed: TypeAlias = frozenset[Condition]
+
+EVERYWHERE: Needed = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Where a value is needed.
+
+    Attributes:
+        chosen: the conditions under which a choice takes it.
+        counted: those outside of which it is multiplied by 0, or added to -inf.
+    """
+
+    chosen: Needed = EVERYWHERE
+    counted: Needed = EVERYWHERE
+
+    def among(self, axes: frozenset[Axis]) -> _Use:
+        """Of these, those over the axes alone."""
+        return _Use(_among(self.chosen, axes), _among(self.counted, axes))
+
+
+def _among(needed: Needed, axes: frozenset[Axis]) -> Needed:
+    return frozenset(c for c in needed if all(i.axes() <= axes for i in c)) if needed else needed
+
+
+def hidden(kernel: Kernel) -> Mapping[str, tuple[Condition, ...]]:
+    """By name of what is loaded: conditions, all of which hold of each element that is needed; in order.
+
+    Those are left out that a loop's range asks for, that the bounds of a tensor do, and that hide too little.
+    """
+    if not any(isinstance(s, Position) for s in kernel.statements()):
+        return {}
+    facts = placed(kernel)
+    predicates = _Predicates(facts)
+    for s in kernel.statements():
+        predicates.statement(s)
+    if not predicates.found:
+        return {}
+    needs = _needs(kernel, predicates)
+    made: dict[str, tuple[Condition, ...]] = {}
+    for load, ranged in _loads(kernel.body, frozenset()):
+        use = needs.get(load.dst, _Use())
+        axes = frozenset(a for i in load.index for a in i.axes())
+        wanted = (c for c in use.chosen | use.counted if all(i.axes() <= axes for i in c))
+        kept = [c for c in wanted if ranged.isdisjoint(a for i in c for a in i.axes()) and _share(c) <= WORTH]
+        if kept:
+            made[load.dst] = tuple(sorted(kept, key=lambda c: [str(i) for i in c]))
+    return made
+
+
+def _loads(body: Sequence[Stmt], ranged: frozenset[Axis]) -> Iterator[tuple[Load, frozenset[Axis]]]:
+    """The loads, with the axes that the ranges of the loops around them bound."""
+    for s in body:
+        if isinstance(s, Loop):
+            yield from _loads(s.body, ranged | ({s.axis} if s.range else frozenset()))
+        elif isinstance(s, Load):
+            yield s, ranged
+
+
+def line(tensor: Tensor, index: Sequence[Index]) -> tuple[Axis, int] | None:
+    """The axis along which a load's neighbours are neighbours in memory, and how many come together; None without."""
+    if not index:
+        return None
+    axis = next((a for a, c in index[-1].terms if c == 1 and isinstance(a, Axis)), None)
+    return None if axis is None else (axis, LINE // tensor.dtype.bytes)
+
+
+@lru_cache(maxsize=1024)
+def _share(condition: Condition) -> float:
+    """The share of the elements for which a condition holds, at a few of them; symbols stand at 1024."""
+    axes = sorted({a for i in condition for a in i.axes()}, key=lambda a: a.name)
+    symbols = {str(x): 1024 for i in condition for e in _extents(i) for x in getattr(e, "free_symbols", ())}
+
+    def number(e: Extent) -> int:
+        return evaluate(e, symbols)
+
+    if len(axes) > 2 or any(not i.is_affine() for i in condition):
+        return 1.0
+    places = []
+    for a in axes:
+        n = number(a.extent)
+        places.append([(2 * k + 1) * n // (2 * SAMPLES) for k in range(SAMPLES)] if n > SAMPLES else list(range(n)))
+    lines = [([number(dict(i.terms).get(a, 0)) for a in axes], number(i.offset)) for i in condition]
+    points = list(itertools.product(*places))
+    holds = sum(any(sum(map(mul, c, p)) + offset >= 0 for c, offset in lines) for p in points)
+    return holds / len(points)
+
+
+def _extents(index: Index) -> Iterator[Extent]:
+    yield index.offset
+    for atom, c in index.terms:
+        yield c
+        if isinstance(atom, Axis):
+            yield atom.extent
+
+
+# Predicates of positions, and what they make 0 or -inf.
+
+
+@dataclass(slots=True)
+class _Predicates:
+    """What statements say of positions, in order.
+
+    Attributes:
+        facts: what is known of values.
+        found: by predicate, the conditions that are together the same as that it holds, and as that it does not.
+        zero: by value, conditions such that it is 0 where one of them does not hold.
+        low: the same of -inf.
+    """
+
+    facts: Mapping[str, Fact]
+    found: dict[str, tuple[Needed | None, Needed | None]] = field(default_factory=dict)
+    zero: dict[str, Needed] = field(default_factory=dict)
+    low: dict[str, Needed] = field(default_factory=dict)
+
+    def statement(self, s: Stmt) -> None:
+        match s:
+            case Pointwise(dst, op, args):
+                self._pointwise(dst, op, args)
+            case TileReduce(dst, ReduceKind.SUM, axis, src):
+                self._note(self.zero, dst, self._without(self.zero.get(src, EVERYWHERE), axis))
+            case Contract(dst, axis, lhs, rhs):
+                both = self.zero.get(lhs, EVERYWHERE) | self.zero.get(rhs, EVERYWHERE)
+                self._note(self.zero, dst, self._without(both, axis))
+            case _:
+                pass
+
+    @staticmethod
+    def _without(needed: Needed, axis: Axis) -> Needed:
+        return frozenset(c for c in needed if all(axis not in i.axes() for i in c))
+
+    @staticmethod
+    def _note(where: dict[str, Needed], name: str, needed: Needed) -> None:
+        if needed:
+            where[name] = needed
+
+    def _pointwise(self, dst: str, op: str, args: Sequence[str | float]) -> None:
+        made = self._predicate(op, args)
+        if made != (None, None):
+            self.found[dst] = made
+            self._note(self.zero, dst, made[0] or EVERYWHERE)
+            return
+        zero = [self._of(self.zero, a, 0.0) for a in args]
+        low = [self._of(self.low, a, -math.inf) for a in args]
+        match op:
+            case "where":
+                for where, of in ((self.zero, zero), (self.low, low)):
+                    self._note(where, dst, self._chosen(args[0], of[1], of[2]))
+            case "mul":
+                self._note(self.zero, dst, (zero[0] or EVERYWHERE) | (zero[1] or EVERYWHERE))
+            case "add":
+                self._note(self.low, dst, (low[0] or EVERYWHERE) | (low[1] or EVERYWHERE))
+                self._note(self.zero, dst, (zero[0] or EVERYWHERE) & (zero[1] or EVERYWHERE))
+            case "exp" | "sigmoid":
+                self._note(self.zero, dst, low[0] or EVERYWHERE)
+            case "neg" | "abs" | "sqrt":
+                self._note(self.zero, dst, zero[0] or EVERYWHERE)
+            case _:
+                pass
+
+    @staticmethod
+    def _of(where: Mapping[str, Needed], a: str | float, number: float) -> Needed | None:
+        """The conditions outside of which an operand is that number; None where it is everywhere."""
+        return where.get(a, EVERYWHERE) if isinstance(a, str) else None if a == number else EVERYWHERE
+
+    def _chosen(self, p: str | float, one: Needed | None, other: Needed | None) -> Needed:
+        """The conditions outside of which a choice is a number, from those of what it chooses between."""
+        holds, fails = self.of(p)
+        if one is None or other is None:
+            # One of the two is that number everywhere.
+            if one is None and other is None:
+                return EVERYWHERE
+            return (one or EVERYWHERE) | (holds or EVERYWHERE) if other is None else other | (fails or EVERYWHERE)
+        return one & other
+
+    def of(self, p: str | float) -> tuple[Needed | None, Needed | None]:
+        """The conditions of a predicate, and of its opposite."""
+        return self.found.get(p, (None, None)) if isinstance(p, str) else (None, None)
+
+    def _predicate(self, op: str, args: Sequence[str | float]) -> tuple[Needed | None, Needed | None]:
+        match op:
+            case "not":
+                return self.of(args[0])[::-1]
+            case "and" | "or":
+                (a, not_a), (b, not_b) = (self.of(x) for x in args)
+                return (_both(a, b), _either(not_a, not_b)) if op == "and" else (_either(a, b), _both(not_a, not_b))
+            case "lt" | "le" | "eq":
+                lhs, rhs = (_whole(self.facts.get(x) if isinstance(x, str) else x) for x in args)
+                return self._compared(op, lhs, rhs)
+            case _:
+                return None, None
+
+    @staticmethod
+    def _compared(op: str, a: Fact, b: Fact) -> tuple[Needed | None, Needed | None]:
+        sides: tuple[list[Index], list[Index]]
+        if isinstance(a, Absolute) and isinstance(b, Index | float) and op != "eq":
+            # |i| <= b is b - i >= 0 and b + i >= 0.
+            sides = [_index(b) + a.index.scaled(-1), _index(b) + a.index], []
+        elif isinstance(b, Absolute) and isinstance(a, Index | float) and op != "eq":
+            sides = [], [b.index + _index(a).scaled(-1), b.index.scaled(-1) + _index(a).scaled(-1)]
+        elif isinstance(a, Index | float) and isinstance(b, Index | float):
+            ahead = _index(b) + _index(a).scaled(-1)
+            sides = ([ahead, ahead.scaled(-1)], []) if op == "eq" else ([ahead], [])
+        else:
+            return None, None
+        every, some = ([i + (-1 if op == "lt" else 0) for i in side] for side in sides)
+        if some:
+            return frozenset({tuple(some)}), frozenset((negated(i),) for i in some)
+        return frozenset((i,) for i in every), frozenset({tuple(negated(i) for i in every)})
+
+
+def _whole(x: Fact) -> Fact:
+    """What is known of an integer; None of another number."""
+    return x if not isinstance(x, int | float) or float(x).is_integer() else None
+
+
+def _index(a: Index | float) -> Index:
+    return a if isinstance(a, Index) else Index.const(int(a))
+
+
+def _both(a: Needed | None, b: Needed | None) -> Needed | None:
+    """What holds where both do: what is known of either is true, but not all of it."""
+    if a is None or b is None:
+        return None
+    return a | b if len(a | b) <= MOST else None
+
+
+def _either(a: Needed | None, b: Needed | None) -> Needed | None:
+    if a is None or b is None:
+        return None
+    found = frozenset(tuple(dict.fromkeys((*x, *y))) for x in a for y in b)
+    return found if len(found) <= MOST and all(len(c) <= MOST for c in found) else None
+
+
+# Needs, from the uses backwards.
+
+
+def _needs(kernel: Kernel, predicates: _Predicates) -> Mapping[str, _Use]:
+    """Where each value is needed; what is not there is needed nowhere."""
+    axes = {n: frozenset(a) for n, a in value_axes(kernel).items()}
+    needs: dict[str, _Use] = {}
+
+    def take(name: str | float, use: _Use) -> None:
+        if not isinstance(name, str):
+            return
+        use = use.among(axes[name])
+        old = needs.get(name)
+        # Both uses' conditions: what one hides by a choice and the other by a product is hidden, and not by a choice.
+        needs[name] = (
+            use
+            if old is None
+            else _Use(old.chosen & use.chosen, (old.chosen | old.counted) & (use.chosen | use.counted))
+        )
+
+    for s in reversed(list(statements(kernel.body))):
+        match s:
+            case Pointwise(dst, op, args):
+                _operands(op, args, needs.get(dst), predicates, take)
+            case TileReduce(dst, ReduceKind(), axis, src) if not s.moments:
+                take(src, _through(needs.get(dst), axis))
+            case Contract(dst, axis, lhs, rhs):
+                use = _through(needs.get(dst), axis)
+                for one, other in ((lhs, rhs), (rhs, lhs)):
+                    take(one, _Use(use.chosen, use.counted | predicates.zero.get(other, EVERYWHERE)))
+            case Loop() | Load():
+                pass
+            case _:
+                for name in sources(s):
+                    if name in axes:
+                        take(name, _Use())
+    return needs
+
+
+def _through(use: _Use | None, axis: Axis) -> _Use:
+    """What is needed of what is reduced: a condition on its axis would be one on another's place."""
+    if use is None:
+        return _Use()
+    return _Use(*(_Predicates._without(n, axis) for n in (use.chosen, use.counted)))
+
+
+def _operands(
+    op: str,
+    args: Sequence[str | float],
+    use: _Use | None,
+    predicates: _Predicates,
+    take: Callable[[str | float, _Use], None],
+) -> None:
+    use = use or _Use()
+    if not (op in ("add", "neg", "where") or (op == "mul" and any(not isinstance(a, str) for a in args))):
+        use = _Use(use.chosen)
+    for n, a in enumerate(args):
+        others = [b for m, b in enumerate(args) if m != n and isinstance(b, str)]
+        match op:
+            case "where" if n:
+                take(a, _Use(use.chosen | (predicates.of(args[0])[n - 1] or EVERYWHERE), use.counted))
+            case "mul" | "add":
+                where = predicates.zero if op == "mul" else predicates.low
+                take(a, _Use(use.chosen, use.counted.union(*(where.get(b, EVERYWHERE) for b in others))))
+            case _:
+                take(a, use)
