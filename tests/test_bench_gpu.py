@@ -41,6 +41,7 @@ from prism.bench.results import (
     markdown,
     measured_row,
     option_speedups,
+    summary,
     quartiles,
     summary,
 )
@@ -961,9 +962,21 @@ def test_the_committed_estimates_are_complete_and_marked() -> None:
         everywhere = {"sm_80", "sm_90", "sm_100", "gfx942"}
         assert set(row["resources"]) == (everywhere if c.group == "suite" else {"sm_90"})
     text = (Path(gpu.__file__).parent.parent / "docs" / "benchmarks.md").read_text()
-    if not list(gpu.RESULTS.glob("nvidia-*.json")):
-        assert "Nothing on this page was measured on a device" in text
     assert markdown(body["cases"]) in text
+
+
+def test_the_page_shows_what_was_measured() -> None:
+    text = (Path(gpu.__file__).parent.parent / "docs" / "benchmarks.md").read_text()
+    body = json.loads((gpu.RESULTS / "nvidia-h200.json").read_text())
+    rows = body["cases"]
+    order = [c.name for c in CASES]
+    assert [r["name"] for r in rows] == sorted((r["name"] for r in rows), key=order.index)
+    assert {r["evidence"] for r in rows} == {MEASURED}
+    assert body["device"]["name"] == "NVIDIA H200"
+    assert markdown(rows) in text
+    assert summary(rows) == body["summary"]
+    for goal in ("best", "compilers"):
+        assert f"{body['summary'][f'geometric_mean_over_{goal}']:.2f}" in text
 
 
 def test_torchs_int4_product_is_given_the_codes_scales_and_offsets_that_it_takes() -> None:
