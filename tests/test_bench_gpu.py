@@ -41,7 +41,6 @@ from prism.bench.results import (
     markdown,
     measured_row,
     option_speedups,
-    summary,
     quartiles,
     summary,
 )
