@@ -308,7 +308,7 @@ class _Run:
         return most >= 0
 
     def loop(self, loop: Loop) -> None:
-        axis, inner, conditions = loop.axis, loop.body, loop.range
+        axis, inner = loop.axis, loop.body
         names = {s.dst: s for s in inner if isinstance(s, Accumulate)}
         # Of a statistic, whatever its accumulator has seen.
         seen: dict[str, list[Array]] = {}
@@ -331,7 +331,7 @@ class _Run:
             size = self.chunk[axis].step
             self.at[axis] = np.arange(start, min(start + size, self.chunk[axis].stop))
             counts[1] += 1
-            if not all(map(self.in_range, conditions)):
+            if not all(any(map(self.in_range, side)) for side in loop.sides):
                 continue
             counts[0] += 1
             old = dict(running)

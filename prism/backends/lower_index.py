@@ -132,19 +132,19 @@ class Indexing:
         """Start, stop and step of a loop over an axis, or over the program's part of it, inside of its range."""
         step = self._size(loop.axis) if self.layout.is_tiled(loop.axis) else 1
         start, stop = self._chunk(loop.axis, step)
-        for condition in loop.range:
+        for side in loop.sides:
             # slope*axis + high >= 0, high the largest value of the rest over the tiles that the program holds.
-            own = condition.slope(loop.axis)
-            high = self._highest(condition, loop.axis)
-            if own < 0:
+            highs = [(c.slope(loop.axis), self._highest(c, loop.axis)) for c in side]
+            if highs[0][0] < 0:
                 last = self.names.fresh(f"stop_{loop.axis.name}")
-                self.emit(tile.Scalar(last, sympy.Min(stop, floordiv(high, -own) + 1)))
+                ends = [floordiv(high, -own) + 1 for own, high in highs]
+                self.emit(tile.Scalar(last, sympy.Min(stop, sympy.Max(*ends))))
                 stop = symbol(last)
             else:
                 # The tile that holds the first element; none before it, and quotients only of what is not negative.
                 first = self.names.fresh(f"begin_{loop.axis.name}")
-                least = sympy.Max(floordiv(own - 1 - high, own) if own > 1 else -high, 0)
-                self.emit(tile.Scalar(first, least))
+                firsts = [floordiv(own - 1 - high, own) if own > 1 else -high for own, high in highs]
+                self.emit(tile.Scalar(first, sympy.Max(sympy.Min(*firsts), 0)))
                 begin = mul(floordiv(symbol(first), step), step)
                 start = begin if start == 0 else sympy.Max(start, begin)
         return start, stop, step

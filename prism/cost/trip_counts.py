@@ -5,7 +5,8 @@ tiles of T elements are clamp(floor(u(p)/(c*T)) + 1, 0, ceil(N/T)); those that a
 one axis u is linear in p, so the sum over p is one of floors of an arithmetic progression, between the two points where
 the clamp sets in. It is exact where the step of the progression and c*T divide one another, as powers of two do;
 otherwise the last, incomplete period counts with its average. Where a bound follows several tiled axes, the longest one
-is summed and the others stand at their middle.
+is summed and the others stand at their middle. Of several bounds of one side, of which one has to hold, one varies and
+the others are the same in all programs: where the clamp sets in.
 
 A loop over the axis is counted by its share of all tiles, averaged over the programs. Under a causal mask over a square
 that is about a half.
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import sympy
@@ -24,7 +26,7 @@ from prism.cost.compiled_expr import value
 from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.sgraph.hidden import Condition
-from prism.sgraph.nodes import Tile
+from prism.sgraph.nodes import Tile, sides
 from prism.sgraph.ranges import sign
 
 
@@ -54,7 +56,7 @@ class Visited:
     Attributes:
         extent: the extent of the loop's axis.
         tile: the loop's tile.
-        bounds: at most one of either sign of the slope.
+        bounds: of those of one sign of the slope one has to hold, and at most one has terms.
         busiest: whether it is the share of the program that visits most: of the first, the middle and the last.
         whole: whether only tiles count on all of whose elements the conditions hold, in all of the program's tile.
     """
@@ -71,37 +73,51 @@ class Visited:
             return self._most(binding)
         t = _size(self.tile, binding)
         tiles = -(-value(self.extent, binding) // t)
-        below: Any = tiles
-        skipped: Any = 0
-        for b in self.bounds:
-            line = _Line.of(b, t, binding, whole=self.whole)
-            mean = line.sum(tiles) / line.count
-            below, skipped = (mean, skipped) if b.slope < 0 else (below, mean)
+        below, skipped = self._means(self.bounds, t, binding, tiles, whole=self.whole)
         return _clamp(below - skipped, 0.0, None) / tiles
+
+    @staticmethod
+    def _means(
+        bounds: Sequence[Bound],
+        tile: Any,
+        binding: Mapping[str, Any],
+        limit: Any,
+        least: bool = False,
+        whole: bool = False,
+    ) -> tuple[Any, Any]:
+        """How many tiles come before the last that is visited, it included, and before the first, on average."""
+        lines = [(b, _Line.of(b, tile, binding, least, whole)) for b in bounds]
+        ends = [line.at(0, limit) for b, line in lines if b.slope < 0 and not b.terms]
+        starts = [line.at(0, limit) for b, line in lines if b.slope > 0 and not b.terms]
+        # What one bound allows in all programs, another adds to; what one skips in all, no other skips more than.
+        below: Any = reduce(_larger, ends) if ends else limit if all(b.slope > 0 for b in bounds) else 0
+        skipped: Any = reduce(_smaller, starts) if starts else 0 if all(b.slope < 0 for b in bounds) else limit
+        for b, line in lines:
+            if b.terms and b.slope < 0:
+                more = replace(line, start=line.start - below * line.divisor)
+                below = below + more.sum(limit - below) / line.count
+            elif b.terms:
+                skipped = line.sum(skipped) / line.count
+        return below, skipped
 
     def _most(self, binding: Mapping[str, Any]) -> Any:
         t = _size(self.tile, binding)
         tiles = -(-value(self.extent, binding) // t)
         best: Any = 0
         for place in (0, 1, 2):
-            below: Any = tiles
-            skipped: Any = 0
+            ends: list[Any] = []
+            starts: list[Any] = []
             for b in self.bounds:
                 line = _Line.of(b, t, binding)
-                count = line.at((line.count - 1) * place // 2, tiles)
-                below, skipped = (count, skipped) if b.slope < 0 else (below, count)
-            best = _clamp(below - skipped, best, None)
+                (ends if b.slope < 0 else starts).append(line.at((line.count - 1) * place // 2, tiles))
+            below = reduce(_larger, ends) if ends else tiles
+            best = _larger(best, below - (reduce(_smaller, starts) if starts else 0))
         return best / tiles
 
     def lower(self, hints: Mapping[str, Any]) -> float:
         """The share of the elements on which the conditions hold, or less: what tiles of any size visit."""
         n = value(self.extent, hints)
-        below: Any = n
-        skipped: Any = 0
-        for b in self.bounds:
-            line = _Line.of(_unit(b), 1, hints, least=True)
-            mean = line.sum(n) / line.count
-            below, skipped = (mean, skipped) if b.slope < 0 else (below, mean)
+        below, skipped = self._means([_unit(b) for b in self.bounds], 1, hints, n, least=True)
         return max(0.0, float(below - skipped)) / float(n)
 
 
@@ -146,17 +162,20 @@ def allowed(axis: Axis, conditions: Sequence[Index]) -> Extent:
     """How many elements of the axis the conditions allow for some program: what must be loaded at least."""
     first: Extent = 0
     stop: Extent = axis.extent
-    for condition in conditions:
-        own = condition.slope(axis)
-        high: Extent = condition.offset
-        for a, c in condition.terms:
-            if isinstance(a, Axis) and a != axis and sign(c) > 0:
-                high = add(high, mul(c, add(a.extent, -1)))
-        if own < 0:
-            end = add(_floor(high, -own), 1)
+    for side in sides(conditions, axis):
+        ends: list[Extent] = []
+        for condition in side:
+            own = condition.slope(axis)
+            high: Extent = condition.offset
+            for a, c in condition.terms:
+                if isinstance(a, Axis) and a != axis and sign(c) > 0:
+                    high = add(high, mul(c, add(a.extent, -1)))
+            ends.append(add(_floor(high, -own), 1) if own < 0 else mul(-1, _floor(high, own)))
+        if side[0].slope(axis) < 0:
+            end = reduce(_max, ends)
             stop = stop if at_most(stop, end) else _min(stop, end)
         else:
-            begin = mul(-1, _floor(high, own))
+            begin = reduce(_min, ends)
             first = first if at_most(begin, first) else _max(first, begin)
     return _max(add(stop, mul(-1, first)), 0)
 
@@ -265,6 +284,15 @@ def _remainders(start: Any, step: Any, divisor: Any, n: Any) -> Any:
     places = rising * first + rising * (rising - 1) // 2 + (rest - rising) * (rest - rising - 1) // 2
     exact = rest * (start % g) + g * places
     return whole * each + _choose(g == step, exact, rest * each // period)
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return _clamp(a, b, None)
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    """Of two that are not negative."""
+    return _clamp(a, 0, b)
 
 
 def _clamp(a: Any, low: Any, high: Any) -> Any:

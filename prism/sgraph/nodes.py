@@ -249,7 +249,8 @@ class Loop:
         axis: a loop axis, or a split one.
         body: the statements.
         range: conditions `index >= 0`, over the loop's axis, grid axes and the axes of enclosing loops. A tile is
-            visited when each of them holds for some element of it and some of the program's tiles of the others.
+            visited when of those that bound the axis from above, and of those from below, one at least holds for some
+            element of it and some of the program's tiles of the others.
     """
 
     axis: Annotated[Axis, Holds.AXIS]
@@ -262,9 +263,14 @@ class Loop:
         return any(isinstance(s, Scan) and s.how.back for s in self.body)
 
     @property
+    def sides(self) -> tuple[tuple[Index, ...], ...]:
+        """The conditions of its range that bound the axis from above, and those from below, where there are any."""
+        return sides(self.range, self.axis)
+
+    @property
     def bounds(self) -> list[str]:
-        """The conditions of its range as bounds of the axis."""
-        return [_bound(c, self.axis) for c in self.range]
+        """The conditions of its range as bounds of the axis, by side."""
+        return [" or ".join(_bound(c, self.axis) for c in side) for side in self.sides]
 
     @property
     def heading(self) -> str:
@@ -622,6 +628,12 @@ def _indented(parts: Iterable[object], by: str = "  ") -> list[str]:
 
 def _operand(a: Operand) -> str:
     return a if isinstance(a, str) else f"{a:.9g}"
+
+
+def sides(conditions: Sequence[Index], axis: Axis) -> tuple[tuple[Index, ...], ...]:
+    """Of conditions `index >= 0` those that bound the axis from above, and those from below; none that is empty."""
+    found = ([c for c in conditions if (c.slope(axis) > 0) is below] for below in (False, True))
+    return tuple(tuple(side) for side in found if side)
 
 
 def _bound(condition: Index, axis: Axis) -> str:

@@ -1,13 +1,14 @@
 """Ranges: loops that do not visit the tiles on which nothing can happen, as under a causal mask or a sliding window.
 
 A condition `e >= 0` may be in the range of a loop when, on a tile where e is negative everywhere, each accumulator of
-the loop takes its kind's identity (0 for a sum, -inf for a maximum) and the body stores nothing. Whether that is so is
+the loop takes its kind's identity (0 for a sum, -inf for a maximum) and the body stores nothing; several of one side,
+of which one has to hold, when that is so where all of them are negative everywhere. Whether that is so is
 decided by propagating constants and affine indices through the body under the assumption e <= -1:
 
     positions   values of affine indices; sums and multiples of them stay affine
     a <= b      is false where b - a <= -1 follows from e <= -1, true where b - a >= 0 does; `<` and `==` likewise;
                 |i| <= c is that of both i and -i
-    p or q      is false where both are, so under a condition that is at least either's: i + c where i and c are
+    p or q      is false where both are: under two conditions, or one that is at least either's, as i + c of i and c
     where       is the chosen operand where the predicate is known
     0*f = 0, exp(-inf) = 0, -inf + x = -inf, a maximum of -inf is -inf, a sum of zeros is 0, a contraction of zeros is 0
 
@@ -141,7 +142,7 @@ class _Facts:
     Attributes:
         known: by value name.
         axis: the axis of the loop whose tile is looked at.
-        assumed: negative on every element of the tile; None assumes nothing.
+        assumed: indices that are negative on every element of the tile.
         asked: for every comparison of indices that is not decided, what is asked: whether one is >= 0.
         inside: the names that the loop defines; of others the value is the same on all of its tiles.
         at: where the loop's axis is, if at one place.
@@ -151,7 +152,7 @@ class _Facts:
 
     known: dict[str, Fact]
     axis: Axis | None = None
-    assumed: Index | None = None
+    assumed: tuple[Index, ...] = ()
     asked: list[Index] = field(default_factory=list)
     inside: frozenset[str] = frozenset()
     at: Index | None = None
@@ -192,7 +193,7 @@ class _Facts:
     def floor(self, hidden: Operand, other: Operand) -> Same | None:
         """The other operand of a maximum, where one is hidden and the other is from outside of the loop."""
         low = self.of(hidden)
-        if self.assumed is None or not (isinstance(low, float) and low <= LOW) or not isinstance(other, str):
+        if not self.assumed or not (isinstance(low, float) and low <= LOW) or not isinstance(other, str):
             return None
         return Same(other) if other not in self.inside and self.of(other) is None else None
 
@@ -276,10 +277,9 @@ class _Facts:
         for wanted, answer in ((index, 1.0), (negated(index), 0.0)):
             if wanted.never_negative:
                 return answer
-            if self.assumed is not None and self.axis is not None:
-                given = negated(self.assumed)
-                if _follows(wanted, given, self.axis):
-                    return answer
+            axis = self.axis
+            if axis is not None and any(_follows(wanted, negated(e), axis) for e in self.assumed):
+                return answer
         self.asked.append(index)
         return None
 
@@ -323,17 +323,17 @@ class Grounds:
     visible: bool = False
 
 
-def _justified(loop: Loop, condition: Index, known: Mapping[str, Fact]) -> Grounds | None:
-    """Whether a tile on which the condition is negative everywhere leaves the loop's accumulators as they were.
+def _justified(loop: Loop, side: Sequence[Index], known: Mapping[str, Fact]) -> Grounds | None:
+    """Whether a tile on which all these conditions are negative everywhere leaves the loop's accumulators as they were.
 
     Args:
         loop: the loop; its own range does not matter.
-        condition: affine, over the loop's axis and others.
+        side: affine, over the loop's axis and others.
         known: facts about the values that are defined before the loop.
     """
-    if not condition.slope(loop.axis):
+    if not all(c.slope(loop.axis) for c in side):
         return None
-    facts = _Facts(dict(known), loop.axis, condition, inside=_defined(loop))
+    facts = _Facts(dict(known), loop.axis, tuple(side), inside=_defined(loop))
     found = False
     for s in loop.body:
         if isinstance(s, Accumulate):
@@ -369,33 +369,34 @@ def _defined(loop: Loop) -> frozenset[str]:
     return frozenset(dst for s in statements((loop,)) if (dst := defined(s)) is not None)
 
 
-def _hold(loop: Loop, conditions: Sequence[Index], known: Mapping[str, Fact]) -> bool:
-    """Whether tiles outside of all these conditions leave the loop's accumulators as they were."""
-    grounds = [_justified(loop, c, known) for c in conditions]
+def _hold(loop: Loop, among: Sequence[Sequence[Index]], known: Mapping[str, Fact]) -> bool:
+    """Whether tiles outside of one of these sides leave the loop's accumulators as they were."""
+    grounds = [_justified(loop, side, known) for side in among]
     visible = any(g is not None and g.visible for g in grounds)
     visited = visible or any(g is not None and g.visited for g in grounds)
-    return None not in grounds and (not visited or _never_all_masked(loop, conditions, known, visible))
+    return None not in grounds and (not visited or _never_all_masked(loop, among, known, visible))
 
 
-def _never_all_masked(loop: Loop, conditions: Sequence[Index], known: Mapping[str, Fact], visible: bool) -> bool:
-    """Whether for each element of the other axes there is a place of the loop's where all conditions hold.
+def _never_all_masked(loop: Loop, among: Sequence[Sequence[Index]], known: Mapping[str, Fact], visible: bool) -> bool:
+    """Whether for each element of the other axes there is a place of the loop's where a condition of each side holds.
 
     Args:
         loop: the loop.
-        conditions: affine.
+        among: the sides, of affine conditions.
         known: facts about the values that are defined before the loop.
         visible: whether no maximum of the loop may be of something hidden there.
     """
     last = add(loop.axis.extent, -1)
     places = [Index.const(0), Index.const(last)]
-    for c in conditions:
+    for c in (c for side in among for c in side):
         if abs(c.slope(loop.axis)) == 1:  # where it is 0
             own = c + Index.axis(loop.axis).scaled(-c.slope(loop.axis))
             places.append(own if c.slope(loop.axis) < 0 else own.scaled(-1))
     for place in places:
         within = (place, Index.const(last) + place.scaled(-1))
-        at = [c.substitute({loop.axis: place}) for c in conditions]
-        if all(i.never_negative for i in (*within, *at)) and (not visible or _shows(loop, place, known)):
+        at = [[c.substitute({loop.axis: place}) for c in side] for side in among]
+        holds = all(any(i.never_negative for i in side) for side in at)
+        if holds and all(i.never_negative for i in within) and (not visible or _shows(loop, place, known)):
             return True
     return False
 
@@ -425,9 +426,9 @@ def check_ranges(kernel: Kernel) -> None:
     def visit(body: Sequence[Stmt], facts: _Facts) -> None:
         for s in body:
             if isinstance(s, Loop):
-                if not _hold(s, s.range, facts.known):
+                if not _hold(s, s.sides, facts.known):
                     raise IllegalIRError(
-                        f"the loop over {s.axis} skips tiles without {' and '.join(f'{c} >= 0' for c in s.range)}",
+                        f"the loop over {s.axis} skips tiles without {' and '.join(s.bounds)}",
                         where=f"kernel {kernel.name}",
                         why="they are not known to leave its accumulators as they are",
                         fix="this is a bug in prism; please report it",
@@ -444,7 +445,7 @@ def assumed(kernels: Sequence[Kernel]) -> tuple[str, ...]:
     def rests(body: Sequence[Stmt], facts: _Facts) -> bool:
         for s in body:
             if isinstance(s, Loop):
-                grounds = [_justified(s, c, facts.known) for c in s.range]
+                grounds = [_justified(s, side, facts.known) for side in s.sides]
                 if any(g is not None and g.visible for g in grounds) or rests(s.body, _Facts(dict(facts.known))):
                     return True
             facts.statement(s)
@@ -461,7 +462,8 @@ def assumed(kernels: Sequence[Kernel]) -> tuple[str, ...]:
 def narrow(kernel: Kernel) -> Kernel:
     """The kernel with the range of every loop as narrow as its comparisons of positions let it be.
 
-    At most one condition a loop and direction: the one that the others follow from, else the first by its text.
+    At most one condition a loop and direction, or two of which either may hold, one of them the same in all programs:
+    the one that the others follow from, else the first by its text.
     """
     if not any(isinstance(s, Pointwise) and s.op in COMPARISONS for s in kernel.statements()):
         return kernel
@@ -497,19 +499,25 @@ def _range(loop: Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) ->
             condition = _over(wanted, open_axes | {loop.axis})
             if condition is not None and condition.slope(loop.axis) and not condition.never_negative:
                 asked[condition] = None
-    found = [c for c in sorted(asked, key=str) if _justified(loop, c, known) is not None]
-    kept: list[Index] = []
+    found = [c for c in sorted(asked, key=str) if _justified(loop, (c,), known) is not None]
+    kept: list[tuple[Index, ...]] = []
     for direction in (-1, 1):
         mine = [c for c in found if direction * c.slope(loop.axis) > 0]
         if not mine:
-            # Something may happen where either of two conditions holds, as under a prefix that all see: above both.
+            # Something may happen where either of two conditions holds, as under a prefix that all see.
             one_way = [c for c in asked if direction * c.slope(loop.axis) > 0][:MOST_PAIRED]
+            fixed = [c for c in one_way if c.axes() == {loop.axis}]
+            pairs = [(a, b) for a in one_way if a not in fixed for b in fixed]
+            either = [p for p in sorted(pairs, key=str) if _justified(loop, p, known) is not None]
+            if either:
+                kept += either[:1]
+                continue
             both = {h for a in one_way for b in one_way if (h := _above(a, b, loop.axis)) is not None}
-            mine = [c for c in sorted(both, key=str) if _justified(loop, c, known) is not None]
+            mine = [c for c in sorted(both, key=str) if _justified(loop, (c,), known) is not None]
         tightest = [c for c in mine if all(_follows(o, c, loop.axis) for o in mine)]
-        kept += (tightest or mine)[:1]
-    ways = (kept, *([c] for c in kept)) if len(kept) > 1 else (kept,)
-    return next((tuple(way) for way in ways if _hold(loop, way, known)), ())
+        kept += [(c,) for c in (tightest or mine)[:1]]
+    ways = (kept, *([side] for side in kept)) if len(kept) > 1 else (kept,)
+    return next((tuple(c for side in way for c in side) for way in ways if _hold(loop, way, known)), ())
 
 
 def _above(a: Index, b: Index, axis: Axis) -> Index | None:

@@ -500,9 +500,8 @@ class _KernelChecker:
 
     def range(self, s: Loop) -> None:
         """What a range may say; that it changes no value is for the denotation to check."""
-        directions = [c.slope(s.axis) > 0 for c in s.range]
-        if len(set(directions)) != len(directions):
-            self.fail(f"the loop over {s.axis} has two bounds of one direction")
+        if any(sum(c.axes() != {s.axis} for c in side) > 1 for side in s.sides):
+            self.fail(f"the loop over {s.axis} has two bounds of one side that vary")
         for condition in s.range:
             for a in self.index_axes((condition,)):
                 if a != s.axis and a not in self.loops and not isinstance(self.roles[a], Grid):
