@@ -98,7 +98,7 @@ class AttentionExtents:
     columns: int
     width: int
     causal: bool
-    copied: bool = True
+    copied: bool
 
     def seen(self, high: int) -> float:
         """The share of the keys that tiles of that many queries see, those on the diagonal whole."""
@@ -127,7 +127,8 @@ def attention_extents(call: PlainAttention, hints: Mapping[str, int]) -> Attenti
     """How large attention is; `hints` has a value for every symbol."""
     batch, heads, rows, columns = (int(value(s, hints)) for s in call.query.sizes)
     _, few, keys, _ = (int(value(s, hints)) for s in call.key.sizes)
-    return AttentionExtents(batch * heads, heads // max(few, 1), rows, keys, columns, call.dtype.bytes, call.causal)
+    shared, width = heads // max(few, 1), call.dtype.bytes
+    return AttentionExtents(batch * heads, shared, rows, keys, columns, width, call.causal, call.copied)
 
 
 def call_measures(

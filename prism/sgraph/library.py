@@ -52,6 +52,11 @@ class Strided:
     sizes: tuple[Extent, Extent, Extent, Extent]
     strides: tuple[Extent, Extent, Extent, Extent]
 
+    def is_whole(self, shape: Sequence[Extent]) -> bool:
+        """Whether it is all of the tensor, of that shape, in the order in which it is stored."""
+        dense = self.offset == 0 and self.strides == contiguous(self.sizes)
+        return dense and product(self.sizes) == product(shape)
+
 
 @dataclass(frozen=True, slots=True)
 class PlainAttention:
@@ -65,6 +70,7 @@ class PlainAttention:
         scale: of the scores.
         causal: whether query i is for keys up to i; there are as many of both then.
         dtype: the element type of all tensors.
+        copied: whether the result is copied to its place from the library's, as it is unless it is a whole tensor.
     """
 
     query: Strided
@@ -74,11 +80,12 @@ class PlainAttention:
     scale: float
     causal: bool
     dtype: DType
+    copied: bool
 
     @property
     def kind(self) -> tuple[bool, ...]:
         """What tells its cost from that of other kernels that move and compute as much."""
-        return (self.causal,)
+        return self.causal, self.copied
 
     @property
     def grouped(self) -> bool:
@@ -368,8 +375,8 @@ def _viewed(
             views += [f.view(outer, heads, [keys], w) for f, w in ((key, scores.width), (value, column))]
             found = [v for v in views if v is not None]
             if len(found) == 4:
-                dtype = tensors[query.tensor].dtype
-                return PlainAttention(found[0], found[2], found[3], found[1], scores.scale, causal, dtype)
+                dtype, copied = tensors[query.tensor].dtype, not found[1].is_whole(tensors[result.tensor].shape)
+                return PlainAttention(found[0], found[2], found[3], found[1], scores.scale, causal, dtype, copied)
     return None
 
 

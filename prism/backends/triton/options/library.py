@@ -9,7 +9,7 @@ from prism.backends.source import HOST
 from prism.backends.tile import TileModule
 from prism.backends.triton.options.printed import Printed
 from prism.program.extents import Extent
-from prism.sgraph.library import PlainAttention, Strided, contiguous, library_calls
+from prism.sgraph.library import PlainAttention, Strided, library_calls
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.products import LIBRARY, View
 
@@ -61,14 +61,17 @@ class LibraryAttention:
         return self
 
     def __call__(self, query, key, value, out):
-        """out = softmax(scale * query @ key.mT) @ value, all [batch, heads, rows, width]; keys may have fewer heads."""
+        """out = softmax(scale * query @ key.mT) @ value, all [batch, heads, rows, width]; keys may have fewer heads.
+
+        The library allots its result: where `out` is all of a tensor, of any shape, it takes that memory for its own.
+        """
         if not query.is_cuda:
             # Fused kernels for CPUs, and torch's own composition, give other rows than NaN where a row is not finite.
             key, value = (t.float().repeat_interleave(query.shape[1] // key.shape[1], 1) for t in (key, value))
             scores = query.float() @ key.mT * self.scale
             if self.causal:
                 scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
-            out.copy_(scores.softmax(-1) @ value)
+            out.view(query.shape).copy_(scores.softmax(-1) @ value)
             return
         kinds = torch.nn.attention.SDPBackend
         order = [kinds.CUDNN_ATTENTION, kinds.FLASH_ATTENTION, kinds.EFFICIENT_ATTENTION, kinds.MATH]
@@ -81,7 +84,11 @@ class LibraryAttention:
                 scale=self.scale,
                 enable_gqa=query.shape[1] != key.shape[1],
             )
-        out.copy_(result)
+        dense = result.is_contiguous() and out.is_contiguous() and result.numel() == out.numel()
+        if dense and result.dtype == out.dtype and out._base is None:
+            out.set_(result.view(out.shape))
+        else:
+            out.view(result.shape).copy_(result)
 
     def warmup(self, *args, **meta):
         """There is nothing to compile."""
@@ -111,6 +118,8 @@ class PrintedLibrary(Printed):
         if isinstance(p, PlainAttention):
             placed = [(v, self._sgraph.tensor(v.tensor)) for v in (p.query, p.key, p.value, p.out)]
             strided = [_strided(self.tensors.host[t.name], v, t.shape) for v, t in placed]
+            if not p.copied:
+                strided[-1] = self.tensors.host[p.out.tensor]
             causal = ", causal=True" if p.causal else ""
             return [f'LibraryAttention("{launch}", {p.scale!r}{causal})', "(1,)", tuple_of(strided), "{}"]
         views = [_viewed(self.tensors.host[v.tensor], v) for v in (p.lhs, p.rhs, p.out, p.addend) if v is not None]
@@ -120,7 +129,7 @@ class PrintedLibrary(Printed):
 
 def _strided(name: str, view: Strided, shape: Sequence[Extent]) -> str:
     """The tensor in four dimensions, as source; nothing is copied."""
-    if view.sizes == tuple(shape) and view.offset == 0 and view.strides == contiguous(shape):
+    if view.is_whole(shape) and view.sizes == tuple(shape):
         return name
     sizes, strides = (tuple_of([HOST.text(e) for e in group]) for group in (view.sizes, view.strides))
     # An offset of a view counts from where its storage begins: a slice may begin elsewhere.
