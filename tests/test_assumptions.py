@@ -13,13 +13,13 @@ from onnx import TensorProto, helper
 
 import prism
 from prism.cli.app import main
-from prism.egraph.sign_analysis import Facts
 from prism.errors import ExitCode, UsageError
 from prism.program.assumptions import read_assumptions, values_of
 from prism.program.build import op, read
 from prism.program.formulas import LARGEST_POWER
 from prism.program.index import Axis
 from prism.program.nodes import Const, DType, Expr, Map, walk
+from prism.program.sign_analysis import Facts
 from prism.program.stated import Assumption
 from prism.program.verdict import Status
 

@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.refutation import refute
 from prism.egraph.prove.smaller_inputs import shrink, written
-from prism.egraph.refinement import common_refinement
 from prism.egraph.worker import Worker
 from prism.frontend.torch.reader import trace
 from prism.program.evaluate import evaluate_expr
 from prism.program.nodes import Formula, Read, free_axes, walk
+from prism.program.refinement import common_refinement
 from prism.program.verdict import Status, Verdict
 
 # True, and not proved: why. What becomes provable has to leave the table.

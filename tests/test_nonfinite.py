@@ -15,7 +15,6 @@ from formulas import prove_formulas
 from torch.nn import functional as F
 
 from prism.egraph.prove.error_bounds import tracked
-from prism.egraph.sign_analysis import Facts
 from prism.egraph.worker import Worker
 from prism.frontend.torch.reader import trace
 from prism.program.build import add, const, mul, neg, op, position, read, recip, reduce, sub
@@ -23,6 +22,7 @@ from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Expr, Formula
+from prism.program.sign_analysis import Facts
 from prism.program.verdict import Status, Verdict
 
 INF = float("inf")

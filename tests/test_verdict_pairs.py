@@ -10,9 +10,9 @@ from verdict_pairs import Pair, Record, Term, const, judge, pair, run, wrong
 
 from prism.egraph.prove.matching import Matched
 from prism.egraph.prove.normal_form import Unfit, normal_form
-from prism.egraph.refinement import common_refinement
 from prism.egraph.worker import Worker
 from prism.program.constants import readings
+from prism.program.refinement import common_refinement
 from prism.program.verdict import Status, Verdict
 
 ALIKE = Verdict(Status.PROVED, "one normal form")

@@ -20,12 +20,12 @@ from identity_mutants import mutant
 from prism.egraph.language import Budget
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.refutation import Attempt, refute
-from prism.egraph.refinement import common_refinement
 from prism.egraph.worker import Worker
 from prism.errors import PrismError
 from prism.program.constants import readings
 from prism.program.identity.testing import Outcome, compare
 from prism.program.nodes import Formula
+from prism.program.refinement import common_refinement
 
 NAMES = sorted(TRUE)
 FEW = Budget(enodes=1000)

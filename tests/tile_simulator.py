@@ -32,6 +32,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "or": np.logical_or,
     "and": np.logical_and,
     "not": np.logical_not,
+    "isnan": np.isnan,
 }
 
 

@@ -20,11 +20,11 @@ from prism.egraph.bindings import bindings
 from prism.egraph.language import ASSUME, DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, Budget, TensorFacts
 from prism.egraph.rules import RuleSet, install
 from prism.egraph.saturate import Contradiction, Saturation, in_common
-from prism.egraph.sign_analysis import kept, masked
 from prism.egraph.terms import SPAN, Leaves, Table
 from prism.errors import WorkerError
 from prism.program.classes import EClasses
 from prism.program.nodes import Expr
+from prism.program.sign_analysis import kept, masked
 from prism.program.transform import Interned
 from prism.program.verdict import Status, Verdict
 

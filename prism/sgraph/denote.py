@@ -24,12 +24,13 @@ part: a count of `rest_extent` would prove means of means. What is stored is a n
 use but the merging of all moments of one statistic over all parts; that denotes the statistic over the axis.
 
 A rescaled accumulator denotes sum(exp(a - m)*f) with the final m. That is so when src is exactly such a sum over a
-running m and neither a nor f depends on m (see prism.sgraph.nodes); this is checked here, structurally, and anything
-else is an IllegalIRError.
+running m and neither a nor f depends on m (see prism.sgraph.nodes), and a is -inf while m is; this is checked here,
+structurally, and anything else is an IllegalIRError. Where m is -inf in the end kernels have 0, see `rescaled.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -55,7 +56,9 @@ from prism.program.nodes import (
 )
 from prism.program.nodes import Position as PositionExpr
 from prism.program.prefix import Recurrence, running
+from prism.program.sign_analysis import Facts
 from prism.program.transform import Canonical, Interned, canonical, substitute
+from prism.sgraph import rescaled
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -162,6 +165,8 @@ class _Memory:
         expanded: by the expression's identity and the extents.
         running: whether an expression mentions a running value, by its identity.
         bound: the extents of an expression's bound axes, by its identity.
+        facts: where expressions are infinite.
+        said: what is denoted, by the identity of what was read off (see `rescaled.py`).
     """
 
     interned: Interned = field(default_factory=Interned)
@@ -170,6 +175,8 @@ class _Memory:
     expanded: dict[tuple[int, tuple[Extent, ...]], Expr] = field(default_factory=dict)
     running: dict[int, bool] = field(default_factory=dict)
     bound: dict[int, frozenset[Extent]] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
+    said: dict[int, Expr] = field(default_factory=dict)
 
     def substitute(self, e: Expr, mapping: dict[Axis, Index]) -> Expr:
         if not mapping:
@@ -185,6 +192,12 @@ class _Memory:
         if key not in self.expanded:
             self.expanded[key] = self.interned.all(expand(self.canonical.of(e), split))
         return self.expanded[key]
+
+    def told(self, e: Expr) -> Expr:
+        """What is denoted by what was read off."""
+        if id(e) not in self.said:
+            self.said[id(e)] = self.interned.all(rescaled.told(e))
+        return self.said[id(e)]
 
     def bound_extents(self, e: Expr) -> frozenset[Extent]:
         if id(e) not in self.bound:
@@ -369,7 +382,9 @@ class _Reader:
         factor = None
         if growth is not None and s.how.rescaled:
             to_place = {axis: Index.axis(place)}
-            there = self._rescaled(body, str(s.growth), growth, growth, lambda e: self.memory.substitute(e, to_place))
+            there = self._rescaled(
+                body, str(s.growth), growth, growth, lambda e: self.memory.substitute(e, to_place), so_far=True
+            )
             return running(s.how, there, place, axis, made=self._made)
         there = self.memory.substitute(body, {axis: Index.axis(place)})
         if growth is not None and s.how.factors:
@@ -396,7 +411,13 @@ class _Reader:
         return self._made(Map("exp", (self._made(Map("add", (here, there))),)))
 
     def _rescaled(
-        self, body: Expr, shift: str, running: Expr, end: Expr, there: Callable[[Expr], Expr] = lambda e: e
+        self,
+        body: Expr,
+        shift: str,
+        running: Expr,
+        end: Expr,
+        there: Callable[[Expr], Expr] = lambda e: e,
+        so_far: bool = False,
     ) -> Expr:
         """The body, which is exp(a - m) or exp(a - m)*f, with the shift m as it is in the end.
 
@@ -406,6 +427,7 @@ class _Reader:
             running: what m is while it runs.
             end: what it is in the end.
             there: a and f where they are summed.
+            so_far: whether m is a maximum of what comes up to a place.
         """
 
         def exponent(e: Expr) -> Expr | None:
@@ -415,22 +437,35 @@ class _Reader:
                 case _:
                     return None
 
-        def shifted(a: Expr) -> Expr:
-            final = self._mul(self._made(Const(-1.0)), end)
-            return self._made(Map("exp", (self._made(Map("add", (a, final))),)))
-
         match body:
             case Map("mul", (p, f)) if (a := exponent(p)) is not None:
-                parts: tuple[Expr, ...] = (a, f)
-                new = self._mul(shifted(there(a)), there(f))
+                parts = [there(a), there(f)]
             case _ if (a := exponent(body)) is not None:
-                parts = (a,)
-                new = shifted(there(a))
+                parts = [there(a)]
             case _:
                 raise self._illegal(f"rescales by {shift} what is not exp(a - {shift}) times a factor")
         if any(self.memory.mentions_running(p) for p in parts):
             raise self._illegal(f"rescales by {shift} a sum whose terms depend on running values otherwise")
-        return new
+        final = self._mul(self._made(Const(-1.0)), self._subtracted(parts, shift, end, so_far))
+        new = self._made(Map("exp", (self._made(Map("add", (parts[0], final))),)))
+        return self._mul(new, parts[1]) if parts[1:] else new
+
+    def _subtracted(self, parts: Sequence[Expr], shift: str, end: Expr, so_far: bool) -> Expr:
+        """What is subtracted from a, in the end: m as it is then, unless that may be -inf."""
+        facts = self.memory.facts
+        match end:
+            case Reduce(ReduceKind.MAX, _, Map("where", (_, of, _))) if so_far:
+                subtracted = rescaled.scan_shift(end, all(map(facts.finite, parts[1:])))
+            case Reduce(ReduceKind.MAX, _, _) if end in self.shared.rests:
+                of, subtracted = self.shared.rests[end][2], rescaled.guarded(end)
+            case Reduce(ReduceKind.MAX, _, of):
+                subtracted = rescaled.shift(end)
+            case _:
+                return end
+        if not rescaled.falls_with(parts[0], of, facts):
+            raise self._illegal(f"rescales by {shift}, which may be -inf so far where what is summed is not")
+        infinite = facts.infinities(end)
+        return end if infinite is not None and -math.inf not in infinite else self.memory.interned.all(subtracted)
 
     def _met(self, body: Expr, axis: Axis, extreme: str, done: Mapping[str, Expr | _Part]) -> Expr:
         """The body with a running extreme replaced by its final value, when it is the place where that is met.
@@ -633,7 +668,7 @@ class Denotations:
         for kernel in sgraph.kernels:
             check_ranges(kernel)
             _Reader(kernel, shared, memory).run()
-        values = [shared.stored[t.name][1] for t in sgraph.outputs]
+        values = [memory.told(shared.stored[t.name][1]) for t in sgraph.outputs]
         for t, v in zip(sgraph.outputs, values, strict=True):
             if memory.mentions_running(v):
                 raise IllegalIRError(f"{t.name} takes a moment of a part", where="sGraph", why="it has no denotation")
@@ -665,8 +700,8 @@ def stored_values(sgraph: SGraph) -> tuple[dict[str, Expr], dict[str, Expr]]:
         _Reader(kernel, shared, memory).run()
         own = _Shared(parts=shared.parts)
         _Reader(kernel, own, memory).run()
-        alone |= {name: value for name, (_, value) in own.stored.items()}
-    return {name: value for name, (_, value) in shared.stored.items()}, alone
+        alone |= {name: rescaled.plain(value) for name, (_, value) in own.stored.items()}
+    return {name: rescaled.plain(value) for name, (_, value) in shared.stored.items()}, alone
 
 
 def kernel_stores(kernel: Kernel) -> dict[str, tuple[tuple[Index, ...], Expr]]:
@@ -678,7 +713,7 @@ def kernel_stores(kernel: Kernel) -> dict[str, tuple[tuple[Index, ...], Expr]]:
     check_ranges(kernel)
     own = _Shared()
     _Reader(kernel, own, _Memory()).run()
-    return own.stored
+    return {name: (index, rescaled.told(value)) for name, (index, value) in own.stored.items()}
 
 
 def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
@@ -708,7 +743,7 @@ def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
             if tensor in shared.stored and sum(1 for _ in walk(shared.stored[tensor][1])) > HORIZON:
                 del shared.stored[tensor]
         found[kernel.name] = {
-            name: value
+            name: rescaled.plain(value)
             for name, value in reader.values.items()
             if not isinstance(value, _Partial | _Part) and not memory.mentions_running(value)
         }
@@ -722,7 +757,7 @@ def as_program(
 
     A split axis has one part, so that the program can be run at every extent: the symbols of its parts, and of what is
     in one, are returned with what they are then. None where a store is no definition: by another index than axes.
-    What is rescaled is undefined while its maximum is -inf, where kernels have 0.
+    What is rescaled is written as kernels compute it.
 
     Raises:
         IllegalIRError: a kernel has no denotation.
@@ -734,8 +769,8 @@ def as_program(
         _Reader(kernel, shared, memory).run()
         own = _Shared(parts=shared.parts, alike=True)
         _Reader(kernel, own, memory).run()
-        for name, (index, value) in own.stored.items():
-            tensor = sgraph.tensor(name)
+        for name, (index, stored) in own.stored.items():
+            tensor, value = sgraph.tensor(name), rescaled.computed(stored)
             axes: list[Axis] = []
             if len(index) != len(tensor.shape):
                 return None

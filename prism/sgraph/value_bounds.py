@@ -296,6 +296,8 @@ class Bounds:
                     return over(body) or any(alike.of(x) == alike.of(a) for x in flat(body, "maximum"))
                 case Map("maximum", (x, y)):
                     return over(x) or over(y)
+                case Map("where", (Map("eq", (x, Const(value))), Const(0.0), y)) if x == y and value == -math.inf:
+                    return over(y)  # of a part that is masked as a whole: there all of a is -inf
                 case Map("log", (Reduce(ReduceKind.SUM, _, Map("exp", (body,))),)):
                     return self._shapes.of(body) == self._shapes.of(a)
                 case Map("add", _):

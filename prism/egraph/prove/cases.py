@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
-from prism.egraph.sign_analysis import Facts
 from prism.program.build import const
 from prism.program.index import Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes, walk
+from prism.program.sign_analysis import Facts
 from prism.program.transform import canonical, rebuilt, substitute
 
 Kinds: TypeAlias = frozenset[str]

@@ -25,7 +25,6 @@ import numpy as np
 
 from prism.egraph.prove.matching import COARSE, Weight
 from prism.egraph.prove.normal_form import Unfit, normal_form
-from prism.egraph.refinement import bounds
 from prism.program.build import add, const, mul, neg
 from prism.program.constants import rounded_constants, simplest_between
 from prism.program.evaluate import evaluate_expr
@@ -34,6 +33,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import BOOLEAN
 from prism.program.pretty import expr_text
+from prism.program.refinement import bounds
 from prism.program.transform import canonical, flat, least_instance, rename_free, replaced, substitute, with_args
 
 # Elements of a coefficient, and products of which it is the sum, up to which it is evaluated.

@@ -20,12 +20,12 @@ from prism.egraph.language import Budget
 from prism.egraph.prove.equality import Examined, align, examine
 from prism.egraph.prove.matching import Matched, Names
 from prism.egraph.prove.whole_runs import Alike, Order, Runs
-from prism.egraph.sign_analysis import NONE, Facts, kept
 from prism.egraph.worker import Worker
 from prism.errors import PrismError, ShapeError
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, Expr, Program, Read, Reduce, Tensor, walk
 from prism.program.region import reads, subprogram
+from prism.program.sign_analysis import NONE, Facts, kept
 from prism.program.verdict import Status, Verdict
 from prism.program.views import axes_of, reshape_index, same_extent
 

@@ -26,14 +26,14 @@ from prism.egraph.prove.matching import Matched
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.refutation import Attempt, refute
 from prism.egraph.prove.segments import alike_in_pieces
-from prism.egraph.refinement import common_refinement
-from prism.egraph.sign_analysis import Facts, kept, masked
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError
 from prism.program.constants import Reading, readings
 from prism.program.identity.testing import Outcome, compare
 from prism.program.index import Axis, Index
 from prism.program.nodes import Expr, Formula
+from prism.program.refinement import common_refinement
+from prism.program.sign_analysis import Facts, kept, masked
 from prism.program.transform import canonical, substitute
 from prism.program.verdict import Status, Verdict
 

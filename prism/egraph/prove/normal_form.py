@@ -19,14 +19,14 @@ from fractions import Fraction
 from prism.egraph.prove.exact import exact, factors
 from prism.egraph.prove.polynomials import UNIT, Algebra, Unfit
 from prism.egraph.prove.products import HALF, ONE, Poly, Term
-from prism.egraph.refinement import bounds, margin, simplified
-from prism.egraph.sign_analysis import NONE, Facts
 from prism.program.build import add, const, mul, neg, op, position, recip
 from prism.program.extents import is_static
 from prism.program.formulas import LARGEST_POWER
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
 from prism.program.ops import BOOLEAN
+from prism.program.refinement import bounds, margin, simplified
+from prism.program.sign_analysis import NONE, Facts
 from prism.program.transform import canonical, flat, substitute
 
 

@@ -13,13 +13,13 @@ from fractions import Fraction
 
 from prism.egraph.prove.exact import roots
 from prism.egraph.prove.products import HALF, ONE, Poly, Term, chosen_value, is_choice, is_sum, named, ordered, written
-from prism.egraph.refinement import simplified
-from prism.egraph.sign_analysis import Facts
 from prism.program.build import add, const, size
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, free_axes
 from prism.program.ops import BOOLEAN
+from prism.program.refinement import simplified
+from prism.program.sign_analysis import Facts
 from prism.program.transform import least_instance, substitute
 
 # A polynomial, and the sums around one of its terms, may grow this far.

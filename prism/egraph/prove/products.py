@@ -13,11 +13,11 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from prism.egraph.prove.exact import number
-from prism.egraph.refinement import bounds, margin
 from prism.program.build import const, mul, op, recip
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Expr, Map, Reduce, ReduceKind, free_axes
+from prism.program.refinement import bounds, margin
 from prism.program.transform import canonical, least_instance, substitute
 
 

@@ -29,13 +29,13 @@ import numpy as np
 
 from prism.egraph.prove.error_bounds import bounded, tracked
 from prism.egraph.prove.smaller_inputs import TRIES, shrink, written
-from prism.egraph.refinement import thresholds
 from prism.program.constants import renumbered, rounded_constants
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import evaluate, is_static
 from prism.program.index import Axis, Index
 from prism.program.integers import of_type
 from prism.program.nodes import DType, Expr, Formula, Map, Position, Read, Reduce, SymbolRange, Tensor, free_axes, walk
+from prism.program.refinement import thresholds
 from prism.program.transform import substitute
 
 # Terms of the largest reduction that is evaluated; a few tenths of a second in numpy.

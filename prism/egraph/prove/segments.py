@@ -16,9 +16,9 @@ from fractions import Fraction
 from prism.egraph.prove.normal_form import expression, normal_form, polynomial
 from prism.egraph.prove.polynomials import Unfit
 from prism.egraph.prove.products import ONE, Poly, Term
-from prism.egraph.sign_analysis import Facts
 from prism.program.build import add, const, mul, neg
 from prism.program.nodes import Const, Expr, Map, Reduce, free_axes, walk
+from prism.program.sign_analysis import Facts
 from prism.program.transform import rebuilt
 
 MAX_NODES = 300

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from prism.egraph.refinement import margin, simplified
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes, walk
 from prism.program.ops import BOOLEAN, COMPARISONS
+from prism.program.refinement import margin, simplified
 from prism.program.transform import canonical, substitute
 
 NONE: frozenset[float] = frozenset()
