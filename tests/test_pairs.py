@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled_code import VERSIONS, CodeOf
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_small import F32, SUM, at, tile
 
@@ -31,18 +32,18 @@ from prism.sgraph.nodes import (
 M, N, K = 5, 12, 37
 
 
-def halves(first: int, second: int, stride: int = 2, looped: bool = True) -> SGraph:
+def halves(first: int, second: int, stride: int = 2, looped: bool = True, k: int = K, more: int = 2) -> SGraph:
     """y[m,n] = sum_k x[m, 2k+first]*w[n,k] - sum_k x[m, 2k+second]*w[n,k], or without the sum y[m,k] of x alone."""
-    am, an, ak = Axis("m", M), Axis("n", N), Axis("k", K)
+    am, an, ak = Axis("m", M), Axis("n", N), Axis("k", k)
     step = Index.axis(ak).scaled(stride)
     a, b = (Load(v, "x", (Index.axis(am), step + n)) for v, n in (("a", first), ("b", second)))
-    x = Tensor("x", (M, stride * K + 2), F32)
+    x = Tensor("x", (M, stride * k + more), F32)
     if not looped:
         body: tuple[Stmt, ...] = (a, b, Pointwise("c", "mul", ("b", 2.0)), Pointwise("y", "add", ("a", "c")))
         kernel = Kernel(
             "half", ((am, Grid(tile("T_m"))), (ak, Grid(tile("T_k")))), (*body, Store("y", at(am, ak), "y"))
         )
-        return SGraph("halves", (x,), (), (Tensor("y", (M, K), F32),), (kernel,))
+        return SGraph("halves", (x,), (), (Tensor("y", (M, k), F32),), (kernel,))
     inner: tuple[Stmt, ...] = (
         a,
         Load("w", "w", at(an, ak)),
@@ -55,7 +56,7 @@ def halves(first: int, second: int, stride: int = 2, looped: bool = True) -> SGr
     last = (Pointwise("u", "mul", ("t", -1.0)), Pointwise("v", "add", ("s", "u")), Store("y", at(am, an), "v"))
     roles = ((am, Grid(tile("T_m"))), (an, Grid(tile("T_n"))), (ak, LoopRole(tile("T_k"))))
     kernel = Kernel("half", roles, (Loop(ak, inner), *last))
-    return SGraph("halves", (x, Tensor("w", (N, K), F32)), (), (Tensor("y", (M, N), F32),), (kernel,))
+    return SGraph("halves", (x, Tensor("w", (N, k), F32)), (), (Tensor("y", (M, N), F32),), (kernel,))
 
 
 def run(interpreter: InterpreterPool, folder: Path, g: SGraph, *inputs: np.ndarray) -> np.ndarray:
@@ -91,3 +92,15 @@ def test_other_neighbours_are_not(first: int, second: int, stride: int) -> None:
     g = halves(first, second, stride)
     spec.check(g)
     assert "tl.split(" not in emit_module(g, formula="", configs={}).text
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("looped", [False, True])
+def test_a_thread_has_as_many_bytes_of_pairs_as_of_anything(code_of: CodeOf, version: str, looped: bool) -> None:
+    g = halves(0, 1, looped=looped, k=256, more=4)
+    symbols = {"T_m": 1, "T_n": 16, "T_k": 256}
+    config = Config({s.name: symbols[s.name] for s in g.symbols}, {"half": 4}, {"half": 2})
+    (code,) = code_of(g, config, version=version)
+    found = [x for x in code.ptx.splitlines() if "ld.global" in x or "cp.async.c" in x]
+    assert found
+    assert all("v4.b32" in x or "0x10" in x for x in found), found

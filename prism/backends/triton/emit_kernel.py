@@ -40,7 +40,7 @@ from prism.backends.tile import (
 )
 from prism.backends.tile_rewrite import accumulators, names_beside
 from prism.backends.triton.ahead import Ahead, loads_ahead, trip
-from prism.backends.triton.paired import Both, Turns, Word, pairs, products
+from prism.backends.triton.paired import Both, Turns, Word, in_turn, pairs, products
 from prism.errors import UnsupportedError
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, add, mul
@@ -179,15 +179,18 @@ class KernelEmitter:
         found = pairs(self.program)
         described = self.descriptor_loads.keys()
         self._pairs = {name: pair for name, pair in found.items() if described.isdisjoint(x.dst for x in pair)}
-        self.program, self._both = products(self.program, self._pairs)
+        turns = in_turn(self.program, self._pairs)
+        self.program, self._both = products(self.program, turns)
         p = self.program
         everything = list(statements(p.body))
         self._uses = Counter(name for s in everything for name in operands(s))
         self._changing = accumulators(p.body)
         self._names = names_beside(p)
-        for turns in {b.turns.low.dst: b.turns for b in self._both.values()}.values():
-            called = self._names.fresh(f"{turns.low.tensor}_pairs")
-            self._turns |= {turns.low.dst: (turns, called), turns.high.dst: (turns, called)}
+        for t in (
+            {t.low.dst: t for t in turns.values()} | {b.turns.low.dst: b.turns for b in self._both.values()}
+        ).values():
+            called = self._names.fresh(f"{t.low.tensor}_pairs")
+            self._turns |= {t.low.dst: (t, called), t.high.dst: (t, called)}
         words = [x for b in self._both.values() if b.word is not None for x in b.word.parts]
         self._needless = frozenset([*words, *(x for b in self._both.values() for x in (b.first, b.total))])
         self._ahead = loads_ahead(p, {*self.descriptor_loads, *(x.dst for pair in found.values() for x in pair)})
@@ -525,12 +528,12 @@ class KernelEmitter:
         self.writer.call(f"{low.dst}, {high.dst} = tl.split(tl.load", [*args, *policy], ")")
         for s in (low, high):
             self._dims[s.dst], self._types[s.dst] = s.dims, s.dtype
-            if stored is not s.dtype or s.dtype is DType.BOOL:
-                self.writer.line(f"{s.dst} = {s.dst}.to({TL_TYPES[s.dtype]})")
+        self._stored_as(low, high, stored)
 
     def _load_turns(self, turns: Turns, called: str) -> None:
-        """Both of a pair's loads as one, in turn along the dimension that products contract."""
+        """Both of a pair's loads as one, in turn along a dimension."""
         low, lanes = turns.low, turns.lanes
+        stored = next(t.dtype for t in self.program.tensors if t.name == low.tensor)
         along, size = low.dims.index(lanes.dim), self._length(lanes.dim)
         start = "" if lanes.start == 0 else f"{KERNEL.text(mul(2, lanes.start))} + "
         place = self._names.fresh(f"{called}_offs")
@@ -540,7 +543,7 @@ class KernelEmitter:
         args = [self._pointer(low.tensor, offset, low.dims)]
         if low.masks:
             masks = [self._in_turn(turns.inside[m], place, size) if m in turns.inside else m for m in low.masks]
-            args += [f"mask={self._mask(masks, low.dims)}", "other=0.0"]
+            args += [f"mask={self._mask(masks, low.dims)}", "other=0.0" if stored.is_float else "other=0"]
         args += self._policy(low.readers) if low.readers == turns.high.readers else []
         self.writer.assign(called, f"tl.load({', '.join(args)})")
         for s in (low, turns.high):
@@ -549,8 +552,17 @@ class KernelEmitter:
             shape = [self._length(d) for d in low.dims]
             shape.insert(along + 1, "2")
             halves = f"tl.reshape({called}, ({', '.join(shape)}))"
-            halves = halves if along else f"tl.permute({halves}, (0, 2, 1))"
+            if along + 1 < len(low.dims):
+                order = [*(n for n in range(len(shape)) if n != along + 1), along + 1]
+                halves = f"tl.permute({halves}, {tuple(order)})"
             self.writer.line(f"{low.dst}, {turns.high.dst} = tl.split({halves})")
+            self._stored_as(low, turns.high, stored)
+
+    def _stored_as(self, low: tile.Load, high: tile.Load, stored: DType) -> None:
+        """The halves of a pair in the type that they have in the kernel."""
+        for s in (low, high):
+            if stored is not s.dtype or s.dtype is DType.BOOL:
+                self.writer.line(f"{s.dst} = {s.dst}.to({TL_TYPES[s.dtype]})")
 
     def _in_turn(self, mask: tile.InBounds, place: str, size: str) -> str:
         """A mask along the dimension, for every element twice."""

@@ -1,10 +1,12 @@
 """Loads of every other element, in pairs as they lie in memory, and products over what such pairs hold.
 
-    low  = tl.load(x + 2 * j)          pair = tl.load(x + (2 * j)[:, None] + tl.arange(0, 2)[None, :])
-    high = tl.load(x + 2 * j + 1)      low, high = tl.split(pair)
+    low  = tl.load(x + 2 * j)          pairs = tl.load(x + tl.arange(0, 2 * N))
+    high = tl.load(x + 2 * j + 1)      low, high = tl.split(tl.reshape(pairs, (N, 2)))
 
 A thread cannot load with a stride but element by element, and a single element of 2 bytes is no asynchronous copy.
-Pairs are read as they lie in memory. What is read is the same: both loads have the same masks.
+Pairs are read as they lie in memory, along a dimension of twice the length, so that a thread has as many bytes at once
+as anywhere; where it is not clear how, along one more of length 2, which is all that a thread has at once then. What is
+read is the same: both loads have the same masks.
 
     total = tl.dot(low, a) + tl.dot(high, b)      total = tl.dot(pair, a and b in turn)
 
@@ -47,21 +49,21 @@ from prism.program.nodes import DType, ReduceKind
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Two loads of every other element that are one operand of products.
+    """Two loads of every other element as one, in turn along a dimension.
 
     Attributes:
         low: of the even elements.
         high: of the odd ones.
-        lanes: the places along the dimension that is contracted.
+        lanes: the places along the dimension.
         inside: by name, the masks along that dimension.
-        split: whether something else needs the halves.
+        split: whether something other than products of both needs the halves.
     """
 
     low: Load
     high: Load
     lanes: Offsets
     inside: Mapping[str, InBounds]
-    split: bool = False
+    split: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +158,21 @@ def _order(a: Load, b: Load) -> tuple[Load, Load] | None:
     return (a, b) if apart == 1 else (b, a) if apart == -1 else None
 
 
-def products(program: TileProgram, found: Mapping[str, tuple[Load, Load]]) -> tuple[TileProgram, dict[str, Both]]:
-    """The products that are one, by the name of the second; in the program they are added to each other first."""
+def in_turn(program: TileProgram, found: Mapping[str, tuple[Load, Load]]) -> dict[str, Turns]:
+    """The pairs of which it is clear where each element and mask goes, by either load."""
     dims = value_dims(program)
-    turns: dict[str, Turns] = {}
-    for low, high in found.values():
-        both = _turns(program, low, high, dims)
-        if both is not None:
-            turns[low.dst] = turns[high.dst] = both
+    turns = {low.dst: _turns(program, low, high, dims) for low, high in found.values()}
+    return {s.dst: t for t in turns.values() if t is not None for s in (t.low, t.high)}
+
+
+def products(program: TileProgram, found: Mapping[str, Turns]) -> tuple[TileProgram, dict[str, Both]]:
+    """The products that are one, by the name of the second; in the program they are added to each other first."""
+    stored = {t.name: t.dtype for t in program.tensors}
+    turns = {
+        name: t
+        for name, t in found.items()
+        if t.low.dtype.is_half and stored[t.low.tensor] is t.low.dtype and len(t.low.dims) == 2
+    }
     if not turns:
         return program, {}
     program = _apart(program, turns)
@@ -282,9 +291,6 @@ def _added(
 
 def _turns(program: TileProgram, low: Load, high: Load, dims: Mapping[str, Dims]) -> Turns | None:
     """The two as one, if it is clear where each of their elements and masks goes."""
-    stored = next(t.dtype for t in program.tensors if t.name == low.tensor)
-    if not low.dtype.is_half or stored is not low.dtype or len(low.dims) != 2:
-        return None
     made = {s.dst: s for s in statements(program.body) if isinstance(s, Offsets | InBounds)}
     steps = [(made.get(name), step) for name, step in low.offset.terms]
     lanes = [s for s, step in steps if isinstance(s, Offsets) and step == 2]
