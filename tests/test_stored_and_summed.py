@@ -36,7 +36,7 @@ from prism.program.index import Axis, Index
 from prism.program.inline import aligned, inline
 from prism.program.nodes import DType, Program, ReduceKind, Tensor
 from prism.sgraph.config import Config
-from prism.sgraph.nodes import Accumulate, Kernel, Load, Loop, LoopRole, SGraph, Split, Store
+from prism.sgraph.nodes import Accumulate, Grid, Kernel, Load, Loop, LoopRole, SGraph, Split, Store
 
 M, K = Axis("m", 22), Axis("k", 20)
 WIDE = Bounds(
@@ -93,6 +93,32 @@ def found() -> list[SGraph]:
     assert len(mine) >= 4
     assert sum(map(split_and_stored, mine)) >= 2
     return mine
+
+
+def test_what_is_the_same_along_an_axis_is_stored_beside_a_square_product() -> None:
+    # k and n are as long, so squares are summed up under the name of n at first: no program has to go over all of it.
+    n = Axis("n", 20)
+    x, w = read("x", M, K), read("w", K, n)
+    squares = reduce("sum", K, mul(x, x))
+    y = mul(reduce("sum", K, mul(x, w)), recip(squares))
+    both = program("p", {"x": (22, 20), "w": (20, 20)}, {"y": ((M, n), y), "squares": ((M,), squares)})
+    every = [c.sgraph for c in generate(task(both), replace(WIDE, roles=RoleBounds(short=0, splits=False))).candidates]
+    mine = [
+        g
+        for g in every
+        for k in g.kernels
+        if {s.tensor for s in k.statements() if isinstance(s, Store)} == {"y", "squares"}
+        and sum(isinstance(role, Grid) for _, role in k.roles) == 2
+        and sum(isinstance(s, Loop) for s in k.statements()) == 1
+    ]
+    assert mine
+    rng = np.random.default_rng(1)
+    given = {"x": rng.standard_normal((22, 20)), "w": rng.standard_normal((20, 20))}
+    for g in mine:
+        got = simulate(g, given, {s.name: 8 for s in g.symbols})
+        summed = (given["x"] ** 2).sum(1)
+        np.testing.assert_allclose(got["squares"], summed, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(got["y"], given["x"] @ given["w"] / summed[:, None], rtol=1e-9, atol=1e-9)
 
 
 def inputs() -> dict[str, np.ndarray]:

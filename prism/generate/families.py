@@ -104,6 +104,9 @@ def families(
     # ones buy nothing there, but for the programs that a loop over another output axis leaves wanting.
     scans = bool(scanned_axes(values))
     long = [a for a in clashing - both if scans or not (is_static(a.extent) and int(a.extent) <= bounds.short)]
+    # Equal extents may have one name by chance: what is reduced by some targets under the name of an axis of others may
+    # have the loop of what these reduce instead, and is the same along the axis then.
+    long += [a for a in both if names.get(a) in reduced]
     for renamed in _subsets(sorted(long, key=lambda a: a.name)):
         bound = {a: b for a, b in names.items() if a in renamed or a not in clashing}
         made = Builder(builder.choices, builder.class_axes, builder.stored, bound) if bound else plain
@@ -112,7 +115,7 @@ def families(
         order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
         single = single_axes(roots, bounds.scans)
         kept = clashing - set(renamed)
-        for assignment in assignments(free, roots, kept, bounds, space.looping, space.off, pruned, both):
+        for assignment in assignments(free, roots, kept, bounds, space.looping, space.off, pruned, both & kept):
             given = roles(assignment, order, single, suffix)
             try:
                 if Kind.SPLIT in assignment.values():
