@@ -181,9 +181,7 @@ def rebuilt(exprs: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]
     """
     done: dict[int, Expr] = {}
     for expr in exprs:
-        for e in walk(expr):
-            if id(e) in done:
-                continue
+        for e in walk(expr, done):
             match e:
                 case Map(_, args):
                     new: Expr = with_args(e, tuple([done[id(a)] for a in args]))
