@@ -25,13 +25,13 @@ from prism.backends.lower import lower
 from prism.cost.device import device
 from prism.egraph.language import Budget
 from prism.egraph.worker import Worker
-from prism.errors import IllegalIRError
 from prism.events import Recorder
 from prism.program import build
 from prism.program.evaluate import evaluate, evaluate_expr
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Map, Read, ReduceKind, Tensor
 from prism.program.prefix import Recurrence
+from prism.program.sign_analysis import Facts
 from prism.program.transform import canonical, substitute
 from prism.sgraph import rescaled, spec
 from prism.sgraph.denote import denote
@@ -226,8 +226,56 @@ def test_what_is_more_than_its_shift_is_not_rescaled() -> None:
     x, kept = Read("x", at(M, K)), Map("where", (Read("keep", at(M, K)), Read("x", at(M, K)), Const(NONE)))
     shifted = build.add(x, build.mul(build.const(-1), build.reduce(MAX, K, kept)))
     assert not holds(other, canonical(build.reduce(SUM, K, build.op("exp", shifted))))
-    with pytest.raises(IllegalIRError, match="-inf so far where what is summed is not"):
+    with pytest.raises(rescaled.LostError, match="-inf so far where what is summed is not"):
         denote(other)
+
+
+def test_what_may_be_far_above_its_shift_is_not_rescaled() -> None:
+    """exp(v - m) overflows below a maximum that is -200 so far, where the last one is 200."""
+    g, _ = pair("a row", "s")
+    (loop, *after) = g.kernels[0].body
+    assert isinstance(loop, Loop)
+    factor = Load("f", "v", at(K))
+    apart: dict[str, Stmt] = {"a": op("a", "mul", 1.0, "b"), "d": op("d", "add", "f", "n"), "p": factor}
+    body = [apart.get(s.dst, s) if isinstance(s, Pointwise | Load) else s for s in loop.body if s != factor]
+    with pytest.raises(rescaled.LostError, match="so far that it overflows"):
+        denote(replace(g, kernels=(replace(g.kernels[0], body=(Loop(K, tuple(body)), *after)),)))
+
+
+X, Y, HIDDEN = Read("x", at(K)), Read("y", at(K)), Read("keep", at(K))
+KEPT = Map("where", (HIDDEN, X, Const(NONE)))
+FALLS = {
+    "itself": (KEPT, KEPT, True),
+    "below what is a number": (Y, X, True),
+    "more terms": (build.add(KEPT, Y), KEPT, True),
+    "fewer terms": (KEPT, build.add(KEPT, Y), True),
+    "a multiple": (build.mul(build.const(2), KEPT), KEPT, True),
+    "the same choice": (Map("where", (HIDDEN, Y, Const(NONE))), KEPT, True),
+    "one of two": (KEPT, Map("maximum", (KEPT, Map("log", (build.op("abs", Y),)))), True),
+    "what is not hidden": (X, KEPT, False),
+    "another choice": (Map("where", (build.op("lt", Y, Const(0.0)), X, Const(NONE))), KEPT, False),
+    "the other choice": (Map("where", (HIDDEN, Const(NONE), X)), KEPT, False),
+    "a negative multiple": (build.mul(build.const(-1), KEPT), KEPT, False),
+    "what may be 0": (build.op("log", build.op("abs", Y)), build.op("log", build.op("abs", X)), False),
+}
+
+
+@pytest.mark.parametrize("what", FALLS)
+def test_what_falls_with_what_it_is_shifted_by(what: str) -> None:
+    a, b, falls = FALLS[what]
+    assert rescaled.falls_with(a, b, Facts()) == falls
+
+
+def test_what_a_scan_leaves_out_no_predicate_may_see() -> None:
+    """While m is -inf a scan takes nothing, an infinite factor neither, of which -inf * 0 would be no number."""
+    g, _ = pair("so far", ("where", ("lt", 0.0, "w"), 7.0, "w"))
+    denote(g)
+    (loop,) = g.kernels[0].body
+    assert isinstance(loop, Loop)
+    factor = [op("f", "log", "h") if isinstance(s, Load) and s.dst == "f" else s for s in loop.body]
+    factor.insert(0, Load("h", "v", at(K)))
+    with pytest.raises(rescaled.LostError, match="some factor may be infinite"):
+        denote(replace(g, kernels=(replace(g.kernels[0], body=(Loop(K, tuple(factor)),)),)))
 
 
 def test_what_is_more_than_its_shift_is_searched_without_a_word(worker: Worker) -> None:

@@ -454,7 +454,7 @@ ALIKE: dict[str, tuple[Stmt, ...]] = {
         replace(SUMMED[1], how=Recurrence(back=True, rescaled=True)),
     ),
     "without its factor": (MOST, *LESS, replace(RESCALES, src="p")),
-    "below the largest of another": (op("b", "add", "a", "a"), replace(MOST, src="b"), *LESS, *SUMMED),
+    "below the largest of another": (op("b", "maximum", "a", 0.0), replace(MOST, src="b"), *LESS, *SUMMED),
     "that decays": (MOST, *LESS, SUMMED[0], replace(SCAN, src="w", growth=-0.25)),
 }
 

@@ -29,6 +29,7 @@ from prism.sgraph import spec
 from prism.sgraph.denote import Denotation, denote, expand
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.numerics import Numerics
+from prism.sgraph.rescaled import LostError
 
 _Split: TypeAlias = tuple[Extent, ...]
 
@@ -83,8 +84,8 @@ class Proofs:
         self.decided: dict[int, ProvedSGraph | None] = {}
         self.counts: Counter[Status] = Counter()
         self._reference = reference
-        # Those that are refused for their numerics (prism.sgraph.numerics), and those with float32 buffers in place of
-        # narrower ones.
+        # Those that are refused, for their numerics or for what predicates would see of them, and those with float32
+        # buffers in place of narrower ones.
         self.refused = 0
         self._numerics = Numerics(reference)
         self._staged: dict[int, SGraph] = {}
@@ -142,6 +143,10 @@ class Proofs:
             try:
                 spec.check(self.candidates[n].sgraph)
                 meaning = denote(self.candidates[n].sgraph)
+            except LostError:
+                self.refused += 1
+                self.decided[n] = None
+                return None
             except IllegalIRError as error:
                 self._recorder.warn(f"an sGraph was dropped: {error}")
                 self.counts[Status.UNKNOWN] += 1

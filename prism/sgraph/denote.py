@@ -24,8 +24,9 @@ part: a count of `rest_extent` would prove means of means. What is stored is a n
 use but the merging of all moments of one statistic over all parts; that denotes the statistic over the axis.
 
 A rescaled accumulator denotes sum(exp(a - m)*f) with the final m. That is so when src is exactly such a sum over a
-running m and neither a nor f depends on m (see prism.sgraph.nodes), and a is -inf while m is; this is checked here,
-structurally, and anything else is an IllegalIRError. Where m is -inf in the end kernels have 0, see `rescaled.py`.
+running m and neither a nor f depends on m (see prism.sgraph.nodes), and a is -inf while m is, and never far above it;
+this is checked here, structurally, and anything else is an IllegalIRError. Where m is -inf in the end kernels have 0,
+see `rescaled.py`.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ from prism.sgraph.nodes import (
     part_axis,
 )
 from prism.sgraph.ranges import check_ranges
+from prism.sgraph.value_bounds import Bounds
 
 HORIZON = 500
 """Operations and reads back to which a kernel's values are written out, where they are looked at to judge rounding."""
@@ -166,6 +168,7 @@ class _Memory:
         running: whether an expression mentions a running value, by its identity.
         bound: the extents of an expression's bound axes, by its identity.
         facts: where expressions are infinite.
+        bounds: of expressions of any inputs.
         said: what is denoted, by the identity of what was read off (see `rescaled.py`).
     """
 
@@ -176,6 +179,7 @@ class _Memory:
     running: dict[int, bool] = field(default_factory=dict)
     bound: dict[int, frozenset[Extent]] = field(default_factory=dict)
     facts: Facts = field(default_factory=Facts)
+    bounds: Bounds = field(default_factory=lambda: Bounds({}))
     said: dict[int, Expr] = field(default_factory=dict)
 
     def substitute(self, e: Expr, mapping: dict[Axis, Index]) -> Expr:
@@ -463,7 +467,10 @@ class _Reader:
             case _:
                 return end
         if not rescaled.falls_with(parts[0], of, facts):
-            raise self._illegal(f"rescales by {shift}, which may be -inf so far where what is summed is not")
+            raise self._lost(f"rescales by {shift}, which may be -inf so far where what is summed is not")
+        above = self._made(Map("add", (parts[0], self._mul(self._made(Const(-1.0)), of))))
+        if self.memory.bounds.of(above)[1] == math.inf:
+            raise self._lost(f"rescales by {shift}, above which what is summed may be so far that it overflows")
         infinite = facts.infinities(end)
         return end if infinite is not None and -math.inf not in infinite else self.memory.interned.all(subtracted)
 
@@ -590,6 +597,9 @@ class _Reader:
         reduced = self._made(Reduce(kind, rest, self.memory.substitute(body, {axis: whole})))
         self.shared.rests[reduced] = (kind, axis, body)
         return reduced
+
+    def _lost(self, what: str) -> rescaled.LostError:
+        return rescaled.LostError(f"kernel {self.kernel.name} {what}", where="sGraph", why="it has no denotation")
 
     def _illegal(self, what: str) -> IllegalIRError:
         return IllegalIRError(f"kernel {self.kernel.name} {what}", where="sGraph", why="it has no denotation")

@@ -35,6 +35,10 @@ _MANY, _VALUES = 4, 8
 _FORGETS = BOOLEAN | {"pow", "bitand"}
 
 
+class LostError(IllegalIRError):
+    """What is rescaled loses what it should not, so that nothing says what its kernels compute."""
+
+
 def shift(m: Expr) -> Expr:
     """What is subtracted, where a proof may take it for the maximum m."""
     return Map(_SHIFT, (m,))
@@ -66,7 +70,7 @@ def told(e: Expr) -> Expr:
     Where that has a value, the kernels' is the same; see above.
 
     Raises:
-        IllegalIRError: a predicate hangs on what kernels compute otherwise.
+        LostError: a predicate hangs on a scan that leaves out what may be no number.
     """
 
     def change(node: Expr) -> Expr:
@@ -95,17 +99,17 @@ def falls_with(a: Expr, b: Expr, facts: Facts) -> bool:
             return True
         case Map("add", args) if any(falls_with(x, b, facts) for x in args):
             return True
-        case Map("mul", (c, x)) | Map("mul", (x, c)) if facts.positive(c) and falls_with(x, b, facts):
+        case Map("mul", args) if any(facts.positive(c) and falls_with(x, b, facts) for c, x in (args, args[::-1])):
             return True
     match b:
         case Reduce(ReduceKind.MAX, axis, x):
             return axis in free_axes(a) and falls_with(a, x, facts)
         case Map("maximum", args):
             return any(falls_with(a, x, facts) for x in args)
-        case Map("add", (c, x)) | Map("add", (x, c)) if facts.finite(c):
-            return falls_with(a, x, facts)
-        case Map("mul", (c, x)) | Map("mul", (x, c)) if facts.finite(c) and facts.positive(c):
-            return falls_with(a, x, facts)
+        case Map("add" | "mul" as op, args):
+            for c, x in (args, args[::-1]):
+                if facts.finite(c) and (op == "add" or facts.positive(c)) and falls_with(a, x, facts):
+                    return True
     return False
 
 
@@ -129,7 +133,7 @@ def _judged(p: Expr, args: Sequence[Expr]) -> list[Expr]:
     if not found:
         return list(args)
     if any(s.op == _LOSING for s in found):
-        raise IllegalIRError(
+        raise LostError(
             "a predicate hangs on a rescaled scan, of which some factor may be infinite",
             where="sGraph",
             why="it has no denotation",
