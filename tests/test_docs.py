@@ -71,6 +71,7 @@ ELSEWHERE = {
     "python benchmarks/gpu.py report out/gpu/results.json": "needs measurements; see tests/test_bench_gpu.py",
     "python benchmarks/gpu.py measure out/gpu --configs --results configs.json": "needs a GPU",
     "python benchmarks/model.py judge configs.json": "needs measurements",
+    "python benchmarks/model.py judge benchmarks/results/nvidia-h200.json --again out/gpu": "needs the prepared folder",
     "python benchmarks/model.py fit configs.json --out nvidia-h200-model.json": "needs measurements",
     "python benchmarks/gpu.py prepare --target-only --out out/gpu suite": "takes half an hour",
     "make .venv/oldest-triton/.prism": "is what `make test` does, too",

@@ -24,9 +24,10 @@ from prism.api.loading import trace
 from prism.cost.compiled import compiled_estimate
 from prism.cost.counts import sgraph_cost
 from prism.cost.device import DEVICES, Device, device
-from prism.cost.gpu import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
+from prism.cost.gpu import DOT_EFFICIENCY, DRAM_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE, transfer
 from prism.cost.library import AttentionExtents, attention_times
 from prism.cost.model import Estimate, Model, attentions, baseline_estimate
+from prism.cost.trips import PRODUCT_CYCLES
 from prism.generate.enumerate import Bounds, generate
 from prism.instantiate.space import Space
 from prism.program.build import mul, op, read, reduce
@@ -150,6 +151,64 @@ def test_units_that_groups_of_warps_keep_busy_overlap() -> None:
         beside = dots + vectors - max(dots, vectors) + float(part.barrier_seconds)
         assert float(part.compute(1.0)) == pytest.approx(max(dots, vectors) + beside / groups)
     assert float(part.compute(2.0)) < float(part.compute(1.0)) < dots + vectors
+
+
+# What an H200 measured (decision 199).
+
+
+def test_warps_beyond_a_products_tiles_compute_the_same_again() -> None:
+    (kernel,) = Model(matmul(4096, 4096, 4096), H200, {}).kernels
+
+    def busy(rows: int, columns: int, warps: int) -> float:
+        return float(kernel.part({"T_m": rows, "T_n": columns, "T_k": 64}, warps, 3, None).dot_seconds)
+
+    # 16 x 16 are two instructions of 16 x 8.
+    assert busy(16, 16, 1) == busy(16, 16, 2) == pytest.approx(busy(16, 16, 8) / 4)
+    assert busy(64, 64, 1) == busy(64, 64, 8)
+    # Vector units have no instructions for tiles.
+    (kernel,) = Model(matmul(4096, 4096, 4096, F32), H200, {}).kernels
+    assert busy(16, 16, 1) == busy(16, 16, 8)
+
+
+def test_both_bandwidths_take_longer_than_either() -> None:
+    alone = transfer(H200, 1e9, 0.0, 1000)
+    assert alone == pytest.approx(1e9 / (DRAM_EFFICIENCY * H200.bandwidth_bytes_s))
+    equal = alone * H200.cache_bandwidth_bytes_s
+    assert transfer(H200, 0.0, equal, 1000) == pytest.approx(alone)
+    assert transfer(H200, 1e9, equal, 1000) == pytest.approx(alone * 2**0.25)
+    both = transfer(H200, np.array([1e9, 1e9]), np.array([0.0, equal]), np.array([1000, 1000]), np.maximum)
+    assert both == pytest.approx([alone, alone * 2**0.25])
+
+
+def test_small_products_are_waited_for_and_large_ones_take_longer_themselves() -> None:
+    (kernel,) = Model(matmul(4096, 4096, 4096), H200, {}).kernels
+
+    def chain(columns: int) -> float:
+        return float(kernel.part({"T_m": 64, "T_n": columns, "T_k": 64}, 4, 3, None).chain)
+
+    waited = 64 * PRODUCT_CYCLES / H200.multiprocessor.hertz / H200.memory_latency_s
+    assert chain(32) - chain(64) == pytest.approx(waited)
+
+
+def test_tiles_without_their_neighbours_in_memory_move_whole_sectors() -> None:
+    # Elements of two bytes, sectors of 32.
+    g = matmul(512, 512, 512)
+    (kernel,) = Model(g, H200, {}).kernels
+    store = next(a for a in kernel.cost.accesses if a.store)
+    (last,) = store.index[-1].axes()
+    sizes = {a: 16 for a, _ in kernel.kernel.roles}
+    for columns, times in ((1, 16), (4, 4), (16, 1), (64, 1)):
+        assert kernel._sectors(store, {}, {**sizes, last: columns}) == times
+
+
+def test_attention_of_few_queries_shares_no_keys() -> None:
+    for keys in (4096, 32_768):
+        # One query for each of 32 heads, four to a key: 54 and 383 us were measured.
+        t = attention_times(AttentionExtents(32, 4, 1, keys, 128, 2, False, False), DType.BFLOAT16, H200)
+        assert 0.9 * keys * 11.5e-9 < float(t.total(H200.launch_overhead_s)) < 1.2 * keys * 11.5e-9 + 8e-6
+    sizes = (AttentionExtents(8, 1, n, 32_768, 128, 2, False, False) for n in (32, 256))
+    few, many = (float(attention_times(size, DType.BFLOAT16, H200).total(0.0)) for size in sizes)
+    assert many < few
 
 
 def test_float32_products_do_not_run_at_the_matrix_units_rate() -> None:

@@ -190,11 +190,12 @@ def test_configurations_say_so_everywhere() -> None:
 def test_only_what_does_not_fit_at_once_is_offered_and_by_descriptors_what_does_not_bound_it_is_hidden() -> None:
     g = samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph
     space, model = Space(g, H200, {}), Model(g, H200, {})
-    large = Config({"T_m": 128, "T_n": 128, "T_k": 64}, {"matmul_kernel": 8}, {"matmul_kernel": 3})
+    large = Config({"T_m": 128, "T_n": 256, "T_k": 64}, {"matmul_kernel": 8}, {"matmul_kernel": 3})
     assert space.feasible(large)
     found, flat = variants(space.options, Offered.TIMING, large, model)
     programs, blocks = model.occupancy("matmul_kernel", large)
-    assert programs == 32 * 32 > 132 * blocks
+    assert blocks == 1
+    assert programs == 32 * 16 > 132
     assert found.numbers("persistent") == {"matmul_kernel": blocks}
     assert space.feasible(found)
     assert not space.feasible(found.having(persistent={"x": 1}))
@@ -206,6 +207,11 @@ def test_only_what_does_not_fit_at_once_is_offered_and_by_descriptors_what_does_
     assert not space.feasible(flat.having(descriptors=()))
     assert not space.feasible(flat.having(persistent={}))
     assert model.seconds(flat) == model.seconds(found)
+    # Programs that share a multiprocessor hide each other's loads as they are.
+    medium = Config({"T_m": 128, "T_n": 128, "T_k": 64}, {"matmul_kernel": 8}, {"matmul_kernel": 3})
+    shared = variants(space.options, Offered.TIMING, medium, model)[0]
+    assert shared.numbers("persistent")["matmul_kernel"] > 1
+    assert model.seconds(shared) > model.seconds(medium)
     # A library's call, and what runs at once.
     call = Config(large.symbols, {}, {}).having(library=["matmul_kernel"])
     assert variants(space.options, Offered.TIMING, call, model) == ()

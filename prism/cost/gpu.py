@@ -23,17 +23,18 @@ from prism.cost.constraints import (
     tile_sizes,
 )
 from prism.cost.counts import Access, Dot, KernelCost, Monomial, kernel_cost
-from prism.cost.device import Device
+from prism.cost.device import KIB, Device
 from prism.cost.persistent import PERSISTENT
-from prism.cost.pipelining import pipelined_loads
+from prism.cost.pipelining import SECTOR_BYTES, pipelined_loads
 from prism.cost.roofline import dealt, memory
-from prism.cost.shared_memory import DESCRIPTORS, described, shared_memory
+from prism.cost.shared_memory import BANKS_BYTES, DESCRIPTORS, described, shared_memory
+from prism.cost.trips import WARP_GROUP_ROWS, trips
 from prism.errors import BackendError
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED, Fold, folds
-from prism.sgraph.nodes import Contract, Grid, Kernel, Loop, SGraph, Split, Whole, value_axes
+from prism.sgraph.nodes import Contract, Grid, Kernel, Loop, LoopRole, SGraph, Split, Whole, value_axes
 from prism.sgraph.products import LIBRARY, Nominal, is_dot, join, nominal_types
 from prism.sgraph.ranges import SECTION, growing, ordered
 
@@ -58,12 +59,14 @@ FULL_DOT_REUSE = 96.0
 """2MN/(M+N), the reuse of an operand of an MxN tile, at which matrix units run at full rate (guess)."""
 FULL_VECTOR_REUSE = 32.0
 """The same where the vector units compute it: slower against shared memory, they tile in registers (guess)."""
+PRODUCT_ROWS, PRODUCT_COLUMNS = 16, 8
+"""Of a result, what a warp's instruction computes (data sheet): warps beyond so many compute the same again."""
 DOT_WARPS = 4
 """Warps that keep the matrix units of a multiprocessor busy (data sheet: one each)."""
 VECTOR_WARPS = 8
 """Warps that keep its vector units busy: two a scheduler, each with a tile's independent elements (guess)."""
-WARP_GROUP_ROWS = 64
-"""Rows from which a group of warps multiplies operands that lie in shared memory, where devices can (data sheet)."""
+FIRST_CACHE_BYTES = 28 * KIB
+"""What a multiprocessor's first cache has beside the most shared memory (data sheet: 256 KiB in all)."""
 LIBRARY_STAGES = 0
 """In tables of points, so many stages are no kernel of prism's but a call of the library (by definition)."""
 BASE_REGISTERS = 32
@@ -75,6 +78,12 @@ Its stores have to be out, then the count comes back: both to L2, about half of 
 """
 
 
+SHARED_LOSS = 1.12
+"""How many times as long a persistent launch takes that shares its multiprocessor with another program, which hides its
+loads anyway (measured on an H200, with three and nine programs: 1.11 and 1.13)."""
+BANDWIDTHS_MEET = 4.0
+"""The time of both bandwidths is the root of the sum of so high powers of either's: near the larger, and 1.19 of it
+where they are equal (measured there: products of a vector, and of 64 rows)."""
 COPY_OVERLAP = 0.95
 """The share of what does not bound a persistent launch that runs beside what does, its copies being by descriptors: as
 in a library. Triton's persistent products of 8192 x 8192 are published at 666 to 689 TFLOP/s (reported); with this they
@@ -84,7 +93,8 @@ are at 662 to 666."""
 def transfer(device: Device, missed: Any, moved: Any, programs: Any, most: Callable[..., Any] = max) -> Any:
     """Seconds of a launch's traffic; `most` is `max`, or `np.maximum` for arrays.
 
-    The cache's bandwidth is a reported one already: of it nothing is lost.
+    The cache's bandwidth is what is reached already: of it nothing is lost. A GPU's launches reach neither bandwidth in
+    full where both are asked for.
 
     Args:
         device: what it runs on.
@@ -95,7 +105,11 @@ def transfer(device: Device, missed: Any, moved: Any, programs: Any, most: Calla
     """
     least: Callable[..., Any] = min if most is max else np.minimum
     drawn = least(1.0, SM_BANDWIDTH_SHARE * least(programs, device.processors) / device.processors)
-    return memory(device, missed / DRAM_EFFICIENCY, moved, drawn, most)
+    if not device.is_gpu:
+        return memory(device, missed / DRAM_EFFICIENCY, moved, drawn, most)
+    slow = missed / (DRAM_EFFICIENCY * device.bandwidth_bytes_s)
+    fast = moved / device.cache_bandwidth_bytes_s
+    return (slow**BANDWIDTHS_MEET + fast**BANDWIDTHS_MEET) ** (1 / BANDWIDTHS_MEET) / drawn
 
 
 def overlapped(trips: Any) -> Any:
@@ -226,6 +240,7 @@ class KernelModel:
         self.footprint: Footprint = footprint(kernel, sgraph)
         self.pipelined = pipelined_loads(self.footprint)
         self.shared_memory = shared_memory(self.footprint)
+        self.trips = trips(self.footprint)
         self.dtype = _dot_dtype(kernel, nominal or nominal_types(sgraph)[kernel.name])
         self.tensors = sgraph.tensors
         self.handed_over = sgraph.handed_over
@@ -298,17 +313,28 @@ class KernelModel:
         dot_rate = d.dot_flops(self.dtype) * DOT_EFFICIENCY * reached
         dot_seconds: Any = 0.0
         for dot in self.cost.dots:
-            dot_seconds = dot_seconds + dot.flops.evaluate(env) / (dot_rate * self._utilisation(dot, sizes))
+            dot_seconds = dot_seconds + dot.flops.evaluate(env) / (dot_rate * self._utilisation(dot, sizes, warps))
         work = self.cost.padded_flops.evaluate(env) - self.cost.idle_selections.evaluate(env)
         work = work - sum(m.evaluate(env) for m in self.added_in_place)
-        trips = self.cost.loop_trips.evaluate(env) * 1.0
-        longest = self.cost.longest_trips.evaluate(env) * 1.0
+        # Once outside of loops, then loop by loop.
+        each = [1.0, *(m.evaluate(env) * 1.0 for m in self.cost.loop_trips.terms)]
+        each_longest = [1.0, *(m.evaluate(env) * 1.0 for m in self.cost.longest_trips.terms)]
+        trips, longest = sum(each[1:]), sum(each_longest[1:])
+        results: Any = 0.0
+        longest_results: Any = 0.0
+        for own, n, most in zip(self.trips, each, each_longest, strict=True):
+            work = work + own.conversions(sizes) * n * programs
+            waited = own.waited_cycles(sizes) / (m.hertz * d.memory_latency_s)
+            results, longest_results = results + waited * n, longest_results + waited * most
         overlapping = stages if self.footprint.staged else stages - 1
         hidden = self.pipelined.hidden(sizes, warps, overlapping)
         waiting = self.pipelined.waiting(sizes, warps, overlapping, env)
         shared_seconds, barrier_seconds = self.shared_memory.seconds(
             d, sizes, warps, programs * trips / d.processors, by_descriptors
         )
+        # A multiprocessor's own cache has what is little, or L2 a share for each.
+        spilled = spills * 32 * warps
+        rate = np.where(spilled <= FIRST_CACHE_BYTES, BANKS_BYTES * m.hertz, d.cache_bandwidth_bytes_s / d.processors)
         return _Part(
             sizes=sizes,
             resident=np.maximum(resident, 1),
@@ -319,12 +345,12 @@ class KernelModel:
             vector_seconds=work / (d.multiply_adds_s * VECTOR_EFFICIENCY * reached),
             shared_seconds=shared_seconds,
             barrier_seconds=barrier_seconds,
-            chain=2 + trips * waiting,
-            longest_chain=2 + longest * waiting,
+            chain=2 + trips * waiting + results,
+            longest_chain=2 + longest * waiting + longest_results,
             skew=np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0),
             ordered=ordered(self.kernel),
             hidden=hidden,
-            spill=spills * 32 * warps * programs * np.maximum(trips, 1) / d.cache_bandwidth_bytes_s,
+            spill=spilled * np.ceil(programs / d.processors) * np.maximum(trips, 1) / rate,
         )
 
     @property
@@ -365,7 +391,7 @@ class KernelModel:
         for a in self.cost.accesses:
             traffic = a.traffic.evaluate(env) * 1.0
             # Of windows that overlap in a tile the multiprocessor's own cache has what comes again.
-            moved = moved + traffic * a.distinct(sizes, env)
+            moved = moved + traffic * a.distinct(sizes, env) * self._sectors(a, env, sizes)
             key = (a.tensor, tuple(sorted(x.name for x in a.axes)))
             if a.store:
                 dram = dram + traffic
@@ -430,6 +456,25 @@ class KernelModel:
             found.append((axis, covered))
         return found + [(axis, np.minimum(n, np.ceil(wave / taken))) for axis, n in down]
 
+    def _sectors(self, a: Access, env: Mapping[str, Any], sizes: Mapping[Axis, Any]) -> Any:
+        """How many times its bytes an access moves: whole sectors, of which a tile's neighbours in memory are less.
+
+        What is loaded along a loop's axis finds the rest of a sector in the first cache.
+        """
+        loops = {axis for axis, role in self.kernel.roles if isinstance(role, LoopRole | Split)}
+        tensor = self.tensors[a.tensor]
+        run: Any = tensor.dtype.bytes * 1.0
+        whole: Any = True
+        for index, extent in zip(reversed(a.index), reversed(tensor.shape), strict=True):
+            steps = [(c, x) for x, c in index.terms if isinstance(x, Axis) and isinstance(c, int) and c > 0]
+            step, axis = min(steps, key=lambda s: s[0], default=(1, None))
+            if axis in loops and not a.store:
+                return 1.0
+            length = value(extent, env)
+            held = np.minimum(step * (1 if axis is None else sizes.get(axis, 1)), length)
+            run, whole = np.where(whole, run * held, run), np.logical_and(whole, held >= length)
+        return np.maximum(1.0, SECTOR_BYTES / run)
+
     def _reached(
         self, env: Mapping[str, Any], sizes: Mapping[Axis, Any], covered: Mapping[Axis, Any]
     ) -> tuple[dict[Axis, Any], dict[Axis, Any]]:
@@ -462,15 +507,17 @@ class KernelModel:
             total = total + np.where(longest >= WARP_GROUP_ROWS, own, 0)
         return total
 
-    def _utilisation(self, dot: Dot, sizes: Mapping[Axis, Any]) -> Any:
+    def _utilisation(self, dot: Dot, sizes: Mapping[Axis, Any], warps: Any) -> Any:
         """The part of the matrix units' rate that a product of these tiles reaches."""
         rows, columns, depth = (elements(side, sizes) for side in (dot.rows, dot.columns, (dot.depth,)))
+        apart = np.maximum(rows / PRODUCT_ROWS, 1.0) * np.maximum(columns / PRODUCT_COLUMNS, 1.0)
         # Below the units' own sizes lanes idle.
         idle = (rows / np.maximum(rows, 16)) * (columns / np.maximum(columns, 8)) * (depth / np.maximum(depth, 16))
         rows, columns = np.maximum(rows, 16), np.maximum(columns, 16)
         reuse = 2 * rows * columns / (rows + columns)
         enough = FULL_VECTOR_REUSE if self.dtype is DType.FLOAT32 else FULL_DOT_REUSE
-        return idle * np.minimum(1.0, reuse / enough)
+        again = 1.0 if self.dtype is DType.FLOAT32 else np.maximum(1.0, warps / apart)
+        return idle * np.minimum(1.0, reuse / enough) / again
 
 
 def _dot_dtype(kernel: Kernel, nominal: Nominal) -> DType:
@@ -601,7 +648,10 @@ class LaunchModel:
         if self.name not in config.launches(LIBRARY):
             binding = self._binding(config)
             times = self.times(binding, config.warps[self.name], config.stages[self.name], resources)
-            ahead = self.name in config.launches(PERSISTENT) & config.launches(DESCRIPTORS)
+            held = config.numbers(PERSISTENT).get(self.name, 0)
+            if held > 1:
+                return replace(times, memory=SHARED_LOSS * times.memory, compute=SHARED_LOSS * times.compute)
+            ahead = held == 1 and self.name in config.launches(DESCRIPTORS)
             return replace(times, overlap=np.maximum(times.overlap, COPY_OVERLAP)) if ahead else times
         if self.library is None:
             raise BackendError("no library computes this launch", where=self.name, fix="leave it out of the library's")

@@ -2,15 +2,15 @@
 
 A library holds kernels for many tile sizes and ways to share the depth among programs, and picks a good one: the time
 is the least over LIBRARY_TILES and SPLITS, by the same rules as that of a kernel of prism's own. A fused attention has
-tiles of so many queries, and where those are few its keys are shared. The constants are to be calibrated on a device;
-nothing here was measured.
+tiles of so many queries, and where tiles are few its keys are shared, but for queries that fill none. One of the
+constants was measured on a device.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prism.cost.compiled_expr import value
 from prism.cost.device import Device
@@ -39,6 +39,10 @@ ATTENTION_ROWS = (128, 64)
 """Queries of a program, the fewest last (reported: the tiles of FlashAttention-2 and 3)."""
 ATTENTION_KEYS = 256
 """The fewest keys of a program where they are shared among programs (guess)."""
+ATTENTION_KEY_S = 11.5e-9
+"""What a fused attention of queries that fill no tile takes for each key, seconds, while multiprocessors have one
+program each: its keys are not shared (measured on an H200: torch's scaled_dot_product_attention of one query for each
+of 32 heads, four to a key, 4096 and 32,768 keys)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,11 @@ class AttentionExtents:
     causal: bool
     copied: bool
 
+    @property
+    def few(self) -> bool:
+        """Whether its queries do not fill the smallest tile."""
+        return self.rows < ATTENTION_ROWS[-1]
+
     def seen(self, high: int) -> float:
         """The share of the keys that tiles of that many queries see, those on the diagonal whole."""
         return min(1.0, (self.keys + high) / (2 * self.keys)) if self.causal else 1.0
@@ -111,11 +120,13 @@ class AttentionExtents:
         """
         query = self.heads * self.rows * self.columns * self.width
         once = (4 if self.copied else 2) * query + 2 * self.heads // self.shared * self.keys * self.columns * self.width
-        tiles = self.heads * math.ceil(self.rows / high)
+        # One query goes with those of the heads that share its keys.
+        together = self.shared if self.rows == 1 else 1
+        tiles = self.heads // together * math.ceil(self.rows * together / high)
         for parts in SPLITS:
             if parts == 1:
                 yield 1, tiles, once
-            elif not self.causal and math.ceil(self.keys / parts) >= ATTENTION_KEYS:
+            elif not self.few and not self.causal and math.ceil(self.keys / parts) >= ATTENTION_KEYS:
                 yield parts, tiles * parts, once + 8 * parts * self.heads * self.rows * self.columns
 
     def more_launches(self, parts: int) -> int:
@@ -174,9 +185,9 @@ def attention_times(size: AttentionExtents, dtype: DType, device: Device) -> Tim
             own = 4.0 * high * math.ceil(size.keys / parts) * padded * seen
             busy = programs / device.processors if size.causal and waves > 1 else float(waves)
             through_l2 = programs * 2 * size.keys / parts * seen * size.columns * size.width
-            found.append(
-                _times(device, moved, moved + through_l2, programs, busy * own / rate, size.more_launches(parts))
-            )
+            t = _times(device, moved, moved + through_l2, programs, busy * own / rate, size.more_launches(parts))
+            alone = ATTENTION_KEY_S * size.keys * waves if size.few else 0.0
+            found.append(replace(t, latency=t.latency + alone))
     return _least(found, device)
 
 

@@ -1,10 +1,10 @@
 """Persistent launches: as many programs as the device runs at a time, each of which takes tile after tile.
 
 It is timed together with descriptors, where they fit: copies then run ahead into the next tile, which is the form that
-published figures are of, and the model's (`prism.cost.gpu.COPY_OVERLAP`). Of the rest the model sees no gain: what
-starting programs takes has not been measured. So it is no column, which would double every space for little; where a
-device is there to say, the best configurations are timed with it as well. Its number is the programs that a
-multiprocessor holds at a time. Which launches may be, `prism.cost.persistent` says.
+published figures are of, and the model's (`prism.cost.gpu.COPY_OVERLAP`), of programs that have a multiprocessor to
+themselves. Those that share one lose by it, as measured (`prism.cost.gpu.SHARED_LOSS`). So it is no column, which would
+double every space for little; where a device is there to say, the best configurations are timed with it as well. Its
+number is the programs that a multiprocessor holds at a time. Which launches may be, `prism.cost.persistent` says.
 """
 
 from __future__ import annotations
