@@ -26,7 +26,7 @@ from prism.process.child import Closing, module_command
 from prism.process.worker import Ending, Pool, Reply
 from prism.sgraph.config import Config, Resources
 
-MODEL = 6
+MODEL = 7
 """Raise it when the cost model changes what it says, so that old estimates are not taken for new ones."""
 
 
