@@ -68,13 +68,5 @@ def trips(f: Footprint) -> tuple[Trip, ...]:
         results = [dot_dims(f.kernel, s, f.axes) for s in own]
         return Trip(tuple((rows, columns) for rows, columns, _ in results), tuple(f.axes[s.dst] for s in loads))
 
-    found = [trip(f.kernel.body)]
-
-    def visit(body: Sequence[Stmt]) -> None:
-        for s in body:
-            if isinstance(s, Loop):
-                found.append(trip(s.body))
-                visit(s.body)
-
-    visit(f.kernel.body)
-    return tuple(found)
+    loops = (s for s in f.kernel.statements() if isinstance(s, Loop))
+    return (trip(f.kernel.body), *(trip(s.body) for s in loops))
