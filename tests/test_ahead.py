@@ -23,7 +23,8 @@ from prism.backends.triton.ahead import loads_ahead
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.paired import pairs
 from prism.cost.constraints import footprint, tile_sizes
-from prism.cost.pipelining import L2_TRIP, SECTOR_BYTES, TRIPS_AHEAD, pipelined_loads
+from prism.cost.counts import SECTOR_BYTES
+from prism.cost.pipelining import L2_TRIP, TRIPS_AHEAD, pipelined_loads
 from prism.ir.kit import statements
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor

@@ -198,7 +198,7 @@ def test_tiles_without_their_neighbours_in_memory_move_whole_sectors() -> None:
     (last,) = store.index[-1].axes()
     sizes = {a: 16 for a, _ in kernel.kernel.roles}
     for columns, times in ((1, 16), (4, 4), (16, 1), (64, 1)):
-        assert kernel._sectors(store, {}, {**sizes, last: columns}) == times
+        assert store.sectors({**sizes, last: columns}, {}) == times
 
 
 def test_attention_of_few_queries_shares_no_keys() -> None:

@@ -57,6 +57,8 @@ from prism.sgraph.nodes import (
 )
 from prism.sgraph.products import dot_dims, is_dot, of_bytes, passed_on
 
+SECTOR_BYTES = 32
+"""What a load brings to a GPU's first cache at least, bytes (data sheet)."""
 DEVIATION_WORK = 6
 """Multiply-adds for an element (by definition: two differences, their square, steps of its sum and of the mean)."""
 
@@ -180,6 +182,10 @@ class Access:
         axes: the axes that its index mentions.
         index: where it reads or writes.
         nest: the loops that it is in, numbered as they come in the body: two over one axis are two passes.
+        row: what lies side by side in memory, the last dimension first: the step and the axis of its index that goes
+            slowest (None: one place) and its extent. Empty where the next trip of a loop finds the rest of a sector in
+            the first cache.
+        element: bytes of an element.
     """
 
     tensor: str
@@ -189,6 +195,23 @@ class Access:
     axes: frozenset[Axis]
     index: tuple[Index, ...] = ()
     nest: tuple[int, ...] = ()
+    row: tuple[tuple[int, Axis | None, Extent], ...] = ()
+    element: int = 1
+
+    def sectors(self, sizes: Mapping[Axis, Any], binding: Binding) -> Any:
+        """How many times its bytes it moves, at least 1: whole sectors, of which a tile's neighbours may be less.
+
+        Args:
+            sizes: the length of every axis in a tile.
+            binding: values of the extents' symbols.
+        """
+        run: Any = self.element * 1.0
+        whole: Any = True
+        for step, axis, extent in self.row:
+            length = value(extent, binding)
+            held = np.minimum(step * (1 if axis is None else sizes.get(axis, 1)), length)
+            run, whole = np.where(whole, run * held, run), np.logical_and(whole, held >= length)
+        return np.maximum(1.0, SECTOR_BYTES / run) if self.row else 1.0
 
     def shifted(self, other: Access) -> frozenset[Axis] | None:
         """The axes along which it is a constant away from the other access; None where it is elsewhere altogether.
@@ -302,6 +325,15 @@ class KernelCost:
     padded_additions: Mapping[str, Monomial] = field(default_factory=dict, hash=False)
     idle_selections: Polynomial = Polynomial(())
 
+    def sector_bytes(self, sizes: Mapping[Axis, Any], binding: Binding) -> Any:
+        """Bytes that come beside those asked for, as a GPU's memory moves whole sectors."""
+        total: Any = 0.0
+        for a in self.accesses:
+            factor = a.sectors(sizes, binding)
+            if np.any(factor > 1):
+                total = total + a.traffic.evaluate(binding) * (factor - 1.0)
+        return total
+
     def evaluate(self, binding: Binding) -> dict[str, Any]:
         """Every polynomial under `binding` (symbol name to int or integer array), by the attribute's name."""
         names = (
@@ -380,6 +412,7 @@ class _Counter:
         self.tensors = sgraph.tensors
         self.of_bytes = of_bytes(kernel, sgraph.tensors, ordered)
         self.hidden = hidden(kernel)
+        self.looped = {axis for axis, role in kernel.roles if isinstance(role, LoopRole | Split)}
         # Per axis: the factor when it is accessed, when it is computed on, and when it is repeated over, by place.
         self.size: dict[Axis, Factor] = {}
         self.padded: dict[Axis, Factor] = {}
@@ -454,6 +487,19 @@ class _Counter:
                 factors.append(share)
         return Monomial(width, (*(sizes[a] for a in sorted(mentioned, key=str)), *factors))
 
+    def row(self, tensor: str, index: Sequence[Index], store: bool) -> tuple[tuple[int, Axis | None, Extent], ...]:
+        """`Access.row` of an access."""
+        found: list[tuple[int, Axis | None, Extent]] = []
+        for place, extent in zip(reversed(index), reversed(self.tensors[tensor].shape), strict=True):
+            step, axis = 1, None
+            for atom, c in place.terms:
+                if isinstance(atom, Axis) and isinstance(c, int) and c > 0 and (axis is None or c < step):
+                    step, axis = c, atom
+            if axis in self.looped and not store:
+                return ()
+            found.append((step, axis, extent))
+        return tuple(found)
+
     def visit(self, body: Sequence[Stmt], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]) -> None:
         for s in body:
             match s:
@@ -468,7 +514,8 @@ class _Counter:
                     if isinstance(s, Load) and s.dst in self.hidden:
                         shares = shown(self.hidden[s.dst], line(self.tensors[tensor], index))
                         own, traffic = (replace(m, factors=(*m.factors, *shares)) for m in (own, traffic))
-                    self.accesses.append(Access(tensor, store, own, traffic, mentioned, index, self.nest))
+                    row = self.row(tensor, index, store)
+                    self.accesses.append(Access(tensor, store, own, traffic, mentioned, index, self.nest, row, width))
                 case Pointwise(dst, op):
                     self.work(OPS[op].flops, self.axes[dst], loops)
                     self.select(s, loops)

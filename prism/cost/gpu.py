@@ -25,7 +25,7 @@ from prism.cost.constraints import (
 from prism.cost.counts import Access, Dot, KernelCost, Monomial, kernel_cost
 from prism.cost.device import KIB, Device
 from prism.cost.persistent import PERSISTENT
-from prism.cost.pipelining import SECTOR_BYTES, pipelined_loads
+from prism.cost.pipelining import pipelined_loads
 from prism.cost.roofline import dealt, memory
 from prism.cost.shared_memory import BANKS_BYTES, DESCRIPTORS, described, shared_memory
 from prism.cost.trips import WARP_GROUP_ROWS, trips
@@ -34,7 +34,7 @@ from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED, Fold, folds
-from prism.sgraph.nodes import Contract, Grid, Kernel, Loop, LoopRole, SGraph, Split, Whole, value_axes
+from prism.sgraph.nodes import Contract, Grid, Kernel, Loop, SGraph, Split, Whole, value_axes
 from prism.sgraph.products import LIBRARY, Nominal, is_dot, join, nominal_types
 from prism.sgraph.ranges import SECTION, growing, ordered
 
@@ -395,7 +395,7 @@ class KernelModel:
         for a in self.cost.accesses:
             traffic = a.traffic.evaluate(env) * 1.0
             # Of windows that overlap in a tile the multiprocessor's own cache has what comes again.
-            moved = moved + traffic * a.distinct(sizes, env) * self._sectors(a, env, sizes)
+            moved = moved + traffic * a.distinct(sizes, env) * a.sectors(sizes, env)
             key = (a.tensor, tuple(sorted(x.name for x in a.axes)))
             if a.store:
                 dram = dram + traffic
@@ -459,25 +459,6 @@ class KernelModel:
             taken = taken * covered
             found.append((axis, covered))
         return found + [(axis, np.minimum(n, np.ceil(wave / taken))) for axis, n in down]
-
-    def _sectors(self, a: Access, env: Mapping[str, Any], sizes: Mapping[Axis, Any]) -> Any:
-        """How many times its bytes an access moves: whole sectors, of which a tile's neighbours in memory are less.
-
-        What is loaded along a loop's axis finds the rest of a sector in the first cache.
-        """
-        loops = {axis for axis, role in self.kernel.roles if isinstance(role, LoopRole | Split)}
-        tensor = self.tensors[a.tensor]
-        run: Any = tensor.dtype.bytes * 1.0
-        whole: Any = True
-        for index, extent in zip(reversed(a.index), reversed(tensor.shape), strict=True):
-            steps = [(c, x) for x, c in index.terms if isinstance(x, Axis) and isinstance(c, int) and c > 0]
-            step, axis = min(steps, key=lambda s: s[0], default=(1, None))
-            if axis in loops and not a.store:
-                return 1.0
-            length = value(extent, env)
-            held = np.minimum(step * (1 if axis is None else sizes.get(axis, 1)), length)
-            run, whole = np.where(whole, run * held, run), np.logical_and(whole, held >= length)
-        return np.maximum(1.0, SECTOR_BYTES / run)
 
     def _reached(
         self, env: Mapping[str, Any], sizes: Mapping[Axis, Any], covered: Mapping[Axis, Any]

@@ -16,6 +16,7 @@ import numpy as np
 
 from prism.cost.compiled_expr import value
 from prism.cost.constraints import Footprint, elements
+from prism.cost.counts import SECTOR_BYTES
 from prism.ir.kit import statements
 from prism.program.index import Axis, Index
 from prism.sgraph.nodes import Contract, Grid, Load, Loop, value_axes
@@ -23,8 +24,6 @@ from prism.sgraph.products import is_dot
 
 COPY_BYTES = 4
 """The least that an asynchronous copy moves, bytes (data sheet)."""
-SECTOR_BYTES = 32
-"""What a load brings to the first cache at least, bytes (data sheet)."""
 L2_TRIP = 0.4
 """How long a trip to L2 takes, in trips to memory (guess)."""
 TRIPS_AHEAD = 2

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -22,8 +23,8 @@ import sympy
 
 from prism.cost import roofline
 from prism.cost.compiled_expr import value
-from prism.cost.constraints import INT32_MAX, Domain, Footprint, checks, domains, footprint
-from prism.cost.counts import KernelCost, Polynomial, kernel_cost, next_power_of_two
+from prism.cost.constraints import INT32_MAX, Domain, Footprint, checks, domains, footprint, tile_sizes
+from prism.cost.counts import Access, KernelCost, Polynomial, kernel_cost, next_power_of_two
 from prism.cost.device import Device, Tiles
 from prism.errors import UsageError
 from prism.program.extents import is_static
@@ -108,7 +109,7 @@ class TimeModel:
             shared = tuple(sorted(names[n] & others))
             f, cost = footprint(kernel, sgraph), kernel_cost(kernel, sgraph)
             shapes = tuple(sgraph.tensor(t).shape for t in (*kernel.reads, *kernel.writes))
-            key = _key(f, cost, shapes, shared)
+            key = _key(f, cost, cost.accesses if self.device.is_gpu else (), shapes, shared)
             kernels.append(self._kernels.setdefault(key, _Kernel(len(self._kernels), f, cost, shapes, shared)))
             own = {s.name for s in kernel.symbols}
             extents |= {s.name for e in _extents(kernel, shapes) for s in e.free_symbols} - own
@@ -141,13 +142,15 @@ def _extents(kernel: Kernel, shapes: Iterable[Sequence[Any]]) -> list[sympy.Expr
     return [e for e in every if not is_static(e)]
 
 
-def _key(f: Footprint, cost: KernelCost, shapes: object, shared: tuple[str, ...]) -> object:
+def _key(f: Footprint, cost: KernelCost, accesses: Sequence[Access], shapes: object, shared: tuple[str, ...]) -> object:
     """All that the time of a kernel depends on."""
     work = (cost.bytes_read, cost.bytes_written, cost.padded_flops, cost.padded_dot_flops, cost.programs)
+    # Of a GPU: what lies side by side in memory.
+    rows = frozenset(Counter((a.traffic, a.element, a.row) for a in accesses).items())
     staged = tuple((f.axes[v], f.width[f.tensor_of[v]]) for v in f.staged)
     # A set of live shapes: which of them is the greatest matters, not in which order they come.
     live = frozenset(f.live_shapes())
-    return (f.kernel.roles, work, tuple(f.dots), f.tiles, live, staged, f.full_precision, shapes, shared)
+    return (f.kernel.roles, work, tuple(f.dots), f.tiles, live, staged, f.full_precision, rows, shapes, shared)
 
 
 def _least_sum(parts: Sequence[tuple[tuple[str, ...], Array]], count: int) -> Array:
@@ -193,11 +196,16 @@ class _Kernel:
         short = self._offsets(grid.binding, count)
         groups = [(key, np.flatnonzero(where)) for key, where in self._groups(grid)]
         listed = _Lookup(grid, slice(0, count))
+        sizes = tile_sizes(self.footprint.kernel, grid.binding) if device.is_gpu else {}
+        accesses = self.cost.accesses if device.is_gpu else ()
+        sectors = [(a, f) for a in accesses if np.any((f := np.asarray(a.sectors(sizes, grid.binding))) > 1)]
         step = max(1, CHUNK // max(1, grid.length))
         for start in range(0, count, step):
             rows = slice(start, min(start + step, count))
             table = listed.rows(rows)
             moved = table.total(self.cost.bytes_read) + table.total(self.cost.bytes_written)
+            for a, factor in sectors:
+                moved = moved + table.total(Polynomial((a.traffic,))) * (table.look(factor) - 1.0)
             work = table.total(self.cost.padded_flops) + device.matrix_operation * table.total(
                 self.cost.padded_dot_flops
             )

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from prism.cost.constraints import Footprint, checks, domains, first_unsatisfiable, footprint, too_long
+from prism.cost.constraints import Footprint, checks, domains, first_unsatisfiable, footprint, tile_sizes, too_long
 from prism.cost.counts import KernelCost, kernel_cost
 from prism.cost.device import Device
 from prism.cost.library import call_measures
@@ -230,7 +230,7 @@ def reach(
             failed = first_unsatisfiable(f, sgraph, device, hints) if binding is None else None
             if binding is None:
                 break
-            rows = _measures(cost, device, binding)
+            rows = _measures(f, cost, device, binding)
             if call is not None:
                 rows = np.concatenate([rows, call_measures(call, hints, device, rows[:, 1].min())])
             shared = [np.asarray(binding[p]) for p in parts if p in binding]
@@ -244,12 +244,14 @@ def reach(
     return Reach(len(kernels), tuple(fronts), ideal, corners, float(ideal[0][2]))
 
 
-def _measures(cost: KernelCost, device: Device, binding: Mapping[str, Any]) -> Array:
+def _measures(f: Footprint, cost: KernelCost, device: Device, binding: Mapping[str, Any]) -> Array:
     """A row of (bytes, work, seconds) for each assignment."""
     moved = cost.bytes_read.evaluate(binding) + cost.bytes_written.evaluate(binding)
     work = cost.padded_flops.evaluate(binding) + device.matrix_operation * cost.padded_dot_flops.evaluate(binding)
     flops = cost.flops.evaluate(binding) + device.matrix_operation * cost.dot_flops.evaluate(binding)
-    columns = np.broadcast_arrays(moved, flops, seconds(device, moved, work, cost.programs.evaluate(binding)))
+    beside = cost.sector_bytes(tile_sizes(f.kernel, binding), binding) if device.is_gpu else 0.0
+    programs = cost.programs.evaluate(binding)
+    columns = np.broadcast_arrays(moved, flops, seconds(device, moved + beside, work, programs))
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)
 
 

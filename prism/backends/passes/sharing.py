@@ -42,7 +42,7 @@ from prism.backends.tile import (
     identifier,
     scalars,
 )
-from prism.cost.pipelining import SECTOR_BYTES
+from prism.cost.counts import SECTOR_BYTES
 from prism.ir.kit import statements
 from prism.program.extents import Extent, at_most
 from prism.program.nodes import DType
