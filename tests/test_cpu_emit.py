@@ -178,6 +178,29 @@ def test_torch_in_torch_out_and_outputs_that_are_given(module: ModuleType) -> No
 
 
 @compiled
+@pytest.mark.parametrize("sample", [samples.add_silu(), samples.rotated()], ids=["add_silu", "rotated"])
+def test_a_result_is_laid_out_by_itself_however_arguments_are_stored(sample: Sample, tmp_path: Path) -> None:
+    source = emit_module(sample.sgraph)
+    made = load(write_module(source, tmp_path / "m.py"), "laid_out")
+    entry = getattr(made, source.entry)
+    given = [torch.from_numpy(np.asarray(a)) for a in sample.inputs({})]
+
+    def called(arguments: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        found = entry(*arguments, config={"symbols": sample.symbols[0]})
+        return found if isinstance(found, tuple) else (found,)
+
+    wanted = called(given)
+    assert any(x.shape == wanted[0].shape for x in given)
+    in_another_order = [x.movedim(0, -1).contiguous().movedim(-1, 0) for x in given]
+    with_gaps = [x.repeat_interleave(2, -1)[..., ::2] for x in given]
+    for stored in (in_another_order, with_gaps):
+        assert not stored[0].is_contiguous()
+        got = called(stored)
+        assert all(y.is_contiguous() for y in got)
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+@compiled
 def test_bfloat16_without_torch_is_mldtypes_or_bits(tmp_path: Path) -> None:
     import ml_dtypes
 

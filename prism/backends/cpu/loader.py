@@ -143,7 +143,8 @@ def _empty(like, shape, dtype):
         wanted = _TORCH[dtype]
         if like.dtype is not wanted:
             return like.new_empty(shape, dtype=wanted)
-        return _TORCH["empty_like"](like) if like.shape == shape else like.new_empty(shape)
+        # It has the order of dimensions of what it is like, where that is none of a tensor's own.
+        return _TORCH["empty_like"](like) if like.shape == shape and like.is_contiguous() else like.new_empty(shape)
     if dtype == "bfloat16" and str(like.dtype) == "bfloat16":
         return np.empty(shape, like.dtype)
     if dtype == "bfloat16":
