@@ -16,7 +16,7 @@ from quick import slow_but
 
 from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx.reader import from_model, load
-from prism.program.evaluate import bind
+from prism.program.evaluate import bind, evaluate
 from prism.program.extents import symbol
 from prism.program.inline import inline
 from prism.program.nodes import DType, Position, Program, Read, walk
@@ -346,6 +346,22 @@ def test_local_functions_are_inlined() -> None:
     built.opset_import.append(helper.make_opsetid("custom", 1))
     assert from_model(built, "m", None).operator_count == 2
     check(built, {"x": f(3)})
+
+
+def test_what_a_call_of_a_function_leaves_out_is_the_functions_default() -> None:
+    """Also of calls within functions; onnx's inliner forgets it."""
+    inner = node("LeakyRelu", ["x"], ["y"])
+    inner.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    sets, slope = [helper.make_opsetid("", 18), helper.make_opsetid("custom", 1)], helper.make_attribute("slope", 0.3)
+    leaky = helper.make_function("custom", "Leaky", ["x"], ["y"], [inner], sets, attribute_protos=[slope])
+    calls = [node("Leaky", ["x"], ["h"], domain="custom"), node("Leaky", ["h"], ["y"], domain="custom", slope=0.7)]
+    twice = helper.make_function("custom", "Twice", ["x"], ["y"], calls, sets)
+    built = model([node("Twice", ["x"], ["y"], domain="custom")], {"x": (FLOAT, [3])}, ["y"])
+    built.functions.extend([leaky, twice])
+    built.opset_import.append(helper.make_opsetid("custom", 1))
+    x = np.array([-2.0, 0.5, -1.0], np.float32)
+    found = evaluate(from_model(built, "m", None), {"x": x})["y"]
+    np.testing.assert_allclose(found, np.where(x < 0, 0.21 * x, x), rtol=1e-6)
 
 
 def test_external_data_is_read_beside_the_file(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from test_stages import split_matvec
 import prism.api as api
 import prism.api.whole_models as whole
 from prism.api import optimize_model, optimize_model_ranges
-from prism.api.loading import load_bytes
+from prism.api.loading import load, load_bytes
 from prism.api.model_inputs import MOST, feeds
 from prism.api.optimizing import Produced, produce
-from prism.api.options import Options
+from prism.api.options import ModelOptions, Options
 from prism.api.time_limit import MORE_TIME
 from prism.api.verifying import verify
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
@@ -35,7 +35,7 @@ from prism.backends.protocol import write_module
 from prism.backends.tensors import numbers
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
-from prism.events import Event, IslandReport, ModelReport, Warned
+from prism.events import Event, IslandReport, ModelReport, Recorder, Warned
 from prism.frontend.onnx.islands import Cut, cut, windowed
 from prism.frontend.onnx.other_readers import Inference
 from prism.instantiate.model_bench import difference
@@ -447,6 +447,50 @@ def test_whole_numbers_may_differ_where_values_tie() -> None:
     wrong[:50] = 0
     assert not difference(other, one, one)
     assert "4.9% of its elements differ" in difference(wrong, one, one)
+
+
+def test_what_an_island_rounds_within_says_how_far_apart_kernels_and_onnxruntime_may_be(
+    tmp_path: Path, asked: Inference
+) -> None:
+    text = """(float[64] x) => (float[64] y, float[9] t) <int64[1] k = {9}> {
+        h = Cast <to = 10> (x)  p = Relu(h)  d = Add(p, p)  f = Cast <to = 1> (d)
+        r = Relu(x)  e = Add(r, r)  y = Sub(f, e)
+        t, at = TopK <sorted = 0> (f, k) }"""
+    with saved(text, tmp_path) as path:
+        parts = cut(path, inference=asked)
+        (island,) = parts.islands
+        programs = {island.name: load_bytes(parts.part(island).data, island.name)}
+        run = whole.Run(path, parts, ModelOptions(), None, Recorder(None), tmp_path)  # type: ignore[arg-type]
+        x = {"x": RNG.standard_normal(64).astype(np.float32)}
+        (plain, _), (rounded, _) = run._expected(x), run._expected(x, programs)
+    unrounded = np.zeros(64, np.float32)
+    assert "rounding explains" in difference(unrounded, *plain)
+    assert not difference(unrounded, *rounded)
+    assert "rounding explains" in difference(unrounded + np.float32(0.1), *rounded)
+
+
+@pytest.mark.parametrize(
+    ("to", "stays"), [(10, {"Cast f", "TopK t"}), (16, {"Cast h", "Transpose v", "Cast f", "TopK t"})]
+)
+def test_a_cast_that_is_taken_back_rounds_and_stays(to: int, stays: set[str], tmp_path: Path, asked: Inference) -> None:
+    """Values in bfloat16 do not leave onnxruntime, so all that has one stays, too; those in float16 do."""
+    text = f"""(float[4, 8] x) => (float[8, 4] y, float[8, 2] t) <int64[1] k = {{2}}> {{
+        e = Exp(x)  h = Cast <to = {to}> (e)  v = Transpose(h)  f = Cast <to = 1> (v)  g = Transpose(e)
+        y = Sub(f, g)  t, at = TopK <sorted = 0> (y, k) }}"""
+    x = {"x": RNG.standard_normal((4, 8), np.float32)}
+    with saved(text, tmp_path) as path:
+        with pytest.raises(UnsupportedError, match="taken back at once rounds"):
+            load(path)
+        parts = cut(path, inference=asked)
+        assert {k.node for k in parts.kept.values()} == stays
+        expected = Stock(path, "m").run(x, ["x"])
+        values = dict(x)
+        for part in parts.parts({i.name for i in parts.islands}):
+            given = [p.name for p in part.inputs]
+            assert not part.island or all(p.dtype != "bfloat16" for p in (*part.inputs, *part.outputs))
+            values |= Stock(part.data, part.name).run(values, given)
+    assert np.abs(expected["y"]).max() > 1e-4
+    np.testing.assert_array_equal(values["y"], expected["y"])
 
 
 GATED_LAYERS = """(float[n, 64] x) => (float[n, 64] y) <int64[1] k = {64}> {

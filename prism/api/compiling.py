@@ -42,6 +42,9 @@ LEFT = frozenset({"convolution", *(name for pool in _POOLS for name in (pool, f"
 """ATen's operators that stay on a CPU although they are read: torch's kernels for windows are faster there than what is
 made of them, and one in an island would lose what the rest of it gains."""
 
+CASTS = frozenset({"aten::_to_copy", "prims::convert_element_type"})
+"""Operators that change a tensor's type."""
+
 Key: TypeAlias = tuple[Any, ...]
 """What an island is called with: numbers, and shapes, types, devices and strides of tensors."""
 Call: TypeAlias = Callable[..., Any]
@@ -200,6 +203,8 @@ class Readable(OperatorSupportBase):
             return False
         if node.target is operator.getitem:  # an island is called with tensors and numbers, not with several at once
             return isinstance(node.args[0], torch.fx.Node) and self.is_node_supported(submodules, node.args[0])
+        if _is_rounding(node):  # which is seen from more than the node
+            return False
         described = str((node.target, *torch.fx.map_arg((node.args, node.kwargs), _described), _used(node)))
         if described not in self.known:
             self.known[described] = self._is_read(node)
@@ -252,6 +257,31 @@ def _described(operand: torch.fx.Node) -> Any:
     if not isinstance(value, torch.Tensor):
         return str(_number(value))
     return str((tuple(map(_number, value.shape)), value.dtype))
+
+
+def _is_rounding(node: torch.fx.Node) -> bool:
+    """Whether a node casts to a wider type what was cast to a narrower one, and no more than looked at in between."""
+
+    def resolution(n: torch.fx.Node) -> float | None:
+        value = n.meta.get("val")
+        floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return torch.finfo(value.dtype).eps if floats else None
+
+    narrow = resolution(node.all_input_nodes[0]) if node.all_input_nodes else None
+    wide = resolution(node)
+    if narrow is None or wide is None or wide >= narrow or _name(node) not in CASTS:
+        return False
+    before = node.all_input_nodes[0]
+    while _name(before) in CASTS or getattr(before.target, "is_view", False):
+        before = before.all_input_nodes[0]
+        finer = resolution(before)
+        if finer is not None and finer < narrow:
+            return True
+    return False
+
+
+def _name(node: torch.fx.Node) -> str:
+    return node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
 
 
 def _on_cpu(node: torch.fx.Node) -> bool:

@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,6 +63,7 @@ from prism.platforms.choice import meant, platform_of
 from prism.platforms.cpu import CpuPlatform
 from prism.platforms.stock import NotRunError, Stock, check_installed
 from prism.process.deadline import Deadline
+from prism.program.evaluate import evaluate
 from prism.program.extents import is_static
 from prism.program.nodes import Program
 from prism.program.returned import computed
@@ -342,10 +344,11 @@ class Run:
             if not sets:
                 raise self._nothing(islands)
             wholes = [w for n, s in enumerate(sets) for w in self._wholes(islands, s, Path(place) / f"whole_{n}")]
-            self._compared(given, wholes[0])
-            found, best = self._timed(given, wholes)
+            programs = {m.report.name: m.program for m in islands if m.program is not None}
+            narrow = self._compared(given, wholes[0], programs)
+            found, best = self._timed(given, wholes, programs if narrow else {})
             if best:
-                self._compared(given, wholes[best])
+                self._compared(given, wholes[best], programs)
         late.keep([m.report for m in islands if m.ended])
         for made in islands:
             if made.kernels is not None and made.report.name not in wholes[best].chosen:
@@ -618,26 +621,35 @@ class Run:
             files[TOGETHER] = TOGETHER_TEXT.encode()
         return files, steps
 
-    def _bench(self, arrays: Mapping[str, np.ndarray], key: str) -> ModelBench:
+    def _bench(self, arrays: Mapping[str, np.ndarray], key: str, programs: Mapping[str, Program]) -> ModelBench:
         return ModelBench(
             self.path,
             [arrays[p.name] for p in self.parts.inputs],
-            lambda: self._expected(arrays),
+            lambda: self._expected(arrays, programs),
             key,
             device=self.platform.device,
             worker=self.platform.arena(),
             arena=self.platform.arena,
         )
 
-    def _compared(self, given: Feeds, whole: _Whole) -> None:
-        """Compare the assembled model with what was given, on several draws."""
+    def _compared(self, given: Feeds, whole: _Whole, programs: Mapping[str, Program]) -> bool:
+        """Compare the assembled model with what was given, on several draws.
+
+        Args:
+            given: inputs.
+            whole: the assembled model.
+            programs: what islands compute, by their names.
+
+        Returns:
+            Whether it took what they round to narrower types to say how far apart the two may be.
+        """
         ports, seed = self.parts.inputs, self.options.seed
         with self.recorder.stage("comparison") as detail:
             store, key = Cache(COMPARISONS, self.cache), self._compared_key(given, whole)
             before = store.get(key)
             if before is not None:
                 detail.append(f"stored, of {before.get('date')}: {before.get('draws')} draws")
-                return
+                return bool(before.get("narrow"))
             cases = [replace(given, arrays=drawn(ports, given.sizes, given.highs, seed + n)) for n in range(DRAWS)]
             if self.options.inputs is not None:
                 cases.insert(0, given)
@@ -651,8 +663,12 @@ class Run:
             arrays = [[case.arrays[p.name] for p in ports] for case in taken]
             with closing(self.platform.arena()) as worker:
                 found = compare(whole.module, arrays, expected, worker)
+                narrow = any(found) and any(d.dtype.is_half for p in programs.values() for d in p.definitions)
+                if narrow:
+                    expected = [self._expected(case.arrays, programs) for case in taken]
+                    found = compare(whole.module, arrays, expected, worker)
             if not any(found):
-                store.put(key, {"date": now_text(), "draws": len(taken)})
+                store.put(key, {"date": now_text(), "draws": len(taken), "narrow": narrow})
             detail.append(f"{len(taken)} draws")
         for case, why in zip(taken, found, strict=True):
             if why:
@@ -662,6 +678,7 @@ class Run:
                     why=why,
                     fix="report it with the model: this is a bug in prism",
                 )
+        return narrow
 
     def _compared_key(self, given: Feeds, whole: _Whole) -> str:
         """What a comparison depends on."""
@@ -684,16 +701,42 @@ class Run:
         files = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in (self.path, *self.options.rules)]
         return code_digest(), files, machine
 
-    def _expected(self, arrays: Mapping[str, np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """What the model gives, output by output, with its runtime's optimisations and without."""
-        one, other = self._run(arrays), self._run(arrays, optimised=False)
+    def _expected(
+        self, arrays: Mapping[str, np.ndarray], programs: Mapping[str, Program] = MappingProxyType({})
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """What the model gives, output by output, with its runtime's optimisations and rounded in another way.
+
+        Args:
+            arrays: inputs.
+            programs: islands that are not rounded within, as kernels need not; of none, its runtime runs all of it as
+                it is written.
+        """
+        one = self._run(arrays)
+        other = self._in_parts(arrays, programs) if programs else self._run(arrays, optimised=False)
         found: list[tuple[np.ndarray, np.ndarray]] = []
         for p in self.parts.outputs:
             own, plainly = numbers(one[p.name]), numbers(other[p.name])
             found += zip(own, plainly if len(plainly) == len(own) else own, strict=True)
         return found
 
-    def _timed(self, given: Feeds, wholes: Sequence[_Whole]) -> tuple[Confirmation, int]:
+    def _in_parts(self, arrays: Mapping[str, np.ndarray], programs: Mapping[str, Program]) -> dict[str, Any]:
+        """What the model gives where these islands are computed in float64, and what stays in onnxruntime."""
+        values: dict[str, Any] = dict(arrays)
+        for part in self.parts.parts(programs.keys()):
+            if not part.island:
+                plain = Stock(part.data, part.name, optimised=False)
+                values |= plain.run(values, [p.name for p in part.inputs])
+                continue
+            program = programs[part.name]
+            taken = zip(program.arguments, part.inputs, strict=True)
+            made = evaluate(program, {t.name: np.asarray(values[p.name]) for t, p in taken})
+            pairs = zip(part.outputs, program.outputs, strict=True)
+            values |= {p.name: np.asarray(made[o]).astype(p.dtype) for p, o in pairs}
+        return values
+
+    def _timed(
+        self, given: Feeds, wholes: Sequence[_Whole], programs: Mapping[str, Program]
+    ) -> tuple[Confirmation, int]:
         """The assembled models against onnxruntime on what was given, and which of them is the fastest."""
         text = "".join(f"{n} {d}\n" for w in wholes for n, d in sorted(w.digests.items()) if _counts(n))
         threads = self.platform.thread_counts()
@@ -705,7 +748,7 @@ class Run:
         ]
         baselines = [Contender(STOCK_NAME, kind="onnxruntime", threads=k) for k in threads]
         with self.recorder.stage("confirmation of the whole") as detail:
-            bench = self._bench(given.arrays, text)
+            bench = self._bench(given.arrays, text, programs)
             basis = f"{self.platform.device_name} {self.platform.compiler} {versions()} {version_of('onnxruntime')}"
             store, until = Store(Cache("timings", root=self.cache), anew=self.options.anew), self.options.time
             try:

@@ -62,6 +62,7 @@ class State:
     _types: dict[str, DType] = field(default_factory=dict)
     _bounds: dict[str, Interval] = field(default_factory=dict)
     _known: dict[Expr, Interval] = field(default_factory=dict)  # of formulas that were read, more than they say
+    _moved: dict[str, str] = field(default_factory=dict)  # for tensors that are another's elements, that other
 
     def numbered(self, base: str) -> str:
         """The name, with a number where a tensor is called so already."""
@@ -83,6 +84,23 @@ class State:
         self.definitions.append(d)
         self._types[d.name] = d.dtype
         self._bounds[d.name] = bounds
+        if isinstance(d.expr, Read):
+            self._moved[d.name] = d.expr.tensor
+
+    def is_rounding(self, tensor: str, to: DType) -> bool:
+        """Whether storing a tensor in a wider type does nothing but take back that it was stored in a narrower one.
+
+        A value that is rounded on its way through operators of a narrow type is rounded for the sake of speed, and
+        formulas leave that out; what does nothing else was written for its rounding, which no formula says.
+        """
+        dtype = self._types.get(tensor)
+        if dtype is None or not (dtype.is_float and to.is_float and to.roundoff < dtype.roundoff):
+            return False
+        while (source := self._moved.get(tensor)) is not None:
+            if self._types[source].is_float and self._types[source].roundoff < dtype.roundoff:
+                return True
+            tensor = source
+        return False
 
     def interval(self, expr: Expr) -> Interval:
         """Bounds of an expression's values, by those of the tensors that it reads."""

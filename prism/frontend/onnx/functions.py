@@ -42,7 +42,7 @@ def expanded(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     if not model.functions:
         return model
     try:
-        return inliner.inline_local_functions(model)
+        return inliner.inline_local_functions(_with_defaults(model))
     except Exception as error:  # what onnx refuses it refuses with errors of several kinds
         raise ModelError(
             "the functions of the model cannot be written out",
@@ -50,6 +50,19 @@ def expanded(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
             why=str(error).split("\n")[0],
             fix="export the model without functions of its own",
         ) from None
+
+
+def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model whose calls of functions say what they leave to a default, which onnx's inliner takes for nothing."""
+    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in model.functions if f.attribute_proto}
+    if not defaults:
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for node in nodes_within((*made.graph.node, *(n for f in made.functions for n in f.node))):
+        said = {a.name for a in node.attribute}
+        node.attribute.extend(a for a in defaults.get(_called(node), ()) if a.name not in said)
+    return made
 
 
 def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -276,6 +276,7 @@ class Cut:
         self._free = [False] * len(self._nodes)
         self.kept: dict[int, Kept] = {}
         self._read(declared, inference)
+        self._keep_at_borders()
         self._reads = [self._read_by(n) for n in range(len(self._nodes))]
         self._wanted, self._readers = self._asked()
         self._depth = self._depths()
@@ -316,6 +317,27 @@ class Cut:
             if why:
                 self.kept[place] = Kept(reader.label_of(proto), _operator(proto), why)
                 self._results_of_kept(place, inference)
+
+    def _keep_at_borders(self) -> None:
+        """Keep what would take a value in bfloat16 from nodes that stay, or give them one: numpy has no such type."""
+
+        def in_bfloat16(name: str) -> bool:
+            value = self._walk.values.get(name)
+            return value is not None and value.dtype is DType.BFLOAT16 and self._is_data(name)
+
+        crossing = {n for n in self._passed if in_bfloat16(n)} | {o.name for o in self._model.graph.output}
+        crossing |= {n for k in self.kept for n in (*names_read(self._nodes[k]), *self._nodes[k].output)}
+        todo = True
+        while todo:
+            todo = False
+            for place, proto in enumerate(self._nodes):
+                names = {*names_read(proto), *proto.output}
+                if place not in self.kept and any(in_bfloat16(n) for n in names & crossing):
+                    why = "values in bfloat16 do not pass between numpy and onnxruntime"
+                    self.kept[place] = Kept(reader.label_of(proto), _operator(proto), why)
+                    self._free[place] = False
+                    crossing |= names
+                    todo = True
 
     def _refuse_undefined(self, proto: onnx.NodeProto, place: int) -> None:
         within = _defined_within(proto)

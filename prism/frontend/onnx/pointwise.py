@@ -204,8 +204,14 @@ def cast(graph: Graph, node: Node, x: OnnxValue, to: DType) -> OnnxValue:
     """The value stored as another type: over the reals nothing changes between floats, nor from integers to floats.
 
     Raises:
-        UnsupportedError: an integer type whose wrapping of the operand's values no formula says.
+        UnsupportedError: an integer type whose wrapping of the operand's values no formula says, or a rounding.
     """
+    if graph.is_rounding(x.tensor, to):
+        raise node.unsupported(
+            f"rounding to {x.dtype.value} has no translation",
+            why=f"a cast to {x.dtype.value} that is taken back at once rounds, and a formula does not",
+            fix="leave out both casts if rounding is not meant",
+        )
     if to == DType.BOOL and x.dtype != DType.BOOL:
         return graph.pointwise(node, [x], lambda a: truth(a), to)
     if to.is_float or not x.dtype.is_float:
