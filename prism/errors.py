@@ -105,7 +105,7 @@ class ShapeError(ModelError):
         what, where, why, fix: as for PrismError.
         differ: two extents that had to be equal, or whose quotient had to be 1; None where that is not what is wrong.
             Of symbolic ones nothing may say that they are different: see `prism.frontend.sizes.equated`.
-        stretch: whether either of them might as well be 1.
+        stretch: whether they may differ all the same: one is 1 and broadcast, or others make up for it.
     """
 
     def __init__(

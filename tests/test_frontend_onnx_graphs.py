@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from onnx import helper
 from quick import slow_but
 
 from prism.errors import ModelError, UnsupportedError
-from prism.frontend.onnx.reader import from_model, load
+from prism.frontend.onnx.reader import MOST_PLACES, from_model, load
+from prism.program import spec
 from prism.program.evaluate import bind, evaluate
 from prism.program.extents import symbol
 from prism.program.inline import inline
@@ -362,6 +364,21 @@ def test_what_a_call_of_a_function_leaves_out_is_the_functions_default() -> None
     x = np.array([-2.0, 0.5, -1.0], np.float32)
     found = evaluate(from_model(built, "m", None), {"x": x})["y"]
     np.testing.assert_allclose(found, np.where(x < 0, 0.21 * x, x), rtol=1e-6)
+
+
+def test_the_steps_of_a_loop_are_over_the_ranges_of_its_program() -> None:
+    """Hints are halved until they fit: without that, many symbols make a draw of any size."""
+    built = model(
+        [node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4)],
+        {"x": (FLOAT, ["t", "n", 3])},
+        ["y"],
+        {"w": f(1, 16, 3), "r": f(1, 16, 4)},
+    )
+    program = from_model(built, "m", None, check=False)
+    assert program.loops
+    assert program.hints["t"] * program.hints["n"] <= MOST_PLACES
+    spec.check(program)
+    spec.check(program.over({n: replace(r, high=64, hint=7, open=False) for n, r in program.ranges.items()}))
 
 
 def test_external_data_is_read_beside_the_file(tmp_path: Path) -> None:

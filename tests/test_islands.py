@@ -133,6 +133,15 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray], set[str]]] = {
         | {"w": RNG.standard_normal((5, 3), np.float32)},
         {"Slice", "Add", "Mul"},
     ),
+    "a size of which a fourth is taken, and put together again": (
+        """(float[b, h, w] x) => (float[b, h, w] y) <int64[1] four = {4}> {
+            size = Shape(x)  one = Shape <start = 0, end = 1> (x)  two = Shape <start = 1, end = 2> (x)
+            three = Shape <start = 2> (x)  p = Div(two, four)  q = Div(three, four)
+            to = Concat <axis = 0> (one, p, four, q, four)  r = Reshape(x, to)  t = Tanh(r)  e = Exp(t)
+            z = Reshape(e, size)  y = Mul(z, x) }""",
+        {"x": RNG.standard_normal((1, 16, 8), np.float32)},
+        {"Reshape"},
+    ),
     "an operator of another type": (
         """(float[4] x) => (float[4] y, bool[4] odd) {
             t = Tanh(x)  u = Cast <to = 12> (t)  one = Constant <value = uint32 {1}> ()  v = BitwiseAnd(u, one)

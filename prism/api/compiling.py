@@ -264,8 +264,9 @@ def _is_rounding(node: torch.fx.Node) -> bool:
 
     def resolution(n: torch.fx.Node) -> float | None:
         value = n.meta.get("val")
-        floats = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return torch.finfo(value.dtype).eps if floats else None
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return None
+        return torch.finfo(value.dtype).eps
 
     narrow = resolution(node.all_input_nodes[0]) if node.all_input_nodes else None
     wide = resolution(node)

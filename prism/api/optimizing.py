@@ -300,4 +300,4 @@ def _at(program: Program, shapes: Mapping[str, int]) -> Program:
             most = f"from {r.low} on" if r.open else f"from {r.low} to {r.high}"
             raise UsageError(f"{name}={value} is out of range", where="--shape", fix=f"give a value {most}")
         ranges[name] = replace(r, hint=value, high=max(value, r.high))
-    return replace(program, ranges=ranges)
+    return program.over(ranges)

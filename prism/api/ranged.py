@@ -199,7 +199,7 @@ def over(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Program:
             )
         hint = r.hint if low <= r.hint <= high else middle(low, high)
         held[name] = replace(r, low=low, high=high, hint=hint, open=False)
-    return replace(program, ranges=held)
+    return program.over(held)
 
 
 def _one(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Cell:

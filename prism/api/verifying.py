@@ -565,4 +565,4 @@ class _Printer:
 def _tuned_at(program: Program, shapes: Mapping[str, int]) -> Program:
     """The program with the shapes that the kernels were tuned at, which `--shape` may have set."""
     ranges = {name: replace(r, hint=shapes.get(name, r.hint)) for name, r in program.ranges.items()}
-    return replace(program, ranges=ranges)
+    return program.over(ranges)

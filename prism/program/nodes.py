@@ -563,6 +563,18 @@ class Program:
         """The value of every symbol at which costs are quoted."""
         return {name: r.hint for name, r in self.ranges.items()}
 
+    def over(self, ranges: Mapping[str, SymbolRange]) -> Program:
+        """The program with other ranges of its symbols, which are the same in the steps of its loops."""
+        loops = {
+            loop.name: replace(loop, body=loop.body.over({n: ranges[n] for n in loop.body.ranges}))
+            for loop in self.loops
+        }
+        made = (
+            replace(d, expr=replace(d.expr, loop=loops[d.expr.loop.name])) if isinstance(d.expr, Steps) else d
+            for d in self.definitions
+        )
+        return replace(self, definitions=tuple(made), ranges=ranges)
+
     def __str__(self) -> str:
         lines = [f"program {self.name}"]
         lines += [f"  input {t.declared}" for t in self.inputs]

@@ -123,6 +123,7 @@ def resolve_shape(shape: Sequence[Extent], requested: Sequence[Extent], where: s
         why="the numbers of elements differ",
         fix="check the requested shape",
         differ=differ,
+        stretch=differ is not None and differ[0] is not total,
     )
 
 

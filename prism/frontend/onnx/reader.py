@@ -381,7 +381,10 @@ class Walk:
                 found = equated(*error.differ)
             except ValueError:  # they never are
                 raise error from None
-            if found is not None and not (error.stretch and self.made_up & _names(*error.differ)):
+            made_up = self.made_up & _names(*error.differ)
+            # What the model names is not what a size that nothing says makes of it, unless they are one.
+            said = found is not None and (str(found[0]) in made_up or str(found[1]) in made_up or not made_up)
+            if found is not None and said and not (error.stretch and made_up):
                 gone, extent = found
                 if gone.name not in self.made_up and str(extent) in self.made_up:
                     gone, extent = extent, gone  # a name that the model has stays
@@ -904,7 +907,7 @@ def _fitting(program: Program) -> Program:
         most_elements(shapes, program.hints) > LARGEST_HINTED or most_elements(open_shapes, program.hints) > MOST_PLACES
     ):
         ranges = {n: replace(r, hint=max(r.low, min(r.hint, longest // 2))) for n, r in program.ranges.items()}
-        program = replace(program, ranges=ranges)
+        program = program.over(ranges)
     return program
 
 
