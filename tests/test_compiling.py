@@ -20,7 +20,7 @@ import prism
 from prism.api import compiling
 from prism.api.region_search import SearchBudget
 from prism.backends.cpu.support import find_compiler
-from prism.errors import NoImprovementError, UsageError
+from prism.errors import NoImprovementError, UnsupportedError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [
@@ -117,6 +117,20 @@ def test_results_lie_in_memory_as_they_did(faster: Callable[[], list[str]]) -> N
     for result in found[1:3]:
         assert result.untyped_storage().data_ptr() == found[0].untyped_storage().data_ptr()
     assert found[3].data_ptr() == found[4].data_ptr() == x.data_ptr()
+
+
+def test_casts_that_are_taken_back_round_as_they_did(faster: Callable[[], list[str]]) -> None:
+    """What is rounded to bfloat16 and back is not the same number, though over the reals it is."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = torch.sigmoid(x * 2)
+        return (y - y.bfloat16().t().float().t()) * 3 + y.half().sum(0) * 0
+
+    x = torch.randn(7, 5)
+    with pytest.raises(UnsupportedError, match="taken back at once rounds"):
+        prism.trace(function, [x])
+    torch.testing.assert_close(prism.compile(function, **QUICK)(x), function(x), rtol=1e-3, atol=1e-6)
+    assert any("of the time" in line for line in faster())
 
 
 def test_results_without_a_whole_of_their_own_lie_as_they_did(faster: Callable[[], list[str]]) -> None:
