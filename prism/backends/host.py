@@ -159,9 +159,8 @@ class Signature:
     def _parameters(self) -> list[str]:
         return [f"{n}=None" for n in self.inputs] if self.weights else self.inputs
 
-    def checks(self, w: Writer, formula: str) -> None:
-        """How its body begins: docstring, arguments that were left out, ranks and types, lengths, every dimension."""
-        self._docstring(w, formula)
+    def checks(self, w: Writer) -> None:
+        """How its body goes on: arguments that were left out, ranks and types, lengths, every dimension."""
         inputs = self.inputs
         if self.weights:
             w.line(f"given = next((t for t in {tuple_of(inputs)} if t is not None), None)")
@@ -263,7 +262,8 @@ class Signature:
                     found.append((identifier(t.name), t))
         return found
 
-    def _docstring(self, w: Writer, formula: str) -> None:
+    def docstring(self, w: Writer, formula: str) -> None:
+        """How its body begins."""
         lines = [
             line.rstrip() for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines()
         ] or [""]

@@ -138,6 +138,7 @@ _PURPOSES = {
     "sgraph.dot": "the same as a drawing (Graphviz)",
     "sgraph.json": "the same for programs",
     "program.txt": "the model in index notation",
+    "direct-call.cpp": "calls of the kernels without Python's interpreter between",
 }
 
 

@@ -3,6 +3,7 @@
 <launch>.cpp   one launch: the support code that it uses, its programs, and a function that runs its grid
 <entry>.cpp    all launches, and a function that runs them in order; this is what is compiled
 multiply*.cpp  a matrix product as a function of its own, for each kind of operands: compiled once for all tiles, linked
+direct-call.cpp  calls like an earlier one, past the interpreter; compiled once for a machine
 the module     numpy or torch tensors in and out, like the Triton module (loader.py)
 """
 
@@ -16,7 +17,7 @@ from functools import reduce
 
 from prism.backends.cpu.cxx import Names, Writer, factor, integer
 from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
-from prism.backends.cpu.loader import loader_text
+from prism.backends.cpu.loader import direct, loader_text
 from prism.backends.cpu.products import product_source, support
 from prism.backends.cpu.support import PRODUCTS, products_in
 from prism.backends.lower import lower
@@ -75,6 +76,8 @@ def emit_module(
         main = main.removesuffix(".cpp") + "_all.cpp"
     extra[main] = _main(module)
     extra |= {f"{name}.cpp": product_source(name) for name in products_in("".join(extra.values()))}
+    if direct(module, returned):
+        extra["direct-call.cpp"] = support("direct")
     text = loader_text(module, sgraph, main, formula, configs or {}, weights, shapes or {}, returned, ranges)
     try:
         ast.parse(text)

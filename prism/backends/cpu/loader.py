@@ -11,7 +11,7 @@ from functools import reduce
 from importlib.resources import files
 from typing import Any
 
-from prism.backends.host import STATED, STATED_NAMES, TORCH_OP_NAMES, Signature, name_tensors, tuple_of
+from prism.backends.host import STATED, STATED_NAMES, STATED_OPTION, TORCH_OP_NAMES, Signature, name_tensors, tuple_of
 from prism.backends.lifetimes import shared_places
 from prism.backends.source import PythonIntegers, Writer
 from prism.backends.tile import TileModule, identifier, scalars
@@ -22,6 +22,8 @@ from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 _SIZES = PythonIntegers("_cdiv")
+DIRECT_TENSORS = 64
+"""Tensors and buffers of a call that may do without the interpreter, at most: `MOST` of direct.hpp."""
 RUNTIME = '''
 _DTYPES = {
     "float64": ("float64", np.float64),
@@ -332,6 +334,62 @@ def _prepared(run, addresses, begin, sizes, threads, fixed, kept_bytes):
 _THREADS = default_threads()
 '''
 
+DIRECT = '''
+_PYTHON = """
+PyObject_GetAttr PyObject_CallOneArg PyObject_Call PyObject_Type PyObject_RichCompareBool PyLong_AsVoidPtr PyTuple_New
+PyTuple_SetItem PyTuple_GetItem PyTuple_Size Py_IncRef Py_DecRef PyErr_Clear PyObject_GetBuffer PyBuffer_Release
+PyEval_SaveThread PyEval_RestoreThread PyCFunction_NewEx PyCapsule_New PyCapsule_GetPointer
+""".split()
+# How often a thread makes a direct call for other arguments than its last one is for, which takes ten calls' time.
+_LEARNED = 32
+_MAKERS = []
+
+
+def _learn(config, given, made, buffers, lengths, threads):
+    """Calls like this one go from the arguments to the compiled code by C++ (direct-call.cpp)."""
+    kept, of_numpy = _OWN.__dict__, [isinstance(t, np.ndarray) for t in given]
+    if "later" in kept or any(of_numpy) != all(of_numpy):
+        return
+    shapes = tuple([t.shape for t in given])
+    kept["learned"] = 1 + kept.get("learned", 0)
+    if kept["learned"] > _LEARNED:
+        return
+    if not _MAKERS:
+        source = Path(__file__).with_name("direct-call.cpp")
+        try:
+            library = ctypes.PyDLL(str(compile_source(source, {}, folders=products_folders(source))[0]))
+        except (OSError, CompilerError):
+            library = None
+        functions = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _PYTHON]
+        _MAKERS.extend([library, (ctypes.c_void_p * len(functions))(*functions)])
+        if library is not None:
+            library.prism_direct.argtypes = [
+                ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int
+            ]
+            library.prism_direct.restype = ctypes.py_object
+    library, functions = _MAKERS
+    if library is None:
+        return
+    held = (ctypes.c_void_p * max(1, len(buffers)))(*buffers), (ctypes.c_int64 * max(1, len(lengths)))(*lengths)
+    if of_numpy[0]:
+        kind = True, np.ndarray, None, "dtype", "shape", *[None] * 6
+        makers = [(None, np.empty, (y.shape, y.dtype), {}) for y in made]
+    else:
+        torch = sys.modules["torch"]
+        names = "dtype", "shape", "is_cpu", "requires_grad"
+        functions_of = torch.Tensor.is_contiguous, torch.Tensor.data_ptr, torch.empty_like, torch.is_grad_enabled
+        kind = False, torch.Tensor, torch.nn.Parameter, *names, *functions_of
+        makers = []
+        for y in made:
+            alike = [n for n, x in enumerate(given) if x.shape == y.shape and x.dtype is y.dtype]
+            how = {"dtype": y.dtype, "device": y.device}
+            makers.append((alike[0] if alike else None, torch.empty, (tuple(y.shape),), how))
+    own = (), tuple([t.dtype for t in given]), shapes, tuple(makers), len(buffers)
+    spec = None, True, *kind, *own, held, kept.get("arena")
+    run = ctypes.cast(load(config), ctypes.c_void_p)
+    kept["direct", threads] = library.prism_direct(functions, spec, run, *held, threads or _THREADS)
+'''
+
 CONSTANT = '''
 def _constant(like, values, shape, dtype):
     """A new tensor of these values, of torch where `like` is: one for all elements, or one for each."""
@@ -443,7 +501,7 @@ def loader_text(
     w.describe(f"{many} C++ kernel{'s' * (many != 1)}, compiled on first use", formula, sgraph)
     pasted = (files("prism.backends.cpu") / "support.py").read_text(encoding="utf-8")
     _, imports, rest = pasted.split("\n\n", 2)
-    own = ["import ctypes", "import threading", "import weakref", "from operator import itemgetter"]
+    own = ["import ctypes", "import sys", "import threading", "import weakref", "from operator import itemgetter"]
     for line in [*sorted([*own, *imports.splitlines()], key=_import_order), ""]:
         w.line(line)
     w.line("import numpy as np")
@@ -454,12 +512,23 @@ def loader_text(
     w.line(f"SYMBOLS = {named!r}" if named else "SYMBOLS = {}")
     w.line(f'SOURCE = "{main}"')
     w.blank()
-    optional = ((WEIGHT, weights), (CONSTANT, returned), (STATED, any(t.stated for t in module.inputs)))
+    optional = (
+        (DIRECT, direct(module, returned)),
+        (WEIGHT, weights),
+        (CONSTANT, returned),
+        (STATED, any(t.stated for t in module.inputs)),
+    )
     for source in (rest, RUNTIME, *(text for text, wanted in optional if wanted)):
         w.paste(source)
     w.blank(2)
     _launcher(w, module, formula, weights, returned, ranges or {})
     return w.text
+
+
+def direct(module: TileModule, returned: Sequence[Returned]) -> bool:
+    """Whether calls of tensors like those of an earlier call can do without the interpreter."""
+    tensors = len(module.inputs) + len(module.outputs) + len(module.exchanged)
+    return not module.before and not returned and tensors <= DIRECT_TENSORS
 
 
 def _import_order(line: str) -> tuple[bool, str]:
@@ -523,7 +592,17 @@ def _launcher(
     inputs, outputs = signature.inputs, signature.outputs
     signature.define(w, ["config=None", "out=None", "threads=None"])
     with w.indented():
-        signature.checks(w, formula)
+        asked = ["config is None", "out is None", *[f"not {STATED_OPTION}"] * bool(signature.stated)]
+        signature.docstring(w, formula)
+        if direct(module, returned):
+            w.line(f"learns = {' and '.join(asked)}")
+            w.line("kept = _OWN.__dict__")
+            w.line('direct = kept.get(("direct", threads))')
+            with w.block('if learns and direct is not None and "later" not in kept:'):
+                w.line(f"found = direct({', '.join(inputs)})")
+                with w.block("if found is not None:"):
+                    w.line("return found")
+        signature.checks(w)
         sizes = ", ".join(f'"{n}": {n}' for n in signature.lengths)
         w.line("if config is None:")
         with w.indented():
@@ -546,6 +625,9 @@ def _launcher(
         passed = f"[{', '.join([*inputs, *outputs])}]"
         given = ["config", passed, _buffers(module), f"[{', '.join(own)}]", "threads", *_prepared(module)]
         w.call("_call", given)
+        if direct(module, returned):
+            with w.block("if learns:"):
+                w.call("_learn", ["config", tuple_of(inputs), tuple_of(outputs), *given[2:5]])
         w.line(f"return {', '.join(signature.results(inputs[0]))}")
     signature.torch_op(w, imported=False)
 
@@ -554,6 +636,6 @@ _NAMES = """
 np os ctypes itemgetter hashlib shutil subprocess tempfile threading weakref Path FLAGS TUNING CONFIGS SYMBOLS SOURCE
 config out threads given choose load hold _constant default_threads find_compiler sources_of machine cache_folders
 _of_another scratch_folder compile_source CompilerError Sequence ThreadPoolExecutor PRODUCTS LINKERS LESS MANY
-products_in products_folders compile_product product_in _known _compiled
+products_in products_folders compile_product product_in _known _compiled sys learns kept direct found
 """
 _TAKEN = frozenset(_NAMES.split())

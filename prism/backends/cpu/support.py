@@ -98,7 +98,11 @@ def products_folders(main: Path) -> list[Path]:
 
 
 def compile_source(
-    main: Path, constants: dict[str, int], timeout_s: float = 120.0, level: str = "-O3"
+    main: Path,
+    constants: dict[str, int],
+    timeout_s: float = 120.0,
+    level: str = "-O3",
+    folders: Sequence[Path] = (),
 ) -> tuple[Path, bool]:
     """Compile a C++ source for the values of its constants; returns the library's path, and whether it was there.
 
@@ -110,6 +114,7 @@ def compile_source(
         timeout_s: for the compiler, of up to MANY launches; after a quarter of it in processor seconds, one that
             optimises too long is asked to optimise less. Other work on the machine makes no difference to that.
         level: how much it optimises.
+        folders: where libraries may go, the best first, if not to those of `cache_folders`.
 
     Raises:
         CompilerError: there is no compiler, it takes too long, or none of the sets of flags works.
@@ -119,7 +124,7 @@ def compile_source(
     products = {name: path.with_name(f"{name}.cpp") for path in sources for name in products_in(text[path])}
     defines = [f"-DPRISM_{name}={int(value)}" for name, value in sorted(constants.items())]
     parts = [*(text[p] for p in sources), *(p.read_text(encoding="utf-8") for p in products.values())]
-    folders = cache_folders(main)
+    folders = list(folders) or cache_folders(main)
     found, name = _known(main.stem, ".so", folders, *parts, *defines, level)
     if found is not None:
         return found, True
@@ -134,7 +139,7 @@ def compile_source(
             raise
     for path in linked:  # one is damaged, as by a disk that was full
         Path(path).unlink(missing_ok=True)
-    return compile_source(main, constants, timeout_s, level)
+    return compile_source(main, constants, timeout_s, level, folders)
 
 
 def compile_product(source: Path, timeout_s: float = 120.0) -> tuple[Path, bool]:

@@ -346,7 +346,8 @@ class HostEmitter:
         inputs, outputs = signature.inputs, signature.outputs
         signature.define(w, ["config=None"])
         with w.indented():
-            signature.checks(w, formula)
+            signature.docstring(w, formula)
+            signature.checks(w)
             self._device_checks()
             for n in inputs:
                 w.line(f"{n} = {n}.contiguous()")
