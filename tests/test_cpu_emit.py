@@ -228,6 +228,9 @@ def test_arguments_are_checked(module: ModuleType) -> None:
         module.rmsnorm_linear(x, g, w, out=(np.empty((24, 20), np.float32).T,))
     with pytest.raises(ValueError, match="y must have the shape"):
         module.rmsnorm_linear(x, g, w, out=(np.empty((21, 24), np.float32),))
+    for one, kind in ((x, np.asarray), (torch.from_numpy(x), torch.as_tensor)):
+        with pytest.raises(ValueError, match="y overlaps x in memory"):
+            module.rmsnorm_linear(one, kind(g), kind(w), out=(one.reshape(-1)[72:552].reshape(20, 24),))
 
 
 @compiled

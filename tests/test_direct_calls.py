@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Sequence
@@ -122,6 +123,19 @@ def test_what_is_not_like_it_is_left_to_the_emitted_function(add_silu: tuple[Mod
     assert direct(module, (x.as_subclass(Tagged), y)) is None
 
 
+def test_negative_views_are_read_as_what_they_are(tmp_path: Path) -> None:
+    """Of one element they are contiguous: an imaginary part of a conjugate."""
+    module, entry = made(samples.add_silu(m=1, n=1), tmp_path)
+    x, y = torch.randn(2, 1, 1)
+    wanted = entry(x, y)
+    negative = torch.complex(x, -x).conj().imag
+    assert negative.is_contiguous()
+    assert negative.is_neg()
+    assert direct(module, (x, y)) is not None
+    assert direct(module, (negative, y)) is None
+    torch.testing.assert_close(entry(negative, y), wanted)
+
+
 def test_a_gradient_is_not_lost(add_silu: tuple[ModuleType, Any]) -> None:
     module, entry = add_silu
     x, y = drawn(samples.add_silu())
@@ -221,3 +235,16 @@ def test_a_direct_call_that_is_replaced_is_let_go(tmp_path: Path) -> None:
     assert old(torch.randn(3, 72), w).shape == (3, 24)  # its own is alive while it is
     del old, held
     assert entry(torch.randn(3, 72), w).shape == (3, 24)
+
+
+def test_it_outlives_other_modules(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    sample = samples.add_silu()
+    one, entry = made(sample, tmp_path / "one")
+    wanted = entry(*drawn(sample))
+    other, entry_of_other = made(sample, tmp_path / "other")
+    entry_of_other(*drawn(sample))
+    del other, entry_of_other
+    gc.collect()
+    compare(direct(one, drawn(sample)), wanted)

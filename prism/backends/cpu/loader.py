@@ -128,6 +128,20 @@ def _address(tensor):
         return tensor.__array_interface__["data"][0]
 
 
+def _apart(results, arguments):
+    """Refuse results in the memory of an argument, or of each other: they are written while arguments are read.
+
+    Arguments that are not contiguous are copied before.
+    """
+    taken = [(name, _address(t), t.nbytes) for name, t in arguments.items() if _dense(t) is t]
+    for name, t in results.items():
+        first, last = _address(t), _address(t) + t.nbytes
+        for other, at, size in taken:
+            if first < at + size and at < last:
+                raise ValueError(f"{name} overlaps {other} in memory, which is read while {name} is written")
+        taken.append((name, first, t.nbytes))
+
+
 def _remember(array):
     """An array of numpy that stays where it is while it lives; asking where takes longer than checking all of it."""
     key = id(array)
@@ -291,8 +305,8 @@ def _call(config, tensors, buffers, lengths, threads, fixed=(), kept_bytes=()):
             addresses[n] = _address(t)
         else:
             try:
-                if not t.is_contiguous():
-                    t = tensors[n] = t.contiguous()
+                if not t.is_contiguous() or t.is_neg():
+                    t = tensors[n] = t.resolve_neg().contiguous()
                 addresses[n] = at = t.data_ptr()
             except RuntimeError as error:
                 _without_memory(error)
@@ -372,19 +386,21 @@ def _learn(config, given, made, buffers, lengths, threads):
         return
     held = (ctypes.c_void_p * max(1, len(buffers)))(*buffers), (ctypes.c_int64 * max(1, len(lengths)))(*lengths)
     if of_numpy[0]:
-        kind = True, np.ndarray, None, "dtype", "shape", *[None] * 6
+        kind = True, np.ndarray, None, "dtype", "shape", *[None] * 7
         makers = [(None, np.empty, (y.shape, y.dtype), {}) for y in made]
     else:
         torch = sys.modules["torch"]
         names = "dtype", "shape", "is_cpu", "requires_grad"
-        functions_of = torch.Tensor.is_contiguous, torch.Tensor.data_ptr, torch.empty_like, torch.is_grad_enabled
+        methods = torch.Tensor.is_neg, torch.Tensor.is_contiguous, torch.Tensor.data_ptr
+        functions_of = *methods, torch.empty_like, torch.is_grad_enabled
         kind = False, torch.Tensor, torch.nn.Parameter, *names, *functions_of
         makers = []
         for y in made:
             alike = [n for n, x in enumerate(given) if x.shape == y.shape and x.dtype is y.dtype]
             how = {"dtype": y.dtype, "device": y.device}
             makers.append((alike[0] if alike else None, torch.empty, (tuple(y.shape),), how))
-    own = (), tuple([t.dtype for t in given]), shapes, tuple(makers), len(buffers)
+    of_one = tuple([0 not in t.shape and sum(t.shape) == len(t.shape) for t in given])
+    own = (), tuple([t.dtype for t in given]), shapes, of_one, tuple(makers), len(buffers)
     spec = None, True, *kind, *own, held, kept.get("arena")
     run = ctypes.cast(load(config), ctypes.c_void_p)
     kept["direct", threads] = library.prism_direct(functions, spec, run, *held, threads or _THREADS)
@@ -621,6 +637,7 @@ def _launcher(
                 signature.expect(w, t, signature.shape(t.shape))
                 with w.block(f"if {n} is not _dense({n}):"):
                     w.line(f'raise ValueError("{n} must be contiguous")')
+            w.call("_apart", [f"dict({', '.join(f'{n}={n}' for n in names)})" for names in (outputs, inputs)])
         own = module.lengths
         passed = f"[{', '.join([*inputs, *outputs])}]"
         given = ["config", passed, _buffers(module), f"[{', '.join(own)}]", "threads", *_prepared(module)]
