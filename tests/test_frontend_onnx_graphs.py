@@ -338,6 +338,17 @@ def test_dimension_arithmetic_and_unnamed_dimensions() -> None:
     assert set(program.ranges) == {"s", "x_d1"}
 
 
+def test_dimensions_whose_names_say_nothing_need_not_be_equal() -> None:
+    built = model(
+        [node("ReduceMax", ["x"], ["m"], keepdims=1, axes=[0]), node("Sub", ["x", "m"], ["y"])],
+        {"x": (FLOAT, ["?", "?", "-1", "-1"])},
+        ["y"],
+        opset=17,
+    )
+    program = check(built, {"x": f(3, 4, 5, 2)})
+    assert set(program.ranges) == {f"x_d{n}" for n in range(4)}
+
+
 def test_local_functions_are_inlined() -> None:
     body = helper.make_function(
         "custom", "Silu", ["x"], ["y"], [node("Sigmoid", ["x"], ["g"]), node("Mul", ["x", "g"], ["y"])],

@@ -23,7 +23,7 @@ import prism.api as api
 import prism.api.whole_models as whole
 from prism.api import optimize_model, optimize_model_ranges
 from prism.api.loading import load, load_bytes
-from prism.api.model_inputs import MOST, feeds
+from prism.api.model_inputs import MOST, drawn, feeds
 from prism.api.optimizing import Produced, produce
 from prism.api.options import ModelOptions, Options
 from prism.api.time_limit import MORE_TIME
@@ -449,6 +449,14 @@ def test_results_that_differ_beyond_rounding_are_told(result: np.ndarray, said: 
     assert bool(why) == bool(said)
 
 
+def test_what_is_far_larger_than_most_is_rounded_as_such() -> None:
+    """As the last steps of a loop that multiplies are: next to nothing of them is much of the rest."""
+    one = np.geomspace(1, 1e38, 1000, dtype=np.float32)
+    assert not difference(one * np.float32(1.0008), one, one)
+    assert "is off by 2e+37" in difference(np.append(one[:-1], np.float32(1.2e38)), one, one)
+    assert "is off by 2e+35" in difference(np.append(np.float32(2e35), one[1:]), one, one)
+
+
 def test_whole_numbers_may_differ_where_values_tie() -> None:
     one = np.arange(1000)
     other, wrong = one.copy(), one.copy()
@@ -546,6 +554,10 @@ def test_the_folder_computes_the_model_without_prism(folder: Path, run_python: R
         "for args, given in (((), {}), ((x, x), {}), ((x,), {'x': x}), ((), {'z': x})):\n"
         "    try: model(*args, **given)\n"
         "    except ValueError as error: print(error)\n"
+        "grad = torch.from_numpy(x).requires_grad_()\n"
+        "try: model(grad)\n"
+        "except ValueError as error: print(error)\n"
+        "with torch.no_grad(): assert np.array_equal(model(grad).numpy(), y)\n"
         "assert model(x[:0]).shape == (0, 64) and model(torch.from_numpy(x[:0])).shape == (0, 64)\n"
     )
     assert run_python("-c", code, folder=folder).splitlines() == [
@@ -553,6 +565,7 @@ def test_the_folder_computes_the_model_without_prism(folder: Path, run_python: R
         "2 inputs were given, and the model has 1: x",
         "the input x is given twice",
         "the input z is none of the model's: x",
+        "x requires a gradient, which this model does not compute: detach it, or call under torch.no_grad()",
     ]
     assert '"session.force_spinning_stop", "1"' in (folder / "model.py").read_text()
     expected = Stock(folder.parent / "m.onnx", "m").run({"x": x}, ["x"])["y"]
@@ -616,25 +629,29 @@ def test_results_that_are_strings_or_sequences_are_compared_by_their_parts(
     monkeypatch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
     monkeypatch.setattr("prism.instantiate.confirm.MATCHES", 1)
     monkeypatch.setenv("PRISM_CACHE_DIR", str(folder.parent / "cache"))
-    text = """(float[n, 64] x) => (float[n, 64] t0, string[n, 64] label, seq(float[n, 64]) parts) <int64[1] k = {64}> {
+    text = """(float[n, 64] x, string[n] s)
+        => (float[n, 64] t0, string[n, 64] label, seq(float[n, 64]) parts, string[n] same) <int64[1] k = {64}> {
         m0 = Mul(x, w0)  s0 = Sigmoid(m0)  g0 = Mul(s0, m0)  t0, i0 = TopK(g0, k)
-        label = Gather(names, i0)  parts = SequenceConstruct(t0, g0) }"""
+        label = Gather(names, i0)  parts = SequenceConstruct(t0, g0)  same = Identity(s) }"""
     names = np.array([f"label {n}" for n in range(64)], object)
     with saved(text, tmp_path, w0=GATES["w0"], names=names) as path:
-        data = folder.parent / "data.npz"
+        x, s, data = np.load(folder.parent / "data.npz")["x"], np.array([*"abcdefgh"]), tmp_path / "data.npz"
+        np.savez(data, x=x, s=s)
         options = ["--target", "cpu", "--trials", "1", "--inputs", str(data), "--out", str(tmp_path / "out")]
         assert main(["optimize", str(path), *options]) == ExitCode.DONE
-        x = np.load(data)["x"]
-        expected = Stock(path, "m").run({"x": x}, ["x"])
+        ports = cut(path).inputs
+        expected = Stock(path, "m").run({"x": x, "s": s}, ["x", "s"])
+    (words,) = (drawn((p,), {"n": 500}, {}, 0)["s"] for p in ports if p.name == "s")
+    assert {*words} == {"word", *names}, "those that the model holds, and one that it does not"
     code = (
         "import numpy as np; from model import load\n"
-        "t, label, parts = load(threads=1)(np.load('../../data.npz')['x'])\n"
-        "print(label[3, 5], len(parts), parts[1].shape)"
+        "t, label, parts, same = load(threads=1)(np.load('../../data.npz')['x'], list('abcdefgh'))\n"
+        "print(label[3, 5], len(parts), parts[1].shape, same[2])"
     )
     (folder.parent / "strings").mkdir()
     shutil.copytree(tmp_path / "out", folder.parent / "strings" / "out")
     said = run_python("-c", code, folder=folder.parent / "strings" / "out").split("\n")[0]
-    assert said == f"{expected['label'][3, 5]} 2 {(8, 64)}"
+    assert said == f"{expected['label'][3, 5]} 2 {(8, 64)} c"
 
 
 def test_results_are_arrays_of_numbers() -> None:
@@ -930,7 +947,7 @@ def test_what_an_input_lacks_is_what_the_error_asks_for(tmp_path: Path) -> None:
             "(float[8] x) => (float[8] y) { t = Tanh(x)  e = Exp(t)  r = RandomNormalLike(e)  y = Add(e, r) }",
             "at random",
         ),
-        ("(string[2] x) => (string[2] y) { y = StringNormalizer(x) }", "it is of type str"),
+        ("(seq(float[2]) x) => (int64 y) { y = SequenceLength(x) }", "its rank is not known"),
     ],
 )
 def test_what_cannot_be_compared_is_left_alone(tmp_path: Path, text: str, said: str) -> None:

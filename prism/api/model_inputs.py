@@ -25,6 +25,8 @@ HIGHS = (1000, 100, 10, 2, 1)
 """What drawn whole numbers are below, from the first that the model takes."""
 FINITE = 0.5
 """The share of the results that has to be finite, or nothing could be compared."""
+UNKNOWN = "word"
+"""What is drawn beside the strings that a model holds."""
 KEEP = "keep the model as it is"
 
 
@@ -118,7 +120,7 @@ def given_feeds(
     sizes: dict[str, int] = {}
     for p in ports:
         given = found[p.name]
-        if str(given.dtype) != p.dtype:
+        if given.dtype.kind != "U" if p.dtype == "str" else str(given.dtype) != p.dtype:
             raise UsageError(
                 f"the input {p.name!r} is of type {p.dtype}, and what is given of {given.dtype}",
                 where=WHERE,
@@ -150,13 +152,15 @@ def smaller(found: Feeds, ports: Sequence[Port], given: Mapping[str, int], seed:
 def drawn(
     ports: Sequence[Port], sizes: Mapping[str, int], highs: Mapping[str, int], seed: int
 ) -> dict[str, np.ndarray]:
-    """Normal numbers, whole ones from 0, and truth values."""
+    """Normal numbers, whole ones from 0, truth values, and strings that the model knows, or does not."""
     found = {}
     for n, p in enumerate(ports):
         rng = np.random.default_rng((seed, n))
         shape = tuple(evaluate(e, sizes) for e in p.shape or ())
         dtype = np.dtype(p.dtype)
-        if dtype == np.bool_:
+        if dtype.kind == "U":
+            found[p.name] = np.asarray(rng.choice([*p.words, UNKNOWN], shape))
+        elif dtype == np.bool_:
             found[p.name] = np.asarray(rng.random(shape) < 0.5)
         elif np.issubdtype(dtype, np.integer):
             found[p.name] = np.asarray(rng.integers(0, highs[p.name], shape)).astype(dtype)
@@ -170,7 +174,7 @@ def _drawable(dtype: str) -> bool:
         kind = np.dtype(dtype).kind
     except TypeError:
         return False
-    return kind in "biuf" and dtype != ""
+    return kind in "biufU" and dtype != ""
 
 
 def _finite(outputs: object) -> bool:

@@ -77,7 +77,7 @@ class Model:
     def __call__(self, *args, **kwargs):
         given = _given(args, kwargs)
         torch_like = any(hasattr(value, "data_ptr") for value in given.values())
-        found = self._found({name: _array(value) for name, value in given.items()})
+        found = self._found({name: _array(name, value) for name, value in given.items()})
         if torch_like:
             import torch
 
@@ -110,8 +110,16 @@ def _processors():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _array(value):
+def _array(name, value):
     """An input as numpy's; nothing is copied that lies in memory as it should."""
+    if getattr(value, "requires_grad", False):
+        import torch
+
+        if torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} requires a gradient, which this model does not compute: "
+                "detach it, or call under torch.no_grad()"
+            )
     return value.detach().cpu().numpy() if hasattr(value, "data_ptr") else np.asarray(value)
 
 

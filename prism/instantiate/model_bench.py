@@ -20,7 +20,9 @@ from prism.process.worker import Ending, Worker
 ROUNDINGS = 8.0
 """How many times as far from the model's own result an element may be as its own runtime is by other optimisations."""
 RELATIVE: Mapping[str, float] = {"float64": 1e-4, "float32": 1e-3, "float16": 2e-2}
-"""How far it may be in any case, relative to the root mean square of the output; by data type."""
+"""How far it may be in any case, relative to itself or to the root mean square of the output; by data type."""
+TINY = 1e-300
+"""What stands for 0 where something is divided by it."""
 TIES = 1e-2
 """The share of an output's whole numbers that may differ: where two values tie but for rounding, either is right."""
 
@@ -76,7 +78,7 @@ class ModelBench(Arena):
         import torch
 
         if not self._written:
-            torch.save([torch.from_numpy(np.ascontiguousarray(x)) for x in self._inputs], self._path("inputs.pt"))
+            torch.save([*map(storable, self._inputs)], self._path("inputs.pt"))
             self._written = True
 
     def _request(self, contenders: Sequence[Contender], repeats: int) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def compare(
     with tempfile.TemporaryDirectory(prefix="prism-model-") as place:
         paths = [Path(place) / f"inputs_{n}.pt" for n in range(len(cases))]
         for path, case in zip(paths, cases, strict=True):
-            torch.save([torch.from_numpy(np.ascontiguousarray(x)) for x in case], path)
+            torch.save([*map(storable, case)], path)
         results = Path(place) / "results.pt"
         request = {"assembled": str(module), "inputs": [str(p) for p in paths], "results": str(results)}
         reply = worker.ask(request, TIMING_LIMIT_S * (1 + len(cases)))
@@ -135,6 +137,13 @@ def compare(
             return [reply.detail or str(reply.answer.get("error", ""))] * len(cases)
         found = torch.load(results)
     return [wrong([t.numpy() for t in r], e) for r, e in zip(found, expected, strict=True)]
+
+
+def storable(x: np.ndarray) -> Any:
+    """An array as a child may be handed it, for whom `np.asarray` makes it one: a tensor, or lists of strings."""
+    import torch
+
+    return x.tolist() if x.dtype.kind == "U" else torch.from_numpy(np.ascontiguousarray(x))
 
 
 def wrong(results: Sequence[np.ndarray], expected: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
@@ -165,7 +174,7 @@ def difference(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> str:
 
 
 def off(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """How far an element is off at most, and how far rounding explains; floating-point numbers of one shape.
+    """How far the worst element is off, and how far rounding explains; floating-point numbers of one shape.
 
     Args:
         result: what is judged.
@@ -176,6 +185,9 @@ def off(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> tuple[float, 
     if not finite.any():
         return 0.0, 0.0
     wide, near, far = (x[finite].astype(np.float64) for x in (result, one, other))
-    scale = float(np.sqrt(np.mean(near**2)))
-    allowed = max(RELATIVE.get(str(one.dtype), 0.05) * scale, ROUNDINGS * float(np.abs(near - far).max()))
-    return float(np.abs(wide - near).max()), allowed
+    relative, size = RELATIVE.get(str(one.dtype), 0.05), np.abs(near)
+    scale = np.maximum(size, np.sqrt(np.mean((near / max(size.max(), TINY)) ** 2)) * size.max())
+    allowed = np.maximum(relative * scale, ROUNDINGS * np.abs(near - far).max())
+    error = np.abs(wide - near)
+    worst = np.argmax(error / np.maximum(allowed, TINY))
+    return float(error[worst]), float(allowed[worst])

@@ -79,7 +79,7 @@ def onnx_call(
         options.add_session_config_entry("session.intra_op_thread_affinities", others)
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [i.name for i in session.get_inputs()]
-    given = inputs if isinstance(inputs, Mapping) else dict(zip(names, (t.numpy() for t in inputs), strict=True))
+    given = inputs if isinstance(inputs, Mapping) else dict(zip(names, map(np.asarray, inputs), strict=True))
     feed = {name: np.ascontiguousarray(given[name]) for name in names}
 
     def call() -> Sequence[Any]:
@@ -113,7 +113,7 @@ def assembled(module: Path, threads: int) -> Callable[[Sequence[torch.Tensor]], 
     model = loaded.load(threads=threads)
 
     def call(inputs: Sequence[torch.Tensor]) -> list[Any]:
-        found = model(*(t.numpy() for t in inputs))
+        found = model(*map(np.asarray, inputs))
         return [_tensor(y) for y in (found if isinstance(found, tuple) else (found,))]
 
     return call

@@ -12,6 +12,7 @@ needed, known numbers as constants, and sizes as they follow from the part's own
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -40,6 +41,8 @@ DOMAIN = "ai.prism"
 """The domain of the functions that islands are in the model that comes out."""
 FUNCTIONS_IR = 8
 """The first version of ONNX's format that has functions."""
+MOST_WORDS = 64
+"""The most strings that an input is drawn from."""
 MAX_BYTES = 2**31 - 2**16
 """The largest model that is written as one file."""
 
@@ -125,11 +128,13 @@ class Port:
         name: the value's.
         dtype: its type as numpy has it, `str` for strings; empty where it is no tensor or numpy has no such type.
         shape: its extents; None where not even the rank is known.
+        words: of an input of strings, some that may be meant: those that the model itself holds.
     """
 
     name: str
     dtype: str
     shape: tuple[Extent, ...] | None
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +286,8 @@ class Cut:
         self._wanted, self._readers = self._asked()
         self._depth = self._depths()
         self.islands = self._grouped()
-        self.inputs = tuple(self._port(i.name) for i in self._walk.passed)
+        ports = (self._port(i.name) for i in self._walk.passed)
+        self.inputs = tuple(replace(p, words=self._words()) if p.dtype == "str" else p for p in ports)
         self.outputs = tuple(self._port(o.name) for o in model.graph.output)
         self.count = sum(not f for f in self._free)
 
@@ -708,6 +714,13 @@ class Cut:
             info = onnx.ValueInfoProto(name=name)
         return info
 
+    def _words(self) -> tuple[str, ...]:
+        """The strings that the model holds: keys, categories, pieces of a vocabulary."""
+        held = [a.strings for n in nodes_within(self._nodes) for a in n.attribute]
+        held += [t.string_data for t in self._initial.values()]
+        found = dict.fromkeys(word for words in held for word in words)
+        return tuple(word.decode(errors="replace") for word in itertools.islice(found, MOST_WORDS))
+
     def _port(self, name: str) -> Port:
         value = self._walk.values.get(name)
         if value is not None:
@@ -717,7 +730,7 @@ class Cut:
         dtype = _numpy_name(kind.elem_type) if info.type.HasField("tensor_type") else ""
         if not kind.HasField("shape"):
             return Port(name, dtype, None)
-        named = (symbol(identifier(d.dim_param or f"{name}_d{n}")) for n, d in enumerate(kind.shape.dim))
+        named = (symbol(identifier(reader.name_of(d) or f"{name}_d{n}")) for n, d in enumerate(kind.shape.dim))
         shape = (int(d.dim_value) if d.HasField("dim_value") else s for d, s in zip(kind.shape.dim, named, strict=True))
         return Port(name, dtype, tuple(shape))
 

@@ -621,7 +621,7 @@ def _unsolved(passed: Iterable[onnx.ValueInfoProto], equal: Mapping[str, Extent]
     Of `n*m` where nothing else says what `n` is, only the product is known: it is a symbol of its own.
     """
     scratch = Graph(equal=equal)
-    dims = [d for i in passed for d in i.type.tensor_type.shape.dim if d.dim_param and not d.HasField("dim_value")]
+    dims = [d for i in passed for d in i.type.tensor_type.shape.dim if name_of(d) and not d.HasField("dim_value")]
     left = {d.dim_param: _dimension(scratch, d, "") for d in dims}
     known: set[Any] = set()
     while True:
@@ -664,11 +664,16 @@ def _refuse_unaddressable(shape: Iterable[Extent], dtype: DType, where: str) -> 
         )
 
 
+def name_of(dim: onnx.TensorShapeProto.Dimension) -> str:
+    """What the model calls a dimension; nothing where that says nothing, as all may be "?", or "-1"."""
+    return dim.dim_param if any(map(str.isalpha, dim.dim_param)) else ""
+
+
 def _dimension(graph: Graph, dim: onnx.TensorShapeProto.Dimension, fallback: str) -> Extent:
     """A dimension as an extent: a number, a named symbol, arithmetic on such, or a symbol of its own."""
     if dim.HasField("dim_value") and dim.dim_value >= 0:  # some exporters write -1 for an unknown one
         return int(dim.dim_value)
-    text = dim.dim_param or fallback
+    text = name_of(dim) or fallback
     try:
         return _arithmetic(graph, ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError):
