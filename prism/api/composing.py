@@ -178,12 +178,22 @@ def _composed(
     """The regions' winners as one, and their searches as one. A region need not beat anything by itself."""
     program, recorder = request.program, tools.recorder
     with recorder.stage("search") as detail:
+        until = tools.time.part(SEARCHED)
         with tools.time.part(ALL_SEARCHED).limited():
             searches = search_regions(
-                program, regions, request.device, request.budget, [worker], recorder, known, tools.results, as_one
+                program,
+                regions,
+                request.device,
+                request.budget,
+                [worker],
+                recorder,
+                known,
+                tools.results,
+                as_one,
+                until,
             )
         proved = sum(len(r.result.proved) for r in searches.distinct.values())
-        detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different, {proved} proved")
+        detail.append(f"{searches}, {proved} proved")
     platform = tools.platform
     with ExitStack() as own:
         bench = bench_of(request, tools, own, trials=False)
@@ -280,7 +290,7 @@ def _each_chosen(
                 tools.results,
                 as_one=False,
             )
-            detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different")
+            detail.append(str(searches))
 
 
 def _longest_first(searches: PartitionedSearch) -> list[tuple[str, RegionSearch]]:

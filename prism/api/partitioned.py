@@ -12,27 +12,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from queue import SimpleQueue
 
 from prism.api.proofs import ProvedSGraph
 from prism.api.records import Choice
 from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.api.results import Results
-from prism.api.second_opinion import merged
+from prism.api.second_opinion import merged as merged_opinions
 from prism.api.trivial import nothing_to_gain
+from prism.cost.cpu import CpuModel
 from prism.cost.device import Device
-from prism.cost.model import CostModel
+from prism.cost.model import CostModel, Model
 from prism.cost.roofline import full
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.events import CheckSummary, Recorder
 from prism.generate.enumerate import Generated
+from prism.generate.neighbours import Pair, merged, pairs
 from prism.generate.partition import RegionBounds, partition, unrepeated, whole
 from prism.instantiate.options import OPTIONS
+from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Trial, TuneResult
+from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program.assumptions import stated_texts
 from prism.program.extents import evaluate
 from prism.program.loops import stacks
@@ -40,6 +46,7 @@ from prism.program.nodes import Expr, Formula, Program, Tensor
 from prism.program.region import Canonical, Region
 from prism.program.transform import with_tensors
 from prism.program.verdict import Status, Verdict
+from prism.report.units import duration
 from prism.sgraph.compose import Composed, Part, compose
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.denote import Denotation
@@ -49,6 +56,18 @@ ONE_BY_ONE = RegionBounds(products=0, reductions=0, operators=0, outputs=1)
 """Bounds that nothing is within, so every operator is a region of its own."""
 FINER = (RegionBounds(2, 4, 24, 2), RegionBounds(1, 2, 16, 1), ONE_BY_ONE)
 """How a region is cut in which nothing was proved: by the first bounds that it is not within."""
+
+
+NARROW = 4
+"""Neighbours' search as one has so many times less e-nodes and forms than a region's may have,"""
+GROWTH = 2
+"""and at most so many times the e-nodes that both have."""
+FREE = 500
+"""E-nodes of searches for nothing that no program is too small for: half a second to one, of a CPU (measured)."""
+GAINED = 0.02
+"""Neighbours are one region where that takes this share off their time."""
+NEVER = Deadline()
+"""No limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +86,45 @@ class RegionSearch:
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """Neighbouring regions that are one, as that is faster by the cost model.
+
+    Attributes:
+        made: what each of them makes.
+        before: seconds that they took one after the other.
+        after: seconds that they take as one.
+        times: how many such pairs there are.
+    """
+
+    made: tuple[tuple[str, ...], tuple[str, ...]]
+    before: float
+    after: float
+    times: int
+
+    def __str__(self) -> str:
+        one, other = (", ".join(m) for m in self.made)
+        often = f", {self.times} times" if self.times > 1 else ""
+        seconds = f"{duration(self.after)} instead of {duration(self.before)}"
+        return f"{one} and {other} are one region, estimated at {seconds}{often}"
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionedSearch:
     """The searches of a program's regions.
 
     Attributes:
         program: the whole program.
         regions: in an order in which they can run.
+        joined: those of them that were several.
     """
 
     program: Program
     regions: tuple[RegionSearch, ...]
+    joined: tuple[Joined, ...] = ()
+
+    def __str__(self) -> str:
+        said = [f"{len(self.regions)} regions, {len(self.distinct)} of them different", *map(str, self.joined)]
+        return "; ".join(said)
 
     @property
     def distinct(self) -> dict[str, RegionSearch]:
@@ -104,10 +152,11 @@ class PartitionedSearch:
         classes = {c for p in picks for c in p.verdict.classes}
         how, _, _ = picks[0].verdict.reason.partition(", assuming ")
         loops = self.program.loops
+        joined = "".join(f"; {j}" for j in self.joined)
         steps = "; a loop's step is proved for all states, so all steps are, by induction" if loops else ""
         verdict = Verdict(
             Status.PROVED,
-            f"region by region, {len(picks)} of them ({len(self.distinct)} different): {how}{steps}",
+            f"region by region, {len(picks)} of them ({len(self.distinct)} different): {how}{steps}{joined}",
             enodes=max(p.verdict.enodes for p in picks),
             iterations=max(p.verdict.iterations for p in picks),
             rules=tuple(rules),
@@ -119,7 +168,7 @@ class PartitionedSearch:
         verdict = verdict.assuming(tuple(dict.fromkeys((*granted, *stated_texts(self.program.inputs)))))
         splits = dict.fromkeys(e for p in picks for e in p.denotation.split)
         seconds = sum(p.seconds for p in picks)
-        opinion = merged(p.opinion for p in picks)
+        opinion = merged_opinions(p.opinion for p in picks)
         return ProvedSGraph(composed.sgraph, verdict, Denotation(tuple(outputs), tuple(splits)), seconds, opinion)
 
     def result(self, whole: ProvedSGraph) -> SearchResult:
@@ -162,11 +211,12 @@ def search_regions(
     known: dict[str, SearchResult] | None = None,
     kept: Results | None = None,
     as_one: bool = True,
+    until: Deadline = NEVER,
 ) -> PartitionedSearch:
     """Search every region of a program; what is found does not depend on the number of workers.
 
     Where the program is searched as one, too, that comes first: its parts are searched for as long as they may be
-    faster, one after another.
+    faster, one after another. Then neighbours are, as one, where that may gain something (`_joining`).
 
     Args:
         program: the whole program.
@@ -177,7 +227,8 @@ def search_regions(
         recorder: gets the counts and warnings.
         known: results by the canonical key of their region, not searched again; what is found is added.
         kept: searches of earlier runs.
-        as_one: whether a program a little beyond the bounds of a region is searched as one, too.
+        as_one: whether a program a little beyond the bounds of a region is searched as one, too, and neighbours are.
+        until: when no more neighbours are searched as one.
 
     Raises:
         UnsupportedError: an index of a region cannot be made affine.
@@ -208,7 +259,106 @@ def search_regions(
         if len(parts) == len(found):
             break
         regions = unrepeated(parts)
-    return PartitionedSearch(program, tuple(found))
+    best = PartitionedSearch(program, tuple(found))
+    if as_one:
+        with suppress(OutOfTimeError), until.limited():
+            for better in _joining(best, target, budget, workers, done, kept):
+                best = better
+    return best
+
+
+def _joining(
+    searches: PartitionedSearch,
+    target: Device,
+    budget: SearchBudget,
+    workers: Sequence[Worker],
+    done: dict[str, SearchResult],
+    kept: Results | None,
+) -> Iterator[PartitionedSearch]:
+    """The searches with neighbours as one where that is faster by the cost model, pair after pair.
+
+    First come those between which there is most, counted as often as there are such pairs. Such a search is
+    narrow: fewer e-nodes and forms, and one round, in which only plans are built that look faster than the two one
+    after the other. What is searched for nothing has all together about as many e-nodes as the regions have.
+    """
+    left = max(FREE, sum(r.result.enodes for r in searches.distinct.values()))
+    refused: set[tuple[str, str, str]] = set()
+    estimates: dict[str, float] = {}
+
+    def estimate(of: RegionSearch, among: Mapping[str, SearchResult]) -> float:
+        key = of.canonical.key
+        if key not in estimates:
+            estimates[key] = _estimated(of.canonical.program, among[key], target)
+        return estimates[key]
+
+    runs, found = _pairs(searches, target)
+    while True:
+        many = Counter(kind for _, _, kind in found)
+        may = [(n, p, k) for n, p, k in found if k not in refused]
+        if not may or left <= 0:
+            return
+        place, pair, kind = max(may, key=lambda c: many[c[2]] * c[1].saved)
+        _, run = runs[place]
+        first, second = run[pair.first], run[pair.second]
+        took = first.result.proved[0].seconds + second.result.proved[0].seconds
+        tried = {k: result for k, result in done.items() if k == pair.canonical.key}
+        most = min(-(-budget.enodes // NARROW), GROWTH * (first.result.enodes + second.result.enodes))
+        narrow = replace(budget, below=took, max_rounds=1, max_forms=-(-budget.max_forms // NARROW), enodes=most)
+        (one,) = _searched([pair.region], target, narrow, workers, Recorder(), tried, kept)
+        before, after = 0.0, math.inf
+        if one.result.proved:
+            before, after = estimate(first, done) + estimate(second, done), estimate(one, tried)
+        if after > (1 - GAINED) * before:
+            refused.add(kind)
+            left -= one.result.enodes
+            continue
+        done |= tried
+        now: list[RegionSearch] = []
+        times = 0
+        for n, (scope, run) in enumerate(runs):
+            chosen = [p for m, p, k in found if m == n and k == kind]
+            together = merged(scope, [r.region for r in run], chosen) if chosen else [r.region for r in run]
+            times += len(run) - len(together)
+            forms = [r.canonical() for r in together]
+            now += [RegionSearch(r, c, done[c.key]) for r, c in zip(together, forms, strict=True)]
+        made = first.region.outputs, second.region.outputs
+        searches = replace(searches, regions=tuple(now), joined=(*searches.joined, Joined(made, before, after, times)))
+        yield searches
+        runs, found = _pairs(searches, target)
+
+
+def _pairs(
+    searches: PartitionedSearch, target: Device
+) -> tuple[list[tuple[Program, list[RegionSearch]]], list[tuple[int, Pair, tuple[str, str, str]]]]:
+    """The runs, and the pairs that are worth a search: the place of the run, and what equal pairs share."""
+    runs = _runs(searches)
+    found = [
+        (n, pair, (run[pair.first].canonical.key, run[pair.second].canonical.key, pair.canonical.key))
+        for n, (scope, run) in enumerate(runs)
+        if not scope.loops
+        for pair in pairs(scope, [r.region for r in run], [r.result.proved[0].seconds for r in run], target)
+    ]
+    return runs, found
+
+
+def _runs(searches: PartitionedSearch) -> list[tuple[Program, list[RegionSearch]]]:
+    """The regions that follow each other and are of one program, with that program."""
+    found = []
+    for _, run in groupby(searches.regions, key=lambda r: "" if r.region.loop is None else r.region.loop.name):
+        members = list(run)
+        loop = members[0].region.loop
+        found.append((searches.program if loop is None else loop.body, members))
+    return found
+
+
+def _estimated(program: Program, found: SearchResult, target: Device) -> float:
+    """Seconds of what the cost model likes best of a search."""
+    best = math.inf
+    for p in found.proved:
+        model = (Model if target.is_gpu else CpuModel)(p.sgraph, target, program.hints)
+        for _, estimate in Space(p.sgraph, target, program.hints).points_ranked(model, 1):
+            best = min(best, estimate.seconds)
+    return best
 
 
 def _at_least(program: Program, found: SearchResult | None, target: Device) -> float:

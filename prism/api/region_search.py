@@ -10,6 +10,7 @@ The proofs themselves are in proofs.py.
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,7 @@ class SearchBudget:
             `domain` also other places of overflow and NaN (rules of this class derive no candidates). domain.
         max_rounds: rounds, each with twice the cuts and families of the one before; a further one takes place only
             where it may gain something by estimate. 3.
+        below: seconds that something else takes which does the same; only what looks faster by estimate is built.
 
     Raises:
         UsageError: a bound below 1, or a pruner that does not exist.
@@ -82,6 +84,7 @@ class SearchBudget:
     off: frozenset[str] = frozenset()
     fp: str = FpClass.DOMAIN.value
     max_rounds: int = _BOUNDS.max_rounds
+    below: float = _BOUNDS.below
 
     def __post_init__(self) -> None:
         for name, value in (*self.as_dict().items(), ("seconds", self.seconds)):
@@ -96,7 +99,10 @@ class SearchBudget:
 
     def as_dict(self) -> dict[str, int]:
         """What determines the result, by name; a pruner that is off as `off.NAME`, less than all of `fp` as `fp.IT`."""
-        bounds = {f.name: int(getattr(self, f.name)) for f in fields(self) if f.name not in ("seconds", "off", "fp")}
+        others = ("seconds", "off", "fp", "below")
+        bounds = {f.name: int(getattr(self, f.name)) for f in fields(self) if f.name not in others}
+        if math.isfinite(self.below):
+            bounds["below_ps"] = math.ceil(self.below * 1e12)
         if self.fp != FpClass.DOMAIN:
             bounds[f"fp.{self.fp}"] = 1
         return bounds | {f"off.{name}": 1 for name in sorted(self.off)}
@@ -112,6 +118,7 @@ class SearchBudget:
             max_families=self.max_families,
             max_rounds=self.max_rounds,
             max_sgraphs=self.max_sgraphs,
+            below=self.below,
             off=self.off,
         )
 

@@ -105,6 +105,8 @@ class Bounds:
         spares: families kept beside although others do no worse by every measure, best first.
         per_plan: combinations of its kernels' families that are looked at for one plan, best first.
         max_sgraphs: sGraphs handed to the prover, best first.
+        below: seconds that something else takes which does the same: what looks slower is not built, and what is
+            slower is not handed on.
         off: names of pruners (pruning.PRUNERS) that are switched off.
         roles: see RoleBounds.
     """
@@ -120,6 +122,7 @@ class Bounds:
     spares: int = 1
     per_plan: int = 16
     max_sgraphs: int = 48
+    below: float = math.inf
     off: frozenset[str] = frozenset()
     roles: RoleBounds = field(default_factory=RoleBounds)
 
@@ -268,7 +271,7 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     dot = task.device.tiles.dot
     weights = Weights(task.classes, task.hints, dot)
     own = written(task.classes, [f.expr for f in task.formulas], table)
-    if soon is not None and own is not None:
+    if soon is not None and own is not None and bounds.below == math.inf:
         first = _Walk(task, bounds, reaches=walk.reaches)
         first.keep_written(own, (), weights)
         if first.written is not None:
@@ -305,6 +308,8 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     walk.pruned["max_families"] += agenda.left
     walk.pruned["max_cuts"] += agenda.cuts_left
     complete = complete and not agenda.left
+    if bounds.below < math.inf and (walk.best is None or walk.best.seconds >= bounds.below):
+        return walk.result(complete)
     if own is not None:
         walk.keep_products(own, weights)
         looked.append(walk.looking(own, weights))
@@ -321,7 +326,8 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
     The first round visits what looks best. A further one takes place only if it may gain something: if the best
     estimate is not near the least that there can be, and if some plan that was not visited looks faster. It visits
     those that look about as fast, and is the last one where it gains nothing. All of this is by estimates and counts,
-    so a result does not depend on the machine. While nothing can run, the next round follows in any case.
+    so a result does not depend on the machine. While nothing can run, the next round follows in any case; but for
+    where something else is known to be as fast as what any plan looks like (`Bounds.below`).
 
     Args:
         walk: what is built.
@@ -330,19 +336,18 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
     """
     bounds, overhead = walk.bounds, walk.task.device.launch_overhead_s
     for n in range(bounds.max_rounds):
-        before, below = walk.best, math.inf
-        if before is not None and before.seconds <= NEAR * (least + max(before.launches, CUT_TWICE) * overhead):
+        before = walk.best
+        goal = bounds.below if before is None else min(before.seconds, bounds.below)
+        if before is not None and goal <= NEAR * (least + max(before.launches, CUT_TWICE) * overhead):
             break
         agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned)
-        if before is not None:
-            if agenda.promise > (1 - GAIN) * before.seconds:
-                break
-            below = HOPE * before.seconds
-        agenda.visit(walk, walk.built + (bounds.max_families << n), below)
+        if agenda.promise > (1 - GAIN) * goal:
+            break
+        agenda.visit(walk, walk.built + (bounds.max_families << n), HOPE * goal)
         after = walk.best
         if before is not None and after is not None and after.seconds > (1 - GAIN) * before.seconds:
             break
-    if not walk.found:
+    if not walk.found and bounds.below == math.inf:
         agenda.visit(walk, bounds.max_families * PATIENCE, math.inf, impatient=True)
 
 
@@ -647,7 +652,7 @@ class _Walk:
 
     def result(self, complete: bool) -> Generated:
         """The best sGraphs, best first."""
-        picks = [self.found[k] for k in self.found]
+        picks = [p for p in self.found.values() if p.seconds < self.bounds.below]
         ordered = [picks[n] for n in sorted(range(len(picks)), key=lambda n: (picks[n].seconds, n))]
         if "worse" not in self.bounds.off:
             left = self._not_worse(ordered)

@@ -20,7 +20,8 @@ its space grow with the region. So a program is cut where fusing could gain noth
     once an index: it is cut, and the rotation goes to its reader.
     What can be made internal without computing anything more often goes first: so an epilogue joins the product it
     ends rather than the product it feeds. Each step changes the gains of its neighbours only; the rest stay in a heap.
-    Ties go to the earlier definition.
+    Ties go to the earlier definition. What is stored for others may be computed again by one that would rather not
+    read it: of two regions that read the same probabilities, one may have them of the scores' operands.
 3.  *Who shares a region.* Roots that do not depend on each other and read the same tensors (projections of one
     activation) are put together while the bounds allow it, those that share most bytes first, so that the search can
     compute them in one kernel. So are a root and one that reads it, where neither has a matrix product: both are
@@ -48,6 +49,7 @@ from typing import TypeAlias
 
 from prism.cost.device import DEVICES, Device
 from prism.cost.regions import Costs, RootCost, Size
+from prism.cost.roofline import traffic
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, mul
 from prism.program.index import FloorDiv, Index, Mod
@@ -59,6 +61,10 @@ _Entry: TypeAlias = "tuple[tuple[bool, float], int, str]"
 
 AGAIN = 0.01
 """Work that counts as done again, as a part of what is made internal; less is rounding."""
+
+
+OVERLAP = 0.05
+"""A root computes again what is stored for others where that takes this share off its time, at least."""
 
 
 NEAR = 64
@@ -112,13 +118,13 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
         return _around_loops(program, bounds, device)
     limits = bounds or RegionBounds()
     graph = _Graph.of(program)
-    costs = Costs(program, device or DEVICES["sm_80"], program.tensor(program.outputs[0]).dtype)
-    whole = costs.together(costs.root(r, frozenset()) for r in graph.forced)
-    if limits.admits(whole) or len(graph.live) == 1:
+    costs = _costs(program, device)
+    if limits.admits(_size(graph, costs)) or len(graph.live) == 1:
         return tuple(affine(Region(program, graph.forced)))
-    kept = _Greedy(graph, costs, limits).run()
-    groups = _grouped(graph, {r: costs.root(r, kept) for r in graph.live if r in kept}, costs, limits)
-    return unrepeated(part for region in _regions(graph, kept, groups) for part in affine(region))
+    greedy = _Greedy(graph, costs, limits)
+    kept = greedy.run()
+    groups = _grouped(graph, {r: greedy.roots[r] for r in graph.live if r in kept}, costs, limits)
+    return unrepeated(part for region in _regions(graph, kept, greedy.roots, groups) for part in affine(region))
 
 
 def whole(program: Program, device: Device | None = None) -> Region | None:
@@ -128,12 +134,23 @@ def whole(program: Program, device: Device | None = None) -> Region | None:
     """
     if program.loops:
         return None
-    graph = _Graph.of(program)
-    costs = Costs(program, device or DEVICES["sm_80"], program.tensor(program.outputs[0]).dtype)
-    if not BEYOND.admits(costs.together(costs.root(r, frozenset()) for r in graph.forced)):
+    if not BEYOND.admits(size_of(program, device)):
         return None
-    found = tuple(affine(Region(program, graph.forced)))
+    found = tuple(affine(Region(program, _Graph.of(program).forced)))
     return found[0] if len(found) == 1 else None
+
+
+def size_of(program: Program, device: Device | None = None) -> Size:
+    """How hard a program is to search as one region."""
+    return _size(_Graph.of(program), _costs(program, device))
+
+
+def _size(graph: _Graph, costs: Costs) -> Size:
+    return costs.together(costs.root(r, frozenset()) for r in graph.forced)
+
+
+def _costs(program: Program, device: Device | None) -> Costs:
+    return Costs(program, device or DEVICES["sm_80"], program.tensor(program.outputs[0]).dtype)
 
 
 def _around_loops(program: Program, bounds: RegionBounds | None, device: Device | None) -> tuple[Region, ...]:
@@ -264,6 +281,7 @@ class _Greedy:
 
     Attributes:
         kept: what is materialised.
+        own: of a root, what is materialised and computed by it all the same.
         rank: of each result that may still be made internal, the least first: whether something is then computed
             more often than before, and the benefit, negative.
     """
@@ -272,6 +290,7 @@ class _Greedy:
     costs: Costs
     limits: RegionBounds
     kept: set[str] = field(default_factory=set)
+    own: dict[str, set[str]] = field(default_factory=dict)
     roots: dict[str, RootCost] = field(default_factory=dict)
     using: dict[str, set[str]] = field(default_factory=dict)
     rank: dict[str, tuple[bool, float]] = field(default_factory=dict)
@@ -280,15 +299,46 @@ class _Greedy:
         """What stays materialised."""
         self.kept = set(self.graph.live)
         for name in self.graph.live:
-            self._set(name, self.costs.root(name, self.kept))
+            self._set(name, self._cost(name))
         heap: list[_Entry] = []
         self._update(self.graph.live, heap)
+        self._all_internal(heap)
+        for name in self.graph.live:
+            while name in self.kept and self._overlap(name, heap):
+                self._all_internal(heap)
+        return frozenset(self.kept)
+
+    def _cost(self, root: str) -> RootCost:
+        own = self.own.get(root)
+        return self.costs.root(root, self.kept - own if own else self.kept)
+
+    def _all_internal(self, heap: list[_Entry]) -> None:
         while heap:
             rank, _, name = heapq.heappop(heap)
             if self.rank.get(name) != rank or name not in self.kept:
                 continue  # an entry that a later one replaced
             self._internal(name, heap)
-        return frozenset(self.kept)
+
+    def _overlap(self, root: str, heap: list[_Entry]) -> bool:
+        """Whether the root computes something by itself now that it read, though others go on reading it."""
+        known, own = self.roots[root], self.own.get(root, set())
+        most = OVERLAP * known.seconds
+        best: tuple[float, str, RootCost] | None = None
+        for t in sorted(known.read & self.kept, key=self.graph.place.__getitem__):
+            if traffic(self.costs.device, self.costs.bytes(t)) < most:
+                continue  # not to read it saves no more than that
+            cost = self.costs.root(root, self.kept - own - {t})
+            saved = known.seconds - cost.seconds
+            if saved >= most and self.limits.admits(cost.size) and (best is None or saved > best[0]):
+                best = saved, t, cost
+        if best is None:
+            return False
+        _, t, cost = best
+        self.own.setdefault(root, set()).add(t)
+        self._set(root, cost)
+        touched = {t, *known.read, *cost.read} & self.kept
+        self._update(sorted(touched, key=self.graph.place.__getitem__), heap)
+        return True
 
     def _set(self, root: str, cost: RootCost) -> None:
         known = self.roots.get(root)
@@ -307,7 +357,7 @@ class _Greedy:
         touched = set(gone.read)
         for root in self._readers(name):
             touched.add(root)
-            self._set(root, self.costs.root(root, self.kept))
+            self._set(root, self._cost(root))
             touched |= self.roots[root].read
         self._update(sorted(touched & self.kept, key=self.graph.place.__getitem__), heap)
 
@@ -325,13 +375,13 @@ class _Greedy:
     def _benefit(self, name: str) -> tuple[bool, float]:
         """Whether making a result internal computes anything more often, and seconds saved; 0 where it cannot be."""
         readers = self._readers(name)
-        if name in self.graph.forced or not readers:
+        if name in self.graph.forced:
             return False, 0.0
         benefit, work = self.roots[name].seconds, -self.roots[name].work
         self.kept.remove(name)  # for the while: a copy of the set for each question would make the whole quadratic
         try:
             for root in readers:
-                cost = self.costs.root(root, self.kept)
+                cost = self._cost(root)
                 if not self.limits.admits(cost.size):
                     return False, 0.0
                 benefit += self.roots[root].seconds - cost.seconds
@@ -406,7 +456,9 @@ def _depend(
     return False
 
 
-def _regions(graph: _Graph, kept: frozenset[str], groups: Sequence[Sequence[str]]) -> tuple[Region, ...]:
+def _regions(
+    graph: _Graph, kept: frozenset[str], roots: Mapping[str, RootCost], groups: Sequence[Sequence[str]]
+) -> tuple[Region, ...]:
     """The groups as programs, in an order in which they can run."""
     boundary = {t: _boundary(graph, kept, t) for t in graph.live if t in kept}
     final = set(graph.program.outputs)
@@ -422,12 +474,14 @@ def _regions(graph: _Graph, kept: frozenset[str], groups: Sequence[Sequence[str]
                 outputs[boundary[root]] = None
             outputs |= dict.fromkeys(views.get(root, ()))
         name = f"{graph.program.name}_{len(made)}"
-        own = {boundary[root] for root in group}
+        read = {t for root in group for t in roots[root].read}
+        again = {t for root in group for t in roots[root].members} & kept - read
+        own = {boundary[root] for root in (*group, *again)}
         given -= own
         part = subprogram(graph.program, name, tuple(outputs), given)
         given |= own
         made[group[0]] = Region(part, tuple(group))
-    return _ordered(list(made.values()), graph)
+    return ordered(list(made.values()), graph.program)
 
 
 def _read_elsewhere(graph: _Graph, kept: frozenset[str], tensor: str) -> bool:
@@ -435,15 +489,18 @@ def _read_elsewhere(graph: _Graph, kept: frozenset[str], tensor: str) -> bool:
     return any(not graph.definitions[r].view or _read_elsewhere(graph, kept, r) for r in graph.readers.get(tensor, ()))
 
 
-def _ordered(regions: Sequence[Region], graph: _Graph) -> tuple[Region, ...]:
-    """Regions after those that they read from; otherwise by the place of what they write first. Named by position."""
+def ordered(regions: Sequence[Region], program: Program) -> tuple[Region, ...]:
+    """Regions after those that they read from; otherwise by the place of what they write first. Named by position.
+
+    Those that wait for each other are left out.
+    """
     maker = {t: n for n, r in enumerate(regions) for t in r.outputs}
     waiting = [{maker[t] for t in r.inputs if t in maker} for r in regions]
     readers: dict[int, list[int]] = {}
     for n, needs in enumerate(waiting):
         for m in needs:
             readers.setdefault(m, []).append(n)
-    first = [min(graph.place[t] for t in r.roots) for r in regions]
+    first = [min(program.order[t] for t in r.roots) for r in regions]
     ready = [(first[n], n) for n, needs in enumerate(waiting) if not needs]
     heapq.heapify(ready)
     done: list[int] = []
@@ -454,9 +511,9 @@ def _ordered(regions: Sequence[Region], graph: _Graph) -> tuple[Region, ...]:
             waiting[m].remove(n)
             if not waiting[m]:
                 heapq.heappush(ready, (first[m], m))
-    name = graph.program.name
     return tuple(
-        Region(replace(regions[n].program, name=f"{name}_{place}"), regions[n].roots) for place, n in enumerate(done)
+        replace(regions[n], program=replace(regions[n].program, name=f"{program.name}_{place}"))
+        for place, n in enumerate(done)
     )
 
 
