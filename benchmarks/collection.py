@@ -809,6 +809,94 @@ def odds_ratio_loss(chosen: Any, rejected: Any, t: Any, u: Any) -> Any:
     return -functional.logsigmoid(odds).mean()
 
 
+# An eighth round: what a stranger wrote of the collections, of which each told something that the others had not.
+
+
+def instance_norm_backward(x: Any, g: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """dx, dg and db: x and dy [n, c, s], g [c]."""
+    c = x - _mean(x)
+    r = _rstd(c)
+    h, dh = c * r, dy * g[:, None]
+    return r * (dh - _mean(dh) - h * _mean(dh * h)), (dy * h).sum((0, 2)), dy.sum((0, 2))
+
+
+def group_norm_silu_backward(x: Any, g: Any, b: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """dx, dg and db of silu(GroupNorm(x)): x and dy [n, groups, c, s], g and b [groups, c]."""
+    over, (g, b) = (2, 3), (p[None, :, :, None] for p in (g, b))
+    c = x - x.mean(over, keepdim=True)
+    r = ((c * c).mean(over, keepdim=True) + EPS).rsqrt()
+    h = c * r
+    da = dy * _silu_slope(h * g + b)
+    dh = da * g
+    dx = r * (dh - dh.mean(over, keepdim=True) - h * (dh * h).mean(over, keepdim=True))
+    return dx, (da * h).sum((0, 3)), da.sum((0, 3))
+
+
+def upsampled(x: Any) -> Any:
+    """Twice as high and as wide, bilinear: x [n, c, h, w]."""
+    from torch.nn import functional
+
+    return functional.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+
+
+def clip_loss(a: Any, b: Any) -> Any:
+    """Both ways: images a and texts b [m, d]."""
+    import torch
+
+    scores = (a @ b.T) * 14.3
+    own = torch.diagonal(scores)
+    return 0.5 * ((scores.logsumexp(1) - own).mean() + (scores.logsumexp(0) - own).mean())
+
+
+def barlow_twins(a: Any, b: Any) -> Any:
+    """Of two views' features [m, d]: their correlations against the unit matrix."""
+    import torch
+
+    def normed(z: Any) -> Any:
+        c = z - z.mean(0)
+        return c * ((c * c).mean(0) + EPS).rsqrt()
+
+    c = normed(a).T @ normed(b) / a.shape[0]
+    one = torch.eye(c.shape[0], dtype=c.dtype, device=c.device)
+    return ((c - one).square() * (one + 0.005 * (1 - one))).sum()
+
+
+def windows(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    """Swin's, in windows of 8 x 8: [b, y, x, h, d] each, bias [h, 64, 64]."""
+    b, y, x, h, d = q.shape
+
+    def cut(z: Any) -> Any:
+        z = z.reshape(b, y // 8, 8, x // 8, 8, h, d).permute(0, 1, 3, 5, 2, 4, 6)
+        return z.reshape(b, y // 8, x // 8, h, 64, d)
+
+    o = (cut(q) @ cut(k).transpose(-1, -2) * d**-0.5 + bias).softmax(-1) @ cut(v)
+    return o.reshape(b, y // 8, x // 8, h, 8, 8, d).permute(0, 1, 4, 2, 5, 3, 6).reshape(b, y, x, h, d)
+
+
+def paged_prefill(q: Any, keys: Any, values: Any, pages: Any, start: Any) -> Any:
+    """Rows from start [1] on: q [s, h, d], caches [p, 16, h, d], whose pages are looked up [n]."""
+    import torch
+
+    k, v = keys[pages].flatten(0, 1), values[pages].flatten(0, 1)
+    s = torch.einsum("ihd,jhd->hij", q, k) * q.shape[-1] ** -0.5
+    i, j = (torch.arange(n, device=q.device) for n in s.shape[1:])
+    s = s.masked_fill(j > i[:, None] + start, float("-inf"))
+    return torch.einsum("hij,jhd->ihd", s.softmax(-1), v)
+
+
+def eight_bit_adam(p: Any, g: Any, m: Any, a: Any, v: Any, c: Any) -> tuple[Any, ...]:
+    """p and g [m, b, 256], moments as codes of 8 bits with a scale for 256 each [m, b]."""
+    import torch
+
+    first = 0.9 * m.float() * a[..., None] + 0.1 * g.float()
+    second = 0.999 * v.float() * c[..., None] + 0.001 * g.float() * g.float()
+    step = 1e-3 * first / (second.sqrt() + 1e-8)
+    a, c = first.abs().amax(-1) / 127, second.amax(-1) / 255
+    codes = torch.round(first / a.clamp(min=1e-12)[..., None]).clamp(-127, 127).to(torch.int8)
+    squares = torch.round(second / c.clamp(min=1e-12)[..., None]).clamp(0, 255).to(torch.uint8)
+    return (p - step).to(p.dtype), codes, a, squares, c
+
+
 _ROWS = "m=4096 n=2048"
 
 
@@ -2383,4 +2471,70 @@ KNOWN = (
         "mixup", mixup, "x:n,p o:n/int64 s:n", "n=256 p=150528", "0", "2*n*p", source="each image and its partner read"
     ),
     Known("contrast", contrast, "x:n,3,p b:n", "n=64 p=50176", "0", "6*n*p", 2, "means, then a pass"),
+    Known(
+        "InstanceNorm backward",
+        instance_norm_backward,
+        "x:n,c,s g:c dy:n,c,s",
+        "n=32 c=256 s=4096",
+        "0",
+        "16*n*c",
+        2,
+        "one kernel a row, partial dg and db",
+    ),
+    Known(
+        "GroupNorm+SiLU backward",
+        group_norm_silu_backward,
+        "x:n,q,c,s g:q,c b:q,c dy:n,q,c,s",
+        "n=16 q=32 c=8 s=1024",
+        "0",
+        "16*n*q*c",
+        2,
+        "as GroupNorm's",
+    ),
+    Known("bilinear upsampling", upsampled, "x:n,c,h,w", "n=16 c=64 h=64 w=64"),
+    Known(
+        "CLIP loss",
+        clip_loss,
+        "a:m,d b:m,d",
+        "m=4096 d=512",
+        "2*m*m*d",
+        "2*2*8*m*m/128",
+        2,
+        "scores in tiles of 128, of each the sums of its rows and of its columns, and their sums",
+        reason="no kernel carries sums over rows and over columns at once: the scores are stored",
+    ),
+    Known(
+        "Barlow Twins",
+        barlow_twins,
+        "a:m,d b:m,d",
+        "m=4096 d=2048",
+        "2*m*d*d",
+        "4*m*d + 32*d + 8*P",
+        3,
+        "statistics of columns, a product with its epilogue, their sum",
+    ),
+    Known(
+        "window attention",
+        windows,
+        "q:b,y,y,h,d k:b,y,y,h,d v:b,y,y,h,d z:h,64,64",
+        "b=16 y=64 h=8 d=32",
+        "4*b*y*y*64*h*d",
+        source=f"{FLASH}, of windows where they are",
+    ),
+    Known(
+        "prefill, pages looked up",
+        paged_prefill,
+        "q:s,h,d k:p,16,h,d v:p,16,h,d t:n/int64 z:1/int64",
+        "s=2048 h=32 d=128 p=512 n=512",
+        "4*h*s*16*n*d",
+        source="FlashInfer (Ye 2025)",
+        reason="a page and a place in it are two axes, and a sum over two is not rescaled by the maximum over both",
+    ),
+    Known(
+        "Adam step of 8 bits",
+        eight_bit_adam,
+        "p:m,b,256 g:m,b,256 m:m,b,256/int8 a:m,b/float32 v:m,b,256/uint8 c:m,b/float32",
+        "m=4096 b=16",
+        source="bitsandbytes: one kernel",
+    ),
 )

@@ -54,6 +54,13 @@ CHUNKED: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     "linear attention": (lambda q, k, v: (q @ k.mT).tril() @ v, QKV),
     "scaled": (lambda q, k, v: (q @ k.mT * 0.5).tril() @ v, QKV),
     "a mask of ones": (lambda q, k, v: (q @ k.mT * torch.ones(N, N).tril()) @ v, QKV),
+    "places from one's own on": (lambda q, k, v: (q @ k.mT).triu() @ v, QKV),
+    "places after one's own": (lambda q, k, v: (q @ k.mT).triu(1) @ v, QKV),
+    "a state space, transposed": (
+        lambda q, k, v, a: (q @ k.mT * torch.exp(_segments(a))).mT @ v,
+        (*QKV, (H, N)),
+    ),
+    "a decay a place, transposed": (lambda q, k, v, a: (q @ k.mT * _steps(a)).mT @ v, (*QKV, (H,))),
     "filled with zeros": (
         lambda q, k, v: (q @ k.mT).masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), 0.0) @ v,
         QKV,
@@ -102,7 +109,6 @@ AS_WRITTEN: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     "squared scores": (lambda q, k, v: (q @ k.mT).tril().square() @ v, QKV),
     "no mask": (lambda q, k, v: (q @ k.mT) @ v, QKV),
     "a window": (lambda q, k, v: (q @ k.mT).tril().triu(-8) @ v, QKV),
-    "places after one's own": (lambda q, k, v: (q @ k.mT).triu() @ v, QKV),
     "growth of other numbers": (
         lambda q, k, v, a, b: (q @ k.mT * torch.exp(a[:, :, None] - b[:, None, :])).tril() @ v,
         (*QKV, (H, N), (H, N)),

@@ -340,6 +340,18 @@ def test_rounding_is_no_misreading(name: str, dtype: torch.dtype) -> None:
     assert not made.missing
 
 
+def test_what_a_kernel_rounds_where_a_formula_has_nothing_left_is_no_misreading() -> None:
+    """Groups of one element: `x - mean(x)` is 0 by the formula, and `x*r - mean(x)*r` is not by torch's kernel."""
+
+    def normed(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return functional.group_norm(x @ w + b, 16, g, b)
+
+    shapes = (12, 24), (24, 16), (16,), (16,)
+    record = prism.trace(normed, [torch.empty(s, device="meta") for s in shapes]).conformance
+    assert record is not None
+    assert len(record.draws) > 4
+
+
 # ONNX
 
 

@@ -93,6 +93,19 @@ def test_sums_that_two_kernels_need_are_stored_by_the_one_that_finds_them(worker
     assert found.bytes <= 1.01 * known.bytes
 
 
+def test_sums_that_only_their_product_is_needed_of_are_stored_as_that(worker: Worker) -> None:
+    """A row's deviation and its sum of products: neither is of any use to the gain's gradient alone."""
+    known, found = counted(worker, "InstanceNorm backward")
+    assert found.launches == 2
+    assert found.bytes <= 1.01 * known.bytes
+
+
+def test_places_that_many_elements_are_looked_up_at_do_not_cut_a_region(worker: Worker) -> None:
+    known, found = counted(worker, "bilinear upsampling", "n=2 c=8 h=64 w=64")
+    assert found.launches == 1
+    assert found.bytes == known.bytes
+
+
 def test_gates_per_channel_go_by_chunks(worker: Worker) -> None:
     """Written as exponentials that grow, of the row and of the column: their sums are within chunks."""
     known, found = counted(worker, "linear attention, gates per channel")

@@ -28,8 +28,8 @@ from prism.cost.device import Device
 from prism.cost.roofline import TILE, arithmetic, traffic
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Atom, Axis, Index
-from prism.program.nodes import Definition, DType, Program, Read, Reduce, walk
-from prism.program.prefix import recurrence
+from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, walk
+from prism.program.prefix import recurrence, stepwise
 from prism.program.products import work
 
 
@@ -64,6 +64,8 @@ class _Facts:
     Attributes:
         straight: the tensors that are read as the definition is, axis by axis.
         reads: what is read otherwise.
+        size: what of it reads something.
+        places: pointwise operations on positions and numbers alone: those of many definitions are the same ones.
     """
 
     definition: Definition
@@ -71,6 +73,7 @@ class _Facts:
     reads: tuple[Read, ...]
     bound: tuple[Axis, ...]
     size: Size
+    places: frozenset[Expr]
     matrix: float
     vector: float
 
@@ -144,10 +147,13 @@ class Costs:
         for root in roots:
             for member, count in root.instances.items():
                 most[member] = max(most.get(member, 0), count)
-        total = Size()
+        total = self._places(most)
         for member, count in most.items():
             total += self._facts[member].size.times(count)
         return total
+
+    def _places(self, members: Iterable[str]) -> Size:
+        return Size(operators=len(frozenset[Expr]().union(*(self._facts[m].places for m in members))))
 
     def forget(self, name: str) -> None:
         """Let go of what is known of a root that will not be asked for again."""
@@ -201,7 +207,7 @@ class Costs:
                     stack.append((t, at, n))
         members = {t for t, _ in spreads if t in self._facts and (t not in kept or t == name)}
         instances = Counter(t for t, _ in spreads)
-        products = reductions = operators = 0
+        size = self._places(sorted(members))
         matrix = vector = 0.0
         read: dict[str, float] = {}
         for (tensor, _), spread in spreads.items():
@@ -210,14 +216,11 @@ class Costs:
                 if inner.matrix:
                     matrix += spread * inner.matrix * math.sqrt(instances[tensor])
                 vector += spread * inner.vector
-                products += inner.size.products
-                reductions += inner.size.reductions
-                operators += inner.size.operators
+                size += inner.size
             else:
                 read[tensor] = max(read.get(tensor, 0.0), spread)
         seconds = self._seconds(name, read, matrix, vector)
         work = sum(arithmetic(self.device, matrix, vector, self.dtype))
-        size = Size(products, reductions, operators)
         inside = {t: instances[t] for t in sorted(members)}
         return RootCost(seconds, work, frozenset(members), frozenset(read), size, inside)
 
@@ -299,7 +302,9 @@ def _facts(d: Definition, hints: Mapping[str, int]) -> _Facts:
     vector = sum(cost * elements(axes) for cost, axes in done.others)
     found = tuple(e for e in distinct if isinstance(e, Read))
     bound = tuple(dict.fromkeys(e.axis for e in distinct if isinstance(e, Reduce)))
-    size = Size(len(done.products), sums + done.reductions, done.operators)
+    stepped = dict.fromkeys(walk(stepwise(d.expr)))
+    places = frozenset(e for e in stepped if isinstance(e, Map) and not any(isinstance(p, Read) for p in walk(e)))
+    size = Size(len(done.products), sums + done.reductions, done.operators - len(places))
     own = tuple(map(Index.axis, d.axes))
     straight = tuple(r.tensor for r in found if r.index == own)
-    return _Facts(d, straight, tuple(r for r in found if r.index != own), bound, size, matrix, vector)
+    return _Facts(d, straight, tuple(r for r in found if r.index != own), bound, size, places, matrix, vector)

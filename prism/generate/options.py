@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from math import isclose, prod
 from typing import TypeAlias
@@ -159,6 +160,7 @@ def options(
     centred = _Centred(classes)
     found: dict[int, tuple[Choice, ...]] = {}
     gathers = _Gathers(classes)
+    rules = (*_RULES, ("product", partial(_product, _streamed(classes))))
     for cls, nodes in classes.nodes.items():
         mine: dict[Choice, None] = {}
         fetched = gathers.of(cls)
@@ -180,7 +182,7 @@ def options(
         if any(c.op == "sum" for c in mine):
             mine |= dict.fromkeys(centred.of(cls))
         left = [*fetched, *mine]
-        for name, rule in _RULES:
+        for name, rule in rules:
             if name not in off:
                 before = len(left)
                 left = rule(classes, left)
@@ -254,19 +256,39 @@ def _operands(_: EClasses, mine: list[Choice]) -> list[Choice]:
     return [c for c, o in zip(mine, own, strict=True) if o is None or not replaced(*o)]
 
 
-def _product(classes: EClasses, mine: list[Choice]) -> list[Choice]:
+def _product(streamed: frozenset[int], classes: EClasses, mine: list[Choice]) -> list[Choice]:
     contracted = {c.payload for c in mine if c.op == "contract"}
 
     def product(c: Choice) -> bool:
-        return any(
-            n.op == "mul" and not n.domain and all(c.payload in classes.axes[x] for x in n.children)
-            for n in classes.nodes[c.children[0]]
-        )
+        (body,) = c.children
+        factors = [n.children for n in classes.nodes[body] if n.op == "mul" and not n.domain]
+        factors = [fs for fs in factors if all(c.payload in classes.axes[f] for f in fs)]
+        # Of two that take reductions the product may be stored in the place of both, where it is as large as one.
+        sums = [fs for fs in factors if streamed.isdisjoint(fs) and len(set(fs)) > 1]
+        stored = any(classes.axes[body] <= classes.axes[f] for fs in sums for f in fs)
+        return bool(factors) and not stored
 
     return [c for c in mine if not (c.op == "sum" and c.payload in contracted and product(c))]
 
 
-_RULES = (("commuted", _commuted), ("leaf", _leaf), ("operands", _operands), ("product", _product))
+def _streamed(classes: EClasses) -> frozenset[int]:
+    """E-classes that some way computes from an input's elements over all of their axes, each from its own."""
+    found: set[int] = set()
+
+    def streams(cls: int, node: ENode) -> bool:
+        axes = classes.axes[cls]
+        return isinstance(node.payload, Read) or any(c in found and classes.axes[c] == axes for c in node.children)
+
+    before = -1
+    while len(found) > before:
+        before = len(found)
+        for cls, nodes in classes.nodes.items():
+            if any(n.op not in REDUCTIONS and streams(cls, n) for n in nodes):
+                found.add(cls)
+    return frozenset(found)
+
+
+_RULES = (("commuted", _commuted), ("leaf", _leaf), ("operands", _operands))
 
 
 def _sum_forms(classes: EClasses, total: ENode, shifts: Pairs) -> list[Choice]:

@@ -75,7 +75,9 @@ PRUNERS = _named(
         "A sum of a product is a contraction of its factors wherever both depend on the summed axis. On vector "
         "units the contraction takes one multiply-add where product and sum take two operations, on matrix units "
         "a fraction; it reads the same operands, and a product that something else needs as well is still "
-        "computed there. On tiles too short for a matrix unit it takes one element a program instead.",
+        "computed there. Where both factors come of reductions and the product is as large as one, it may be stored "
+        "in the place of both, and both ways are kept. On tiles too short for a matrix unit it takes one element a "
+        "program instead.",
     ),
     Pruner(
         "chain",

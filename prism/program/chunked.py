@@ -17,6 +17,7 @@ Where a is a prefix sum itself, it is summed within chunks and over their ends, 
 
 The chunk is the one whose own sums and whose state take the same work, longer where decays of many chunks would take
 more than that; or the next longer divisor of the length, as fewer states are stored then.
+A sum over the places from one's own on is the same with all places from the other end.
 Where that saves less than half of the work, the definition stays as it is, and so does one that does not give its
 summand back: what the parts are made of has to be the factors of the original, neither more nor less (`_gives_back`).
 """
@@ -139,19 +140,21 @@ def _chunked(program: Program, d: Definition, numbering: _ValueNumbering) -> lis
     while isinstance(body, Reduce) and body.kind is ReduceKind.SUM:
         sums.append(body.axis)
         body = body.body
-    for row, column in itertools.product(d.axes, sums):
+    for mirrored, row, column in itertools.product((False, True), d.axes, sums):
         if row.extent != column.extent or not is_static(row.extent) or not {row, column} <= free_axes(body):
             continue
         inner = body
         for axis in reversed(sums):
             inner = inner if axis == column else Reduce(ReduceKind.SUM, axis, inner)
+        if mirrored:
+            inner = substitute(inner, _mirror((row, column)))
         for exposed in (True, False):
             try:
                 found = _Apart(program, row, column, {*d.axes, column}, numbering, exposed).whole(inner)
             except _OtherwiseError:
                 continue
             length = _length(d, found)
-            parts = None if length is None else _parts(program, d, found, length)
+            parts = None if length is None else _parts(program, d, found, length, mirrored)
             if parts is not None:
                 return parts
     return None
@@ -425,8 +428,11 @@ def _summands(e: Expr, sign: int = 1) -> list[_Signed]:
     return [(sign, e)]
 
 
-def _parts(program: Program, d: Definition, c: _Causal, length: int) -> list[Definition] | None:
-    """The definitions of a causal sum by chunks of a length; None where they do not give the sum back."""
+def _parts(program: Program, d: Definition, c: _Causal, length: int, mirrored: bool) -> list[Definition] | None:
+    """The definitions of a causal sum by chunks of a length; None where they do not give the sum back.
+
+    Where it is mirrored, the sum's own row and column are n-1 less what they are in the definition: so are the parts'.
+    """
     count = int(c.row.extent) // length
     taken = {*program.order, *program.input_order}
     chunk, earlier = Axis(f"{d.name}.chunk", count), Axis(f"{d.name}.earlier", count)
@@ -481,7 +487,35 @@ def _parts(program: Program, d: Definition, c: _Causal, length: int) -> list[Def
     meant = {} if grown is None else grown.meant
     if not _gives_back(across, past, before, state, meant, frozenset((chunk, place, earlier, other))):
         return None
-    return [*(() if grown is None else grown.made), state, before, own, both, whole]
+    made = [*(() if grown is None else grown.made), state, before, own, both]
+    return [*(_turned(made, (chunk, place, other, earlier)) if mirrored else made), whole]
+
+
+def _mirror(axes: Iterable[Axis]) -> dict[Axis, Index]:
+    """Each from its other end."""
+    return {a: Index.axis(a).scaled(-1) + (int(a.extent) - 1) for a in axes}
+
+
+def _turned(made: Sequence[Definition], axes: tuple[Axis, ...]) -> list[Definition]:
+    """The definitions with all of these axes from their other ends."""
+    ends = _mirror(axes)
+    own = {d.name: [a if a in ends else None for a in d.axes] for d in made}
+
+    def leaf(e: Expr) -> Expr:
+        e = substitute(e, ends)
+        if isinstance(e, Read) and e.tensor in own:
+            index = zip(e.index, own[e.tensor], strict=True)
+            return Read(e.tensor, tuple(i if a is None else i.scaled(-1) + (int(a.extent) - 1) for i, a in index))
+        return e
+
+    def compared(e: Expr) -> Expr:
+        match e:
+            case Map("le" | "lt" as name, (Position(a), Position(b))) if all(c < 0 for _, c in (*a.terms, *b.terms)):
+                return op(name, position(b.scaled(-1)), position(a.scaled(-1)))
+        return e
+
+    exprs = rebuilt(replaced([d.expr for d in made], leaf), compared)
+    return [replace(d, expr=e) for d, e in zip(made, exprs, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,6 +254,7 @@ def _compared(reading: Reading) -> Conformance:
             except Exception as error:  # an index out of range, a division by zero: what torch itself refuses
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 continue
+            compared.moved = run.moved
             found = compared.difference(inputs, run.values, run.loose, precision, run.undefined)
             if found is not None:
                 raise _error(reading, found, run, name, seed)
@@ -432,6 +433,30 @@ class _Run:
                 if isinstance(error, IndexError):
                     raise
         return self._native(node)
+
+    def moved(self, value: str, step: float, seed: int) -> np.ndarray | None:
+        """What the node gives where its operands are off by up to so much, relative; None where it cannot be asked."""
+        node = next(n for n in self._known if n.name == value)
+        whole, path = node, list[Any]()
+        while whole.target is operator.getitem and isinstance(whole.args[0], torch.fx.Node):
+            path.append(whole.args[1])
+            whole = whole.args[0]
+        if not isinstance(whole.target, torch._ops.OpOverload) or value in self.loose:
+            return None
+        rng = np.random.default_rng(seed)
+
+        def shaken(given: Any) -> Any:
+            known = self._argument(given)
+            if isinstance(known, torch.Tensor) and known.is_floating_point():
+                return known * (1 + step * torch.from_numpy(rng.uniform(-1.0, 1.0, tuple(known.shape))).to(known))
+            return known
+
+        with torch.no_grad(), _default_dtype(self._lifted):
+            args, kwargs = _explicit(whole, *pytree.tree_map(shaken, (whole.args, whole.kwargs)))
+            made = whole.target(*args, **self._lifted_types(kwargs))
+        for index in reversed(path):
+            made = made[index]
+        return _array(made)
 
     def _native(self, node: torch.fx.Node) -> Any:
         """The node in its own types, where it takes no others."""
