@@ -884,6 +884,14 @@ def paged_prefill(q: Any, keys: Any, values: Any, pages: Any, start: Any) -> Any
     return torch.einsum("hij,jhd->ihd", s.softmax(-1), v)
 
 
+def gated_linear_attention_backward(q: Any, k: Any, v: Any, a: Any, do: Any) -> tuple[Any, Any, Any]:
+    """dq, dk and dv of linear attention with a gate per head and row."""
+    gates = decays(a)
+    dp = (do @ v.transpose(-1, -2) * gates).to(q.dtype)
+    p = (q @ k.transpose(-1, -2) * gates).to(q.dtype)
+    return dp @ k, dp.transpose(-1, -2) @ q, p.transpose(-1, -2) @ do
+
+
 def eight_bit_adam(p: Any, g: Any, m: Any, a: Any, v: Any, c: Any) -> tuple[Any, ...]:
     """p and g [m, b, 256], moments as codes of 8 bits with a scale for 256 each [m, b]."""
     import torch
@@ -2536,5 +2544,18 @@ KNOWN = (
         "p:m,b,256 g:m,b,256 m:m,b,256/int8 a:m,b/float32 v:m,b,256/uint8 c:m,b/float32",
         "m=4096 b=16",
         source="bitsandbytes: one kernel",
+    ),
+    Known(
+        "gated linear attention backward",
+        gated_linear_attention_backward,
+        f"{_QKV} a:h,s o:h,s,d",
+        _HEADS,
+        "2*h*s*(4*d*d + 5*128*d/2)",
+        "16*h*s*d",
+        4,
+        "Flash Linear Attention (Yang 2024), simple_gla: chunks of 128; everything is read twice",
+        reason="three regions, one a gradient, read the same tensors",
+        vector="h*s*(7*128/2 + 2*d + 4*d*d/128)",
+        assume="a <= 0",
     ),
 )
