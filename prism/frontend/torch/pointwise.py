@@ -363,11 +363,6 @@ def _cast(n: Node) -> Result:
     n.settled("dtype", "other")
     if x.dtype is n.dtype:
         return x
-    if n.builder.is_rounding(x.tensor, n.dtype):
-        raise n.unsupported(
-            f"a cast to {x.dtype.value} that is taken back at once rounds, and a formula does not",
-            "leave out both casts if rounding is not meant",
-        )
     e = x.under(n.axes)
     if not n.dtype.is_float and x.dtype is not DType.BOOL:
         return n.define(converted(n, e, n.dtype))
