@@ -90,6 +90,8 @@ class RoleBounds:
 
 
 _ROLES = RoleBounds()
+_AT_LEAST = frozenset({"tile_bound", "dot_m", "dot_n", "dot_k"})
+"""Constraints that longer tiles, or more parts, may satisfy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,13 +459,35 @@ def _register_elements(device: Device, warps: Any) -> Any:
 
 def first_unsatisfiable(f: Footprint, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> str | None:
     """The name of the first constraint that no assignment satisfies along with those before it, or None."""
+    found = feasible(f, sgraph, device, hints)
+    return found if isinstance(found, str) else None
+
+
+def feasible(f: Footprint, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> dict[str, Any] | str:
+    """Every feasible assignment, as one array a symbol, all of one length, with the hints.
+
+    The name of the first constraint that no assignment satisfies along with those before it where there is none.
+    """
     if too_long(f, sgraph, hints):
         return "int32_offsets"
     ranges = domains(f, hints, device.tiles)
-    corner: dict[str, Any] = {**hints, **{d.symbol: d.low for d in ranges}}
-    if all(ok for _, ok in checks(f, device, corner)):
-        return None
-    return _over_grid(f, device, hints, ranges)
+    # What is too much at the least sizes is too much at all: footprints grow with the tiles.
+    for name, ok in checks(f, device, {**hints, **{d.symbol: d.low for d in ranges}}):
+        if not ok and (not ranges or name not in _AT_LEAST):
+            return name
+    if not ranges:
+        return dict(hints)
+    import numpy
+
+    values = [numpy.array(d.values, dtype=numpy.int64) for d in ranges]
+    open_ = {d.symbol: axis for d, axis in zip(ranges, numpy.ix_(*values), strict=True)}
+    mask: Any = numpy.ones((1,) * len(ranges), dtype=bool)
+    for name, ok in checks(f, device, {**hints, **open_}):
+        mask = mask & ok
+        if not mask.any():
+            return name
+    where = numpy.nonzero(numpy.broadcast_to(mask, tuple(len(v) for v in values)))
+    return {**hints, **{d.symbol: v[w] for d, v, w in zip(ranges, values, where, strict=True)}}
 
 
 def too_long(f: Footprint, sgraph: SGraph, hints: Mapping[str, int]) -> bool:
@@ -480,19 +504,6 @@ def too_long(f: Footprint, sgraph: SGraph, hints: Mapping[str, int]) -> bool:
 
 def _bound(extent: sympy.Expr, hints: Mapping[str, int]) -> bool:
     return all(s.name in hints for s in extent.free_symbols)
-
-
-def _over_grid(f: Footprint, device: Device, hints: Mapping[str, int], ranges: Sequence[Domain]) -> str | None:
-    import numpy
-
-    axes = numpy.ix_(*(numpy.array(d.values, dtype=numpy.int64) for d in ranges)) if ranges else ()
-    binding: dict[str, Any] = {**hints, **{d.symbol: a for d, a in zip(ranges, axes, strict=True)}}
-    mask: Any = numpy.ones((1,) * len(ranges), dtype=bool)
-    for name, ok in checks(f, device, binding):
-        mask = mask & ok
-        if not mask.any():
-            return name
-    return None
 
 
 # Relationals, to read.

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from prism.cost.constraints import Footprint, checks, domains, first_unsatisfiable, footprint, tile_sizes, too_long
+from prism.cost.constraints import Footprint, feasible, footprint, tile_sizes
 from prism.cost.counts import KernelCost, kernel_cost
 from prism.cost.device import Device
 from prism.cost.library import call_measures
@@ -220,18 +220,26 @@ def reach(
     """
     axes = [value_axes(k) for k in kernels]
     prints = [footprint(k, sgraph, a) for k, a in zip(kernels, axes, strict=True)]
+    bindings: list[list[dict[str, Any]]] = []
+    failed = "parts"
+    for hints in points:
+        mine: list[dict[str, Any]] = []
+        for f in prints:
+            found = feasible(f, sgraph, device, hints)
+            if isinstance(found, str):
+                failed = found
+                break
+            mine.append(found)
+        bindings.append(mine)
+    if not any(len(mine) == len(kernels) for mine in bindings):
+        return failed
     costs = [kernel_cost(k, sgraph, a) for k, a in zip(kernels, axes, strict=True)]
     parts = [r.parts.name for k in kernels for _, r in k.roles if isinstance(r, Split)]
-    fronts: list[Array] = []
-    failed: str | None = None
     calls = [library_call(k, sgraph) if device.library else None for k in kernels]
-    for hints in points:
+    fronts: list[Array] = []
+    for hints, mine in zip(points, bindings, strict=True):
         tables: list[tuple[Array, Array | None]] = []
-        for f, cost, call in zip(prints, costs, calls, strict=True):
-            binding = _feasible(f, sgraph, device, hints)
-            failed = first_unsatisfiable(f, sgraph, device, hints) if binding is None else None
-            if binding is None:
-                break
+        for f, cost, call, binding in zip(prints, costs, calls, mine, strict=False):
             rows = _measures(f, cost, device, binding)
             if call is not None:
                 rows = np.concatenate([rows, call_measures(call, hints, device, rows[:, 1].min())])
@@ -239,7 +247,7 @@ def reach(
             tables.append((rows, np.broadcast_to(shared[0], rows.shape[:1]) if shared else None))
         fronts.append(_together(tables) if len(tables) == len(kernels) else np.empty((0, 3)))
     if not any(f.shape[0] for f in fronts):
-        return failed or "parts"
+        return "parts"
     nowhere = np.full(3, np.inf)
     ideal = tuple(f.min(axis=0) if f.shape[0] else nowhere for f in fronts)
     corners = tuple(tuple(f[int(n)] for n in f.argmin(axis=0)) if f.shape[0] else (nowhere,) * 3 for f in fronts)
@@ -255,25 +263,6 @@ def _measures(f: Footprint, cost: KernelCost, device: Device, binding: Mapping[s
     programs = cost.programs.evaluate(binding)
     columns = np.broadcast_arrays(moved, flops, seconds(device, moved + beside, work, programs))
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)
-
-
-def _feasible(f: Footprint, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> dict[str, Any] | None:
-    """Every feasible assignment, as one array a symbol, all of one length; None when there is none."""
-    if too_long(f, sgraph, hints):
-        return None
-    ranges = domains(f, hints, device.tiles)
-    if not ranges:
-        return dict(hints) if all(ok for _, ok in checks(f, device, hints)) else None
-    grids = np.ix_(*(np.array(d.values, dtype=np.int64) for d in ranges))
-    open_: dict[str, Any] = {**hints, **{d.symbol: g for d, g in zip(ranges, grids, strict=True)}}
-    mask: Any = np.ones((1,) * len(ranges), dtype=bool)
-    for _, ok in checks(f, device, open_):
-        mask = mask & ok
-    where = np.nonzero(np.broadcast_to(mask, tuple(len(d.values) for d in ranges)))
-    if where[0].size == 0:
-        return None
-    picked = {d.symbol: np.array(d.values, dtype=np.int64)[w] for d, w in zip(ranges, where, strict=True)}
-    return {**hints, **picked}
 
 
 def _together(tables: Sequence[tuple[Array, Array | None]]) -> Array:
