@@ -340,10 +340,12 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
         goal = bounds.below if before is None else min(before.seconds, bounds.below)
         if before is not None and goal <= NEAR * (least + max(before.launches, CUT_TWICE) * overhead):
             break
-        agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned)
+        below = HOPE * goal
+        # While nothing can run, all plans are kept: any of them may be the one that does.
+        agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned, math.inf if before is None else below)
         if agenda.promise > (1 - GAIN) * goal:
             break
-        agenda.visit(walk, walk.built + (bounds.max_families << n), HOPE * goal)
+        agenda.visit(walk, walk.built + (bounds.max_families << n), below)
         after = walk.best
         if before is not None and after is not None and after.seconds > (1 - GAIN) * before.seconds:
             break
@@ -370,12 +372,12 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
             break
         fastest = dict.fromkeys(id(p.plan) for p in sorted(walk.found.values(), key=lambda p: p.seconds))
         plans = {id(p.plan): p.plan for p in walk.found.values()}
-        agenda = _Agenda(())
+        agenda, below = _Agenda(()), HOPE * before.seconds
         for plan in [plans[n] for n in fastest][:DEEPENED]:
-            agenda.deepen(plan, forms, walk.task.launches)
+            agenda.deepen(plan, forms, walk.task.launches, below)
         if agenda.promise > (1 - GAIN) * before.seconds:
             break
-        agenda.visit(walk, walk.built + bounds.max_families, HOPE * before.seconds)
+        agenda.visit(walk, walk.built + bounds.max_families, below)
         after = walk.best
         if after is None or after.seconds > (1 - GAIN) * before.seconds:
             break
@@ -388,10 +390,12 @@ class _Agenda:
     Attributes:
         forms: what lists each form's plans, and what looks at them.
         cuts_left: cuts that have not been considered together.
+        hopeless: plans that were left out as they look slower than what is visited.
     """
 
     forms: Sequence[tuple[Planner, PlanEstimate]]
     cuts_left: int = 0
+    hopeless: int = 0
     _plans: list[tuple[float, Plan]] = field(default_factory=list)
     _ordered: list[int] = field(default_factory=list)
     _visited: set[tuple[int, bool]] = field(default_factory=set)
@@ -400,7 +404,7 @@ class _Agenda:
     @property
     def left(self) -> int:
         """Visits that are left; a plan is visited with loops over output axes and without."""
-        return 2 * len(self._plans) - len(self._visited)
+        return 2 * (len(self._plans) + self.hopeless) - len(self._visited)
 
     @property
     def promise(self) -> float:
@@ -408,24 +412,31 @@ class _Agenda:
         left = (seconds for n, (seconds, _) in enumerate(self._plans) if (n, False) not in self._visited)
         return min(left, default=math.inf)
 
-    def widen(self, max_kernels: int, max_cuts: int, pruned: Counter[str]) -> None:
-        """Add the plans that so many cuts together make, and put all in order.
+    def widen(self, max_kernels: int, max_cuts: int, pruned: Counter[str], below: float) -> None:
+        """Add the plans that so many cuts together make and that look as if they took less, and put all in order.
 
         The best of each signature comes first: the n-th of one kind, by its cost, waits for the others' n-th.
         """
         self.cuts_left = 0
         for planner, estimate in self.forms:
-            for plan in planner.plans(max_kernels, max_cuts, pruned, self._cuts):
-                self._plans.append((estimate.seconds(plan), plan))
+            self._add(planner.plans(max_kernels, max_cuts, pruned, self._cuts), estimate, below)
             self.cuts_left += max(0, len(planner.cuts or ()) - max_cuts)
         self._cuts = max_cuts
         self._put_in_order()
 
-    def deepen(self, plan: Plan, forms: Sequence[tuple[Planner, PlanEstimate]], most: int) -> None:
-        """Add the plans that have one cut more than this one of one of these forms, and put all in order."""
+    def deepen(self, plan: Plan, forms: Sequence[tuple[Planner, PlanEstimate]], most: int, below: float) -> None:
+        """The same of the plans that have one cut more than this one of one of these forms."""
         planner, estimate = next((p, e) for p, e in forms if p.choices is plan.choices)
-        self._plans += [(estimate.seconds(more), more) for more in planner.deeper(plan, most)]
+        self._add(planner.deeper(plan, most), estimate, below)
         self._put_in_order()
+
+    def _add(self, plans: Iterable[Plan], estimate: PlanEstimate, below: float) -> None:
+        for plan in plans:
+            seconds = estimate.seconds(plan, below)
+            if seconds < below:
+                self._plans.append((seconds, plan))
+            else:
+                self.hopeless += 1
 
     def _put_in_order(self) -> None:
         turns: Counter[object] = Counter()

@@ -484,6 +484,7 @@ class Planner:
     prepared: Prepared = field(init=False)
     _buffers: dict[int, Tensor] = field(default_factory=dict)
     _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
+    _facts: dict[int, Known] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.prepared = Prepared.of(self.within, self.weights, self.formulas, self.inputs)
@@ -847,8 +848,10 @@ class Planner:
 
     def _known(self, cls: int) -> Known:
         """What is known of its values, whether they are whole numbers among it."""
-        known: dict[int, Known] = {}
-        for c in below(self.choices, [cls]):
+        known = self._facts
+        for c in below(self.choices, [cls], known):
+            if c in known:
+                continue
             match self.choices[c]:
                 case Choice(payload=Const(number)):
                     known[c] = constant(number)
@@ -913,8 +916,7 @@ class Planner:
                 target = Target(name, index, cls)
                 buffers.append(self._buffer(name, cls, target.axes))
                 targets.append(target)
-            else:
-                del stored[cls]
+        stored = {cls: place for cls, place in stored.items() if cls not in before or cls in read}
         depth: dict[int, int] = {}
 
         def rank(cls: int) -> int:

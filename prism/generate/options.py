@@ -611,22 +611,31 @@ class Within:
     _under: dict[int, int] = field(default_factory=dict)
     _known: dict[tuple[tuple[int, ...], int], Inside] = field(default_factory=dict)
     _each: dict[tuple[tuple[int, ...], frozenset[int]], Inside] = field(default_factory=dict)
+    _stored: Mapping[int, object] | None = None
+    _held: int = 0
 
     def __post_init__(self) -> None:
         self.reduced = {c: choice.reduced for c, choice in self.choices.items()}
         self._bit = {c: 1 << n for n, c in enumerate(self.choices)}
 
     def of(self, own: Sequence[int], stored: Mapping[int, object]) -> Inside:
-        """What the kernel that computes these e-classes goes through, where some are stored."""
+        """What the kernel that computes these e-classes goes through, where some are stored.
+
+        Args:
+            own: what it computes.
+            stored: what is stored; not to be changed between calls.
+        """
         roots = tuple(own)
         under, mine = 0, 0
         for c in roots:
             under |= self._below(c)
             mine |= self._bit[c]
-        held = 0
-        for c in stored:
-            held |= self._bit[c]
-        key = roots, held & under & ~mine
+        if stored is not self._stored:
+            # A plan asks of each of its kernels; what it stores stays the same meanwhile.
+            self._stored, self._held = stored, 0
+            for c in stored:
+                self._held |= self._bit[c]
+        key = roots, self._held & under & ~mine
         known = self._known.get(key)
         if known is None:
             used = tuple(below(self.choices, roots, stored))

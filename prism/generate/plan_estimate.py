@@ -174,9 +174,18 @@ class PlanEstimate:
         """The form's choices."""
         return self.within.choices
 
-    def seconds(self, plan: Plan) -> float:
-        """Roughly the time of the plan's kernels that a call runs, one after another."""
-        return sum(self._kernel(plan, group) for rank, group in plan.groups if rank != PREPARED)
+    def seconds(self, plan: Plan, below: float = math.inf) -> float:
+        """Roughly the time of the plan's kernels that a call runs, one after another.
+
+        Infinite where that is not below so much by what is known of other plans' kernels, and of the others what they
+        store: most plans are never looked at further.
+        """
+        run = [group for rank, group in plan.groups if rank != PREPARED]
+        if below < math.inf:
+            known = (self._known.get(self._inside(plan, group)) or self._stores(group) for group in run)
+            if sum(known) >= below:
+                return math.inf
+        return sum(self._kernel(plan, group) for group in run)
 
     def least(self) -> float:
         """What no plan of the form beats, launches apart: inputs read, values computed and outputs stored once each.
@@ -203,8 +212,16 @@ class PlanEstimate:
                     pass
         return float(full(self.device, sum(read.values()) + stored, work))
 
+    def _inside(self, plan: Plan, group: Sequence[Target]) -> Inside:
+        return self.within.of([t.cls for t in group], plan.stored)
+
+    def _stores(self, group: Sequence[Target]) -> float:
+        """Seconds of a launch that does nothing but store."""
+        stored = sum(self.weights.size(self.weights.classes.axes[t.cls]) * 4 for t in group)
+        return float(full(self.device, stored, 0.0)) + self.device.launch_overhead_s
+
     def _kernel(self, plan: Plan, group: Sequence[Target]) -> float:
-        inside = self.within.of([t.cls for t in group], plan.stored)
+        inside = self._inside(plan, group)
         known = self._known.get(inside)
         if known is None:
             made = {t.name: t for t in (*plan.buffers, *(f.tensor for f in self.formulas))}
