@@ -18,7 +18,7 @@ How exponents are bounded is in value_bounds.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
@@ -27,6 +27,7 @@ from itertools import islice, permutations
 from prism.ir.kit import defined
 from prism.program.extents import is_static
 from prism.program.identity.testing import Outcome, compare
+from prism.program.identity.values import Evaluator
 from prism.program.index import Axis
 from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKind, Size, Tensor, free_axes, walk
 from prism.program.ops import BOOLEAN
@@ -142,6 +143,7 @@ class _Known:
     exponents: tuple[Expr, ...]
     tensors: tuple[Tensor, ...]
     _equal: dict[Expr, bool] = field(default_factory=dict)
+    _evaluated: dict[Hashable, Evaluator] = field(default_factory=dict)
 
     def does(self, kind: Kind, at: Expr) -> bool:
         """Whether the reference has that unsafe place, too: what is masked also where it has it without the mask."""
@@ -151,7 +153,7 @@ class _Known:
         match at:
             case Map("exp", (a,)) if kind is Kind.EXP:
                 if a not in self._equal:
-                    self._equal[a] = any(_same(e, a, self.tensors) for e in self.exponents)
+                    self._equal[a] = any(_same(e, a, self.tensors, self._evaluated) for e in self.exponents)
                 return self._equal[a]
         return False
 
@@ -172,7 +174,7 @@ _NAMINGS = 6
 """Ways to name the axes of one expression by those of another that are tried."""
 
 
-def _same(one: Expr, other: Expr, tensors: Sequence[Tensor]) -> bool:
+def _same(one: Expr, other: Expr, tensors: Sequence[Tensor], evaluated: dict[Hashable, Evaluator]) -> bool:
     """Whether two values over axes of the same lengths are one, as far as the identity test can tell.
 
     It looks at some elements of long axes, and may miss the edge of a mask: those have to have the same shapes.
@@ -183,7 +185,7 @@ def _same(one: Expr, other: Expr, tensors: Sequence[Tensor]) -> bool:
 
     def named(order: Sequence[Axis]) -> bool:
         renamed = rename_free(one, dict(zip(theirs, order, strict=True)))
-        opinion = compare([renamed], [other], tensors=tensors)
+        opinion = compare([renamed], [other], tensors=tensors, kept=evaluated, told=False)
         return opinion.outcome is Outcome.AGREE and opinion.compared > 0
 
     alike = (p for p in permutations(ours) if all(a.extent == b.extent for a, b in zip(theirs, p, strict=True)))

@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import TypeAlias
 
 from prism.errors import IllegalIRError
@@ -369,9 +370,14 @@ def _defined(loop: Loop) -> frozenset[str]:
     return frozenset(dst for s in statements((loop,)) if (dst := defined(s)) is not None)
 
 
-def _hold(loop: Loop, among: Sequence[Sequence[Index]], known: Mapping[str, Fact]) -> bool:
+def _hold(
+    loop: Loop,
+    among: Sequence[Sequence[Index]],
+    known: Mapping[str, Fact],
+    justified: Callable[[tuple[Index, ...]], Grounds | None],
+) -> bool:
     """Whether tiles outside of one of these sides leave the loop's accumulators as they were."""
-    grounds = [_justified(loop, side, known) for side in among]
+    grounds = [justified(tuple(side)) for side in among]
     visible = any(g is not None and g.visible for g in grounds)
     visited = visible or any(g is not None and g.visited for g in grounds)
     return None not in grounds and (not visited or _never_all_masked(loop, among, known, visible))
@@ -426,7 +432,7 @@ def check_ranges(kernel: Kernel) -> None:
     def visit(body: Sequence[Stmt], facts: _Facts) -> None:
         for s in body:
             if isinstance(s, Loop):
-                if not _hold(s, s.sides, facts.known):
+                if not _hold(s, s.sides, facts.known, partial(_justified, s, known=facts.known)):
                     raise IllegalIRError(
                         f"the loop over {s.axis} skips tiles without {' and '.join(s.bounds)}",
                         where=f"kernel {kernel.name}",
@@ -499,7 +505,8 @@ def _range(loop: Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) ->
             condition = _over(wanted, open_axes | {loop.axis})
             if condition is not None and condition.slope(loop.axis) and not condition.never_negative:
                 asked[condition] = None
-    found = [c for c in sorted(asked, key=str) if _justified(loop, (c,), known) is not None]
+    justified = cache(partial(_justified, loop, known=known))
+    found = [c for c in sorted(asked, key=str) if justified((c,)) is not None]
     kept: list[tuple[Index, ...]] = []
     for direction in (-1, 1):
         mine = [c for c in found if direction * c.slope(loop.axis) > 0]
@@ -508,16 +515,16 @@ def _range(loop: Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) ->
             one_way = [c for c in asked if direction * c.slope(loop.axis) > 0][:MOST_PAIRED]
             fixed = [c for c in one_way if c.axes() == {loop.axis}]
             pairs = [(a, b) for a in one_way if a not in fixed for b in fixed]
-            either = [p for p in sorted(pairs, key=str) if _justified(loop, p, known) is not None]
+            either = [p for p in sorted(pairs, key=str) if justified(p) is not None]
             if either:
                 kept += either[:1]
                 continue
             both = {h for a in one_way for b in one_way if (h := _above(a, b, loop.axis)) is not None}
-            mine = [c for c in sorted(both, key=str) if _justified(loop, (c,), known) is not None]
+            mine = [c for c in sorted(both, key=str) if justified((c,)) is not None]
         tightest = [c for c in mine if all(_follows(o, c, loop.axis) for o in mine)]
         kept += [(c,) for c in (tightest or mine)[:1]]
     ways = (kept, *([side] for side in kept)) if len(kept) > 1 else (kept,)
-    return next((tuple(c for side in way for c in side) for way in ways if _hold(loop, way, known)), ())
+    return next((tuple(c for side in way for c in side) for way in ways if _hold(loop, way, known, justified)), ())
 
 
 def _above(a: Index, b: Index, axis: Axis) -> Index | None:

@@ -143,6 +143,7 @@ def compare(
     rounds: int = ROUNDS,
     seed: int = 0,
     kept: dict[Hashable, Evaluator] | None = None,
+    told: bool = True,
 ) -> Opinion:
     """Test whether the expressions of both lists are equal, pair by pair. Free axes of one name are one axis.
 
@@ -156,8 +157,9 @@ def compare(
         seed: of everything that is drawn.
         kept: what was evaluated for other candidates with the same tensors, kept to be used again; it does not change
             what is said.
+        told: whether a disagreement comes with what was drawn, which takes longer than to find it.
     """
-    pair = _Pair.of(reference, candidate, tensors, ranges or {}, parts or {}, seed, kept)
+    pair = _Pair.of(reference, candidate, tensors, ranges or {}, parts or {}, seed, kept, told)
     opinion = pair.judge(rounds, 3)
     for more in _MORE_ROUNDS:
         # Every row needs a square of its own: more draws find some.
@@ -194,6 +196,7 @@ class _Pair:
     doubts: tuple[str, ...]
     coupled: str
     kept: dict[Hashable, Evaluator] | None
+    told: bool
 
     @staticmethod
     def of(
@@ -204,6 +207,7 @@ class _Pair:
         parts: Mapping[Extent, tuple[Extent, Extent]],
         seed: int,
         kept: dict[Hashable, Evaluator] | None,
+        told: bool,
     ) -> _Pair:
         """Everything about the pair that does not depend on draws."""
         nodes = [_nodes(reference), _nodes(candidate)]
@@ -218,7 +222,7 @@ class _Pair:
         return _Pair(
             reference, candidate, tensors, ranges, parts, seed, ops, roots, every, symbols, extents,
             min(needed, len(PRIMES)), needed > len(PRIMES), constants, _doubts(ops, roots, constants, every),
-            _coupled(every, parts), kept,
+            _coupled(every, parts), kept, told,
         )  # fmt: skip
 
     def judge(self, rounds: int, points: int | None) -> Opinion:
@@ -349,7 +353,7 @@ class _Pair:
         values = [f"{f} modulo {PRIMES[0]} (real {r:.6g})" for f, r in zip(residues, reals, strict=True)]
         given = f", with {', '.join(f'{k}={v}' for k, v in sorted(sample.binding.items()))}" if sample.binding else ""
         text = f"output {output} at [{where}]: {values[0]} against {values[1]}{given}"
-        return Opinion(Outcome.DISAGREE, 1, 1, None, (), text, _inputs(machine, at[0]))
+        return Opinion(Outcome.DISAGREE, 1, 1, None, (), text, _inputs(machine, at[0]) if self.told else "")
 
 
 def _worst(a: float | None, b: float | None) -> float | None:
@@ -496,8 +500,9 @@ def _inputs(machine: Evaluator, draw: int) -> str:
     for tensor in sorted(machine.read):
         for drawn in machine.read[tensor]:
             shape = drawn.numbers.f.shape[2:]
+            places = [np.broadcast_to(p, shape) for p in drawn.places]
             for at in np.ndindex(*shape):
-                place = ", ".join(str(int(np.broadcast_to(p, shape)[at])) for p in drawn.places)
+                place = ", ".join(str(int(p[at])) for p in places)
                 f, r = drawn.numbers.f, drawn.numbers.r
                 residues = [int(f[level, min(draw, f.shape[1] - 1)][at]) for level in range(f.shape[0])]
                 real = float(r[0, min(draw, r.shape[1] - 1)][at])
