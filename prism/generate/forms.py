@@ -30,6 +30,8 @@ from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, Reduce
 
 SKELETONS = 6
 """Beyond the bound, so many skeletons are kept for an e-class at least; of few e-classes as many as forms wanted."""
+SHARED = 3
+"""As many of one e-class where only the form with the least work is wanted."""
 WIDEST = 32
 """As many are kept at most where no form comes of fewer."""
 MANY = 2000
@@ -256,10 +258,10 @@ def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: W
     return Forms(found, complete and len(ordered) <= limit, max(0, len(ordered) - limit))
 
 
-def _skeletons(table: _Table, limit: int, told: frozenset[int]) -> list[_Entry]:
-    """Forms of the outputs, the best of each skeleton, of some skeletons."""
-    width = max(limit, SKELETONS)
-    inner = width if len(table.order) <= MANY else SKELETONS
+def _skeletons(table: _Table, limit: int, told: frozenset[int], least: int = SKELETONS) -> list[_Entry]:
+    """Forms of the outputs, the best of each skeleton, of some skeletons; at least so many are kept for an e-class."""
+    width = max(limit, least)
+    inner = width if len(table.order) <= MANY else least
     found = _solve(table, width, inner, told)
     while not found and inner < WIDEST:
         # Of what was kept for two operands of an output no two went together.
@@ -302,7 +304,7 @@ def shared_once(
         if cls in made:
             continue
         table = _Table(given, (cls,), weights)
-        best = min(_skeletons(table, 1, table.reducing()), key=lambda e: e.by_work, default=None)
+        best = min(_skeletons(table, 1, table.reducing(), SHARED), key=lambda e: e.by_work, default=None)
         if best is None:
             return None
         # What an earlier value was made of stays as it is: it needs nothing that comes later.

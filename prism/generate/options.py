@@ -144,9 +144,12 @@ def below(choices: Choices, roots: Sequence[int], stored: Mapping[int, object] |
             order.append(~cls)
         elif cls not in seen:
             seen.add(cls)
-            stack.append(~cls)
-            if cls not in stops or cls in roots:
-                stack += [c for c in reversed(choices[cls].children) if c not in seen]
+            children = choices[cls].children
+            if children and (cls not in stops or cls in roots):
+                stack.append(~cls)
+                stack += [c for c in children[::-1] if c not in seen]
+            else:
+                order.append(cls)
     return order
 
 
@@ -647,6 +650,13 @@ class Within:
     def needs(self, root: int, cls: int) -> bool:
         """Whether one e-class is computed from another, or is it."""
         return bool(self._below(root) & self._bit.get(cls, 0))
+
+    def depend(self, several: Sequence[int]) -> bool:
+        """Whether one of these e-classes is computed from another of them."""
+        every = 0
+        for c in several:
+            every |= self._bit[c]
+        return any(self._below(c) & every & ~self._bit[c] for c in several)
 
     def _below(self, root: int) -> int:
         """The e-classes that one is computed from and itself, as bits."""

@@ -321,7 +321,7 @@ class PlanEstimate:
             return 1.0
         choices, by = self.within.choices, self.within.reduced
         passing = [c for c in reducing if axis in by[c]]
-        if any(self.within.needs(top, c) for top in passing for c in passing if top != c):
+        if self.within.depend(passing):
             # Unless what is stored lies between them.
             passes: dict[int, int] = {}
             for cls in here:

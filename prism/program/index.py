@@ -104,14 +104,11 @@ class Index:
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
             return Index(self.terms, add(self.offset, other))
-        total: dict[Atom, Extent] = dict(self.terms)
-        for atom, c in other.terms:
-            total[atom] = add(total.get(atom, 0), c)
-        return _index(total, add(self.offset, other.offset))
+        return _added(self, other)
 
     def scaled(self, factor: Extent) -> Index:
         """factor * self."""
-        return _index({a: mul(c, factor) for a, c in self.terms}, mul(self.offset, factor))
+        return _scaled(self, factor)
 
     def floordiv(self, divisor: Extent) -> Index:
         """self // divisor, simplified; self must not be negative."""
@@ -276,6 +273,22 @@ def _index(terms: Mapping[Atom, Extent], offset: Extent) -> Index:
     kept = [(a, c) for a, c in terms.items() if c != 0]
     kept.sort(key=lambda t: str(t[0]))
     return Index(tuple(kept), offset)
+
+
+# Few indices are asked of many times over.
+
+
+@lru_cache(maxsize=4096)
+def _added(one: Index, other: Index) -> Index:
+    total: dict[Atom, Extent] = dict(one.terms)
+    for atom, c in other.terms:
+        total[atom] = add(total.get(atom, 0), c)
+    return _index(total, add(one.offset, other.offset))
+
+
+@lru_cache(maxsize=4096)
+def _scaled(index: Index, factor: Extent) -> Index:
+    return _index({a: mul(c, factor) for a, c in index.terms}, mul(index.offset, factor))
 
 
 @lru_cache(maxsize=4096)
