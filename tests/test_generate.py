@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from prism.generate.enumerate import Bounds, Candidate, generate
 from prism.generate.forms import forms
 from prism.generate.materialise import Planner
 from prism.generate.options import Weights, Within, below, options
+from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.values import Values
 from prism.program.build import add, const, mul, op, position, read, recip, reduce
 from prism.program.evaluate import evaluate
@@ -431,6 +433,20 @@ def test_what_lies_within_a_kernel_is_walked_once_and_is_what_is_not_stored() ->
         assert list(found.used) == below(form.choices, [root], held)
         assert found.back == {c for c in found.used if c in stored and c != root}
         assert within.of([root], dict.fromkeys(found.back)) is found
+
+
+def test_a_plan_is_left_out_before_it_is_looked_at_only_where_it_looks_no_faster() -> None:
+    t = task(three_layers())
+    weights = Weights(t.classes, t.hints, t.device.tiles.dot)
+    (form,) = forms(t.classes, options(t.classes, frozenset(), Counter()), weights, 1).found
+    within = Within(form.choices)
+    plans = list(Planner(t.formulas, t.inputs, within, weights, t.device).plans(3, 6, Counter()))
+    exact = [PlanEstimate(weights, within, t.formulas, t.inputs, t.device).seconds(p) for p in plans]
+    limit = sorted(exact)[len(exact) // 4]
+    estimate = PlanEstimate(weights, within, t.formulas, t.inputs, t.device)
+    found = [estimate.seconds(p, limit) for p in plans]
+    assert math.inf in found
+    assert all(math.isclose(a, b) or (b == math.inf and a >= limit) for a, b in zip(exact, found, strict=True))
 
 
 @pytest.mark.parametrize(
