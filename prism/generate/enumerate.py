@@ -341,8 +341,7 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
         if before is not None and goal <= NEAR * (least + max(before.launches, CUT_TWICE) * overhead):
             break
         below = HOPE * goal
-        # While nothing can run, all plans are kept: any of them may be the one that does.
-        agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned, math.inf if before is None else below)
+        agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned, below)
         if agenda.promise > (1 - GAIN) * goal:
             break
         agenda.visit(walk, walk.built + (bounds.max_families << n), below)
