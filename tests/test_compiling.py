@@ -189,6 +189,23 @@ def test_norms_and_attention_are_in_islands_forward_and_backward(monkeypatch: py
     assert [outside(g) for g in found] == [[], [], []]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["as trained", "of one type"])
+def test_norms_that_keep_other_types_than_torch_says_stay(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernels of one graph keep may be read by torch's operators in the next."""
+    found = graphs(monkeypatch)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GroupNorm(2, 8)).to(dtype)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            made: torch.Tensor = model(x)
+        return made
+
+    made = torch.compile(step, backend=compiling.backend)(torch.randn(4, 8, dtype=dtype))
+    made.square().sum().backward()  # type: ignore[no-untyped-call]
+    stay = [sum("norm" in name for name in outside(g)) for g in found]
+    assert stay == ([2, 2] if dtype == torch.float32 else [0, 0])
+
+
 def test_windows_stay_on_a_cpu(faster: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     found = graphs(monkeypatch)
     nn = torch.nn

@@ -234,6 +234,8 @@ class Readable(OperatorSupportBase):
         results = node.meta.get("val")
         if isinstance(results, (tuple, list)):
             alone.output(tuple(alone.call_function(operator.getitem, (made, n)) for n in _used(node)))
+            if not _is_as_told(node):
+                return False
         else:
             alone.output(made)
         try:
@@ -244,6 +246,31 @@ class Readable(OperatorSupportBase):
             LOG.exception("a bug in prism: %s stays as it is", target)
             return False
         return True
+
+
+def _is_as_told(node: torch.fx.Node) -> bool:
+    """Whether results have the types that their metadata say.
+
+    torch's are wrong of what norms keep of operands of two types, as under autocast, on a CPU: float32, where kernels
+    that go by them would give what the operator's gradient does not take.
+    """
+    values = [n.meta.get("val") for n in node.all_input_nodes]
+    floats = {v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()}
+    if len(floats) < 2:
+        return True
+
+    def zeros(given: torch.fx.Node) -> Any:
+        value = given.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return _number(value)
+        return torch.zeros(list(map(_number, value.shape)), dtype=value.dtype, device=value.device)
+
+    assert callable(node.target)
+    try:
+        made = node.target(*torch.fx.map_arg(node.args, zeros), **torch.fx.map_arg(node.kwargs, zeros))
+    except RuntimeError:  # an operand, as what another norm kept, is of another type than is said
+        return False
+    return all(made[n].dtype == node.meta["val"][n].dtype for n in _used(node))
 
 
 def _operators(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
