@@ -183,11 +183,17 @@ REGIONS = """m (float[4, 32] x, float[32, 32] w) => (float[4, 32] y, float[4, 32
     p = MatMul(x, w)  y = Sigmoid(p)  t = Tanh(x)  z = Mul(t, x) }"""
 
 
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every definition is a region of its own from now on, and stays one."""
+    monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
+    monkeypatch.setattr("prism.api.partitioned.pairs", lambda *given: [])
+
+
 def test_regions_without_time_are_taken_by_the_cost_model_until_a_run_has_more(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
-    monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
+    one_by_one(monkeypatch)
     leasts: list[float] = []
     in_time = composing._in_time
 
@@ -270,8 +276,7 @@ def test_without_a_limit_a_run_goes_on_from_one_that_had_time_enough_and_trials_
 
 
 def test_where_time_is_short_the_region_that_takes_longest_is_tuned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
-    monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
+    one_by_one(monkeypatch)
     chosen, tuned = composing._region_chosen, []
     searched: list[Sequence[ProvedSGraph]] = []
     longest_first = composing._longest_first
@@ -358,8 +363,7 @@ def test_what_is_no_time_is_told(given: str, tmp_path: Path, capsys: pytest.Capt
 def test_the_regions_of_a_run_share_the_children_that_compile_and_time(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
-    monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
+    one_by_one(monkeypatch)
     worked: list[int] = []
 
     def counted(threads: int, cache: Path | None) -> Worker:
