@@ -100,6 +100,13 @@ def test_sums_that_only_their_product_is_needed_of_are_stored_as_that(worker: Wo
     assert found.bytes <= 1.01 * known.bytes
 
 
+def test_a_block_s_product_is_scaled_as_it_is_added(worker: Worker) -> None:
+    """Scales that are products of inputs are not stored, however many ways there are to."""
+    known, found = counted(worker, "linear, float8 scales of blocks")
+    assert found.launches == 1
+    assert found.bytes <= 1.01 * known.bytes
+
+
 def test_places_that_many_elements_are_looked_up_at_do_not_cut_a_region(worker: Worker) -> None:
     known, found = counted(worker, "bilinear upsampling", "n=2 c=8 h=64 w=64")
     assert found.launches == 1

@@ -275,12 +275,16 @@ def _product(streamed: frozenset[int], classes: EClasses, mine: list[Choice]) ->
 
 
 def _streamed(classes: EClasses) -> frozenset[int]:
-    """E-classes that some way computes from an input's elements over all of their axes, each from its own."""
+    """E-classes that nothing is gained by storing.
+
+    Some way computes them from an input's elements over all of their axes, each from its own, or from such alone.
+    """
     found: set[int] = set()
 
     def streams(cls: int, node: ENode) -> bool:
         axes = classes.axes[cls]
-        return isinstance(node.payload, Read) or any(c in found and classes.axes[c] == axes for c in node.children)
+        alone = found.issuperset(node.children)
+        return alone or any(c in found and classes.axes[c] == axes for c in node.children)
 
     before = -1
     while len(found) > before:
