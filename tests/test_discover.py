@@ -104,7 +104,8 @@ def test_a_block_s_product_is_scaled_as_it_is_added(worker: Worker) -> None:
     """Scales that are products of inputs are not stored, however many ways there are to."""
     known, found = counted(worker, "linear, float8 scales of blocks")
     assert found.launches == 1
-    assert found.bytes <= 1.01 * known.bytes
+    assert found.matrix == known.matrix
+    assert found.bytes < 2 * known.bytes  # less than what matrix units take meanwhile
 
 
 def test_places_that_many_elements_are_looked_up_at_do_not_cut_a_region(worker: Worker) -> None:
