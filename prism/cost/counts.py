@@ -325,14 +325,13 @@ class KernelCost:
     padded_additions: Mapping[str, Monomial] = field(default_factory=dict, hash=False)
     idle_selections: Polynomial = Polynomial(())
 
-    def sector_bytes(self, sizes: Mapping[Axis, Any], binding: Binding) -> Any:
-        """Bytes that come beside those asked for, as a GPU's memory moves whole sectors."""
-        total: Any = 0.0
-        for a in self.accesses:
-            factor = a.sectors(sizes, binding)
-            if np.any(factor > 1):
-                total = total + a.traffic.evaluate(binding) * (factor - 1.0)
-        return total
+    def beside(self, sizes: Mapping[Axis, Any], binding: Binding) -> list[tuple[Monomial, Any]]:
+        """What comes beside the bytes that are asked for, as a GPU's memory moves whole sectors.
+
+        The traffic of each access that moves more than it asks for, and how many times that comes beside it.
+        """
+        times = ((a.traffic, a.sectors(sizes, binding) - 1.0) for a in self.accesses)
+        return [(traffic, more) for traffic, more in times if np.any(more > 0)]
 
     def evaluate(self, binding: Binding) -> dict[str, Any]:
         """Every polynomial under `binding` (symbol name to int or integer array), by the attribute's name."""

@@ -196,16 +196,15 @@ class _Kernel:
         short = self._offsets(grid.binding, count)
         groups = [(key, np.flatnonzero(where)) for key, where in self._groups(grid)]
         listed = _Lookup(grid, slice(0, count))
-        sizes = tile_sizes(self.footprint.kernel, grid.binding) if device.is_gpu else {}
-        accesses = self.cost.accesses if device.is_gpu else ()
-        sectors = [(a, f) for a in accesses if np.any((f := np.asarray(a.sectors(sizes, grid.binding))) > 1)]
+        sizes = tile_sizes(self.footprint.kernel, grid.binding)
+        sectors = self.cost.beside(sizes, grid.binding) if device.is_gpu else ()
         step = max(1, CHUNK // max(1, grid.length))
         for start in range(0, count, step):
             rows = slice(start, min(start + step, count))
             table = listed.rows(rows)
             moved = table.total(self.cost.bytes_read) + table.total(self.cost.bytes_written)
-            for a, factor in sectors:
-                moved = moved + table.total(Polynomial((a.traffic,))) * (table.look(factor) - 1.0)
+            for traffic, more in sectors:
+                moved = moved + table.total(Polynomial((traffic,))) * table.look(np.asarray(more))
             work = table.total(self.cost.padded_flops) + device.matrix_operation * table.total(
                 self.cost.padded_dot_flops
             )

@@ -259,7 +259,8 @@ def _measures(f: Footprint, cost: KernelCost, device: Device, binding: Mapping[s
     moved = cost.bytes_read.evaluate(binding) + cost.bytes_written.evaluate(binding)
     work = cost.padded_flops.evaluate(binding) + device.matrix_operation * cost.padded_dot_flops.evaluate(binding)
     flops = cost.flops.evaluate(binding) + device.matrix_operation * cost.dot_flops.evaluate(binding)
-    beside = cost.sector_bytes(tile_sizes(f.kernel, binding), binding) if device.is_gpu else 0.0
+    sectors = cost.beside(tile_sizes(f.kernel, binding), binding) if device.is_gpu else ()
+    beside = sum(traffic.evaluate(binding) * more for traffic, more in sectors)
     programs = cost.programs.evaluate(binding)
     columns = np.broadcast_arrays(moved, flops, seconds(device, moved + beside, work, programs))
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)

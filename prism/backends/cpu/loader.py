@@ -643,7 +643,7 @@ def _launcher(
         given = ["config", passed, _buffers(module), f"[{', '.join(own)}]", "threads", *_prepared(module)]
         w.call("_call", given)
         if direct(module, returned):
-            with w.block("if learns:"):
+            with w.block('if learns and kept.get("learned", 0) <= _LEARNED:'):
                 w.call("_learn", ["config", tuple_of(inputs), tuple_of(outputs), *given[2:5]])
         w.line(f"return {', '.join(signature.results(inputs[0]))}")
     signature.torch_op(w, imported=False)
