@@ -79,6 +79,8 @@ class Proofs:
         recorder: Recorder,
         second: SecondOpinions | None = None,
         inputs: Sequence[Tensor] = (),
+        *,
+        saturated: bool = True,
     ) -> None:
         self.candidates = candidates
         self.decided: dict[int, ProvedSGraph | None] = {}
@@ -100,8 +102,8 @@ class Proofs:
         self._meanings: list[Denotation] = []
         self._meaning: dict[int, int] = {}
         self._verdicts: dict[int, Verdict] = {}
-        # Which reference each worker holds: the first has just saturated the program's own.
-        self._held: list[_Split | None] = [(), *(None for _ in workers[1:])]
+        # Which reference each worker holds: the first has just saturated the program's own, if that was not in pieces.
+        self._held: list[_Split | None] = [() if saturated else None, *(None for _ in workers[1:])]
 
     def go_on(self, candidates: Sequence[Candidate]) -> None:
         """Begin anew with these; what was found of denotations is known."""

@@ -36,6 +36,7 @@ from prism.program.assumptions import facts
 from prism.program.classes import EClasses
 from prism.program.inline import aligned, inline
 from prism.program.nodes import Formula, Program, SymbolRange
+from prism.program.pieces import in_pieces
 from prism.program.verdict import Status
 
 T = TypeVar("T")
@@ -342,6 +343,7 @@ class Search(Iterator[ProvedSGraph], Closing):
         if why:
             self._recorder.warn(f"there is nothing to gain: {why}")
         formulas = aligned(inline(self._program))
+        pieces = in_pieces(formulas, self._program.hints)
         reference = tuple(f.expr for f in formulas)
         given = facts(self._program.inputs)
         limit, worker, recorder = self._budget.saturation(), self._workers[0], self._recorder
@@ -351,10 +353,11 @@ class Search(Iterator[ProvedSGraph], Closing):
             detail.append("egglog and the rules are loaded")
         self._began = recorder.clock()
         with recorder.stage("saturation") as detail:
-            classes = self._timed("saturation", lambda: worker.explore(reference, limit, given))
+            classes = self._timed("saturation", lambda: worker.explore(tuple(f.expr for f in pieces), limit, given))
             detail.append(f"{classes.enodes:,} e-nodes, {classes.stopped}")
         second = SecondOpinions(self._program, formulas, rules=worker.rules)
-        proofs = Proofs(reference, (), self._workers, limit, recorder, second, self._program.inputs)
+        inputs, saturated = self._program.inputs, pieces == formulas
+        proofs = Proofs(reference, (), self._workers, limit, recorder, second, inputs, saturated=saturated)
 
         def soon(candidate: Candidate) -> None:
             proofs.go_on((candidate,))
@@ -363,7 +366,7 @@ class Search(Iterator[ProvedSGraph], Closing):
             self._ahead = proofs.proved
 
         with recorder.stage("generation") as detail:
-            generated = self._timed("generation", lambda: self._generate(formulas, classes, soon))
+            generated = self._timed("generation", lambda: self._generate(pieces, classes, soon))
             self._seconds["generation"] -= self._seconds.get("proof", 0.0)
             detail.append(f"{generated.generated:,} built, {len(generated.candidates)} left")
         proofs.go_on(generated.candidates)
@@ -374,13 +377,11 @@ class Search(Iterator[ProvedSGraph], Closing):
         if self._first is None and proofs.proved:
             self._first = self._recorder.clock() - self._began
 
-    def _generate(
-        self, formulas: tuple[Formula, ...], classes: EClasses, soon: Callable[[Candidate], None]
-    ) -> Generated:
+    def _generate(self, pieces: tuple[Formula, ...], classes: EClasses, soon: Callable[[Candidate], None]) -> Generated:
         p = self._program
         shapes = points(p.ranges) if p.ranges else ()
         launches = len(operators(p))
-        task = Task(p.name, p.inputs, formulas, classes, p.hints, self._target, shapes, launches)
+        task = Task(p.name, p.inputs, pieces, classes, p.hints, self._target, shapes, launches)
         return generate(task, self._budget.bounds(), soon)
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:

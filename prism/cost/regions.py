@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from prism.cost.device import Device
@@ -30,7 +30,7 @@ from prism.program.extents import Extent, evaluate
 from prism.program.index import Atom, Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, walk
 from prism.program.prefix import recurrence, stepwise
-from prism.program.products import work
+from prism.program.products import Work, work
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,15 +296,26 @@ def _facts(d: Definition, hints: Mapping[str, int]) -> _Facts:
         return math.prod(evaluate(a.extent, hints) for a in axes)
 
     distinct = list(dict.fromkeys(walk(d.expr)))
-    sums = sum(recurrence(e) is not None for e in distinct)
     done = work(d.expr)
     matrix = sum(2 * elements(p.axes) for p in done.products)
     vector = sum(cost * elements(axes) for cost, axes in done.others)
     found = tuple(e for e in distinct if isinstance(e, Read))
     bound = tuple(dict.fromkeys(e.axis for e in distinct if isinstance(e, Reduce)))
-    stepped = dict.fromkeys(walk(stepwise(d.expr)))
-    places = frozenset(e for e in stepped if isinstance(e, Map) and not any(isinstance(p, Read) for p in walk(e)))
-    size = Size(len(done.products), sums + done.reductions, done.operators - len(places))
+    size, places = _counted((d.expr,), done)
     own = tuple(map(Index.axis, d.axes))
     straight = tuple(r.tensor for r in found if r.index == own)
     return _Facts(d, straight, tuple(r for r in found if r.index != own), bound, size, places, matrix, vector)
+
+
+def size_of_formulas(exprs: Sequence[Expr]) -> Size:
+    """How hard expressions over inputs are to search as one region: what they have in common is there once."""
+    size, places = _counted(exprs, work(*exprs))
+    return size + Size(operators=len(places))
+
+
+def _counted(exprs: Sequence[Expr], done: Work) -> tuple[Size, frozenset[Expr]]:
+    """The size of what reads something, and the pointwise operations on positions and numbers alone."""
+    sums = sum(recurrence(e) is not None for e in dict.fromkeys(e for x in exprs for e in walk(x)))
+    stepped = dict.fromkeys(e for x in exprs for e in walk(stepwise(x)))
+    places = frozenset(e for e in stepped if isinstance(e, Map) and not any(isinstance(p, Read) for p in walk(e)))
+    return Size(len(done.products), sums + done.reductions, done.operators - len(places)), places

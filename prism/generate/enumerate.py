@@ -134,7 +134,7 @@ class Task:
     Attributes:
         name: the program's name.
         inputs: the program's inputs.
-        formulas: the outputs; `classes.roots` are their e-classes.
+        formulas: the outputs, or pieces of them; `classes.roots` are their e-classes.
         classes: the saturated e-graph.
         hints: the value of every symbol at which costs are compared first.
         device: what the sGraphs are for.
@@ -621,7 +621,7 @@ class _Walk:
     def _whole(self, plan: Plan, family: Family) -> SGraph:
         """The family with all tensors of the plan."""
         task = self.task
-        outputs = tuple(f.tensor for f in task.formulas)
+        outputs = tuple(dict.fromkeys(f.tensor for f in task.formulas))
         return SGraph(task.name, task.inputs, (*plan.buffers, *family.buffers), outputs, family.kernels)
 
     def _build(
@@ -723,7 +723,7 @@ class _Walk:
     def candidate(self, pick: _Pick) -> Candidate:
         """The pick as an sGraph."""
         task = self.task
-        outputs = tuple(f.tensor for f in task.formulas)
+        outputs = tuple(dict.fromkeys(f.tensor for f in task.formulas))
         buffers = (*pick.plan.buffers, *(b for k in pick.families for b in k.family.buffers))
         kernels = tuple(k for f in pick.families for k in f.family.kernels)
         sgraph = SGraph(task.name, task.inputs, buffers, outputs, kernels)

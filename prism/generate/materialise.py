@@ -265,10 +265,15 @@ def _outer(formulas: Sequence[Formula]) -> dict[Axis, int]:
 
 
 def _readable(formulas: Sequence[Formula], classes: EClasses) -> dict[int, Formula]:
-    """The outputs that may be read back, by e-class: numbers of floating point, an element for each."""
+    """The outputs that may be read back, by e-class: numbers of floating point, an element for each, in one piece."""
     found: dict[int, Formula] = {}
+    pieces = Counter(f.tensor.name for f in formulas)
     for f, root in zip(formulas, classes.roots, strict=True):
-        if f.tensor.dtype.is_float and frozenset(Target("", f.index, 0).axes) == classes.axes[root]:
+        if (
+            pieces[f.tensor.name] == 1
+            and f.tensor.dtype.is_float
+            and frozenset(Target("", f.index, 0).axes) == classes.axes[root]
+        ):
             found.setdefault(root, f)
     return found
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from prism.cost.device import Device
 from prism.cost.roofline import traffic
-from prism.generate.partition import BEYOND, affine, ordered, size_of
+from prism.generate.partition import affine, ordered, searchable
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
 from prism.program.region import Canonical, Region, subprogram
@@ -70,7 +70,7 @@ def pairs(program: Program, regions: Sequence[Region], taken: Sequence[float], d
                 continue
             part = subprogram(program, region.program.name, [t for t in made if t in kept], maker.keys() - set(made))
             both = Region(part, tuple(dict.fromkeys((*regions[first].roots, *region.roots))), region.loop)
-            if BEYOND.admits(size_of(part, device)) and len(affine(both)) == 1:
+            if searchable(part, device) and len(affine(both)) == 1:
                 found.append(Pair(first, second, both, both.canonical(), saved))
     return found
 

@@ -48,13 +48,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from prism.cost.device import DEVICES, Device
-from prism.cost.regions import Costs, RootCost, Size
+from prism.cost.regions import Costs, RootCost, Size, size_of_formulas
 from prism.cost.roofline import traffic
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, mul
 from prism.program.index import FloorDiv, Index, Mod
 from prism.program.inline import inline
 from prism.program.nodes import Definition, Expr, Loop, Position, Program, Read, Reduce, Steps, walk
+from prism.program.pieces import in_pieces
 from prism.program.region import Region, reads, subprogram
 
 _Entry: TypeAlias = "tuple[tuple[bool, float], int, str]"
@@ -100,6 +101,8 @@ class RegionBounds:
 
 BEYOND = RegionBounds(products=6, reductions=10, operators=60)
 """A program within these is searched as one region, too, where the bounds cut it."""
+TWICE = RegionBounds(2 * BEYOND.products, 2 * BEYOND.reductions, 2 * BEYOND.operators)
+"""A program within these may be within those with its outputs in pieces."""
 
 
 def partition(program: Program, bounds: RegionBounds | None = None, device: Device | None = None) -> tuple[Region, ...]:
@@ -134,15 +137,25 @@ def whole(program: Program, device: Device | None = None) -> Region | None:
     """
     if program.loops:
         return None
-    if not BEYOND.admits(size_of(program, device)):
+    if not searchable(program, device):
         return None
     found = tuple(affine(Region(program, _Graph.of(program).forced)))
     return found[0] if len(found) == 1 else None
 
 
-def size_of(program: Program, device: Device | None = None) -> Size:
-    """How hard a program is to search as one region."""
-    return _size(_Graph.of(program), _costs(program, device))
+def searchable(program: Program, device: Device | None = None) -> bool:
+    """Whether a program is at most a little beyond the bounds of a region, if need be with its outputs in pieces."""
+    size = _size(_Graph.of(program), _costs(program, device))
+    if BEYOND.admits(size):
+        return True
+    if not TWICE.admits(size):
+        return False
+    try:
+        formulas = inline(program)
+    except UnsupportedError:
+        return False
+    pieces = in_pieces(formulas, program.hints)
+    return pieces != formulas and BEYOND.admits(size_of_formulas([p.expr for p in pieces]))
 
 
 def _size(graph: _Graph, costs: Costs) -> Size:

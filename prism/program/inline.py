@@ -276,11 +276,11 @@ def unrolled(expr: Expr) -> Expr:
             return e
         first, last = ends
         rest = Axis(f"{e.axis.name}.{first}", last - first)
-        inner = _decided(substitute(e.body, {e.axis: Index.axis(rest) + first}))
+        inner = decided(substitute(e.body, {e.axis: Index.axis(rest) + first}))
         few = [n for n in range(int(e.axis.extent)) if not first <= n < last]
         return _combined(e.kind, [Reduce(e.kind, rest, inner), *(_at(e.body, e.axis, n) for n in few)])
 
-    return _decided(rebuilt([expr], written)[0])
+    return decided(rebuilt([expr], written)[0])
 
 
 def _backwards(axis: Axis, body: Expr) -> bool:
@@ -329,7 +329,7 @@ def _made_anyway(e: Map) -> Expr:
     if any(axis in i.axes() for x in walk(rest) if isinstance(x, Read) for i in x.index):
         return e  # what is read at the first places may not be there
     places = {axis: Index.axis(Axis(f"{axis.name}.first", first))}
-    same = _decided(_refolded(substitute(rest, places))) == _decided(substitute(few, places))
+    same = decided(_refolded(substitute(rest, places))) == decided(substitute(few, places))
     return _refolded(rest) if same else e
 
 
@@ -377,10 +377,10 @@ def _only(axis: Axis, predicate: Expr) -> bool:
 
 def _at(body: Expr, axis: Axis, place: int) -> Expr:
     """The body at one place of the axis; what that decides is decided."""
-    return _decided(substitute(body, {axis: Index.const(place)}))
+    return decided(substitute(body, {axis: Index.const(place)}))
 
 
-def _decided(expr: Expr) -> Expr:
+def decided(expr: Expr) -> Expr:
     """The expression with what is known of positions: numbers where they are, and comparisons that always hold."""
     done: dict[int, Expr] = {}
     for e in walk(expr):

@@ -79,13 +79,13 @@ class Work:
     others: tuple[tuple[int, frozenset[Axis]], ...]
 
 
-def work(expr: Expr) -> Work:
-    """The operations of an expression, equal parts once, prefix sums as a running sum takes them."""
+def work(*exprs: Expr) -> Work:
+    """The operations of expressions, equal parts once, prefix sums as a running sum takes them."""
     inside: set[Expr] = set()
     products: list[Product] = []
     others: list[tuple[int, frozenset[Axis]]] = []
     reductions = operators = 0
-    for e in reversed(list(dict.fromkeys(walk(stepwise(expr))))):
+    for e in reversed(list(dict.fromkeys(e for x in exprs for e in walk(stepwise(x))))):
         if isinstance(e, Reduce):
             if e in inside:
                 continue  # part of a reduction over several axes

@@ -19,6 +19,8 @@ The deviations over an axis, accumulated or of a tile that holds all of it, deno
 (a - 1/n * sum a)^2, with n its extent; merged along more axes, the same over all of them, with n their places.
 Which values are such statistics, over which axes and of what, is kept beside what they denote.
 
+A tensor with several stores is a choice among them by the place along the axis that they are pieces of.
+
 Parts of a split have each as many elements as tile and split make it, so that no expression stands for the moments of a
 part: a count of `rest_extent` would prove means of means. What is stored is a name for the moment, which nothing may
 use but the merging of all moments of one statistic over all parts; that denotes the statistic over the axis.
@@ -34,6 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import sympy
 
@@ -56,6 +59,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.nodes import Position as PositionExpr
+from prism.program.pieces import PIECE
 from prism.program.prefix import Recurrence, running
 from prism.program.sign_analysis import Facts
 from prism.program.transform import Canonical, Interned, canonical, substitute
@@ -135,6 +139,7 @@ class _Part:
 
 
 _Meaning = Expr | _Partial | _Part
+_Stored: TypeAlias = "tuple[tuple[Index, ...], Expr]"
 
 
 @dataclass(slots=True)
@@ -142,18 +147,76 @@ class _Shared:
     """What kernels leave behind for later ones.
 
     Attributes:
-        stored: tensor to (index, value) of its store.
+        stores: tensor to (index, value) of each of its stores.
         parts: the symbol of a split to the extent of the axis that it splits.
         rests: a reduction over the rest of a split axis to the (kind, axis, body) that it is the part of.
         moments: the name for a moment of a part to which it is, the kernel's name and the value's, and the statistic.
         alike: whether all parts have `rest_extent` elements: what is stored of them then is an expression.
     """
 
-    stored: dict[str, tuple[tuple[Index, ...], Expr]] = field(default_factory=dict)
+    stores: dict[str, list[_Stored]] = field(default_factory=dict)
     parts: dict[sympy.Symbol, Extent] = field(default_factory=dict)
     rests: dict[Expr, tuple[ReduceKind, Axis, Expr]] = field(default_factory=dict)
     moments: dict[str, tuple[Moment, tuple[str, str], _Part]] = field(default_factory=dict)
     alike: bool = False
+
+    def store(self, tensor: str, index: tuple[Index, ...], value: Expr) -> None:
+        """Note what is stored to the tensor, beside what is there."""
+        self.stores.setdefault(tensor, []).append((index, value))
+
+    @property
+    def stored(self) -> dict[str, _Stored]:
+        """What is in each tensor."""
+        return {tensor: self.held(tensor) for tensor in self.stores}
+
+    def held(self, tensor: str) -> _Stored:
+        """What is in the tensor: its pieces, where it has several stores, as a choice by the place among them.
+
+        Raises:
+            IllegalIRError: they are not one after another along one dimension, or do not say of which axis they are.
+        """
+        first, *others = self.stores[tensor]
+        return _side_by_side(tensor, [first, *others]) if others else first
+
+
+def _side_by_side(tensor: str, stores: Sequence[_Stored]) -> _Stored:
+    """Several stores as one, over the axis that they are pieces of."""
+
+    def illegal(why: str) -> IllegalIRError:
+        return IllegalIRError(f"{tensor} has {len(stores)} stores", where="sGraph", why=why)
+
+    apart = {n for index, _ in stores for n, (i, j) in enumerate(zip(index, stores[0][0], strict=True)) if i != j}
+    if len(apart) != 1:
+        raise illegal("they are not side by side along one dimension")
+    (place,) = apart
+    rest = {i for index, _ in stores for n, i in enumerate(index) if n != place}
+    pieces: list[tuple[Extent, Axis, Expr]] = []
+    for index, value in stores:
+        axis = Index(index[place].terms).as_axis()
+        if axis is None or not axis.name.endswith(PIECE) or any(axis in i.axes() for i in rest):
+            raise illegal(f"{index[place]} is no place along a piece")
+        pieces.append((index[place].offset, axis, value))
+    if not all(is_static(e) for start, axis, _ in pieces for e in (start, axis.extent)):
+        raise illegal("where its pieces begin is not known")
+    pieces.sort(key=lambda p: int(p[0]))
+    end = 0
+    for start, axis, _ in pieces:
+        if start != end:
+            raise illegal(f"the piece before {start} ends at {end}")
+        end += int(axis.extent)
+    names = {axis.name.removesuffix(PIECE) for _, axis, _ in pieces}
+    whole = Axis(names.pop(), end)
+    if names or any(whole in free_axes(value) for _, _, value in pieces):
+        raise illegal("they are pieces of several axes")
+    at = Index.axis(whole)
+    found: Expr | None = None
+    for start, axis, value in reversed(pieces):
+        here = substitute(value, {axis: at + -int(start)})
+        before = Map("lt", (PositionExpr(at), Const(float(int(start) + int(axis.extent)))))
+        found = here if found is None else Map("where", (before, here, found))
+    assert found is not None
+    index = stores[0][0]
+    return (*index[:place], at, *index[place + 1 :]), found
 
 
 @dataclass(slots=True)
@@ -293,12 +356,12 @@ class _Reader:
                 case Scan():
                     self.values[s.dst] = self._scan(s)
                 case Store(tensor, index, src, Moment() as moment):
-                    self.shared.stored[tensor] = (tuple(map(self._plain_index, index)), self._moment(src, moment))
+                    self.shared.store(tensor, tuple(map(self._plain_index, index)), self._moment(src, moment))
                 case Store(tensor, index, src):
                     value = self._value(src)
                     if self.memory.mentions_running(value):
                         raise self._illegal(f"stores a running value to {tensor}")
-                    self.shared.stored[tensor] = (tuple(map(self._plain_index, index)), value)
+                    self.shared.store(tensor, tuple(map(self._plain_index, index)), value)
 
     def _value(self, operand: Operand) -> Expr:
         if isinstance(operand, float | int):
@@ -311,9 +374,9 @@ class _Reader:
         return meaning
 
     def _load(self, tensor: str, index: tuple[Index, ...]) -> Expr:
-        if tensor not in self.shared.stored:
+        if tensor not in self.shared.stores:
             return self._made(Read(tensor, index))
-        at, value = self.shared.stored[tensor]
+        at, value = self.shared.held(tensor)
         mapping: dict[Axis, Index] = {}
         for stored, wanted in zip(at, index, strict=True):
             axis = stored.as_axis()
@@ -678,7 +741,7 @@ class Denotations:
         for kernel in sgraph.kernels:
             check_ranges(kernel)
             _Reader(kernel, shared, memory).run()
-        values = [memory.told(shared.stored[t.name][1]) for t in sgraph.outputs]
+        values = [memory.told(memory.interned.all(shared.held(t.name)[1])) for t in sgraph.outputs]
         for t, v in zip(sgraph.outputs, values, strict=True):
             if memory.mentions_running(v):
                 raise IllegalIRError(f"{t.name} takes a moment of a part", where="sGraph", why="it has no denotation")
@@ -746,12 +809,12 @@ def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
             reader.run()
         except IllegalIRError:
             for tensor in kernel.reads:
-                shared.stored.pop(tensor, None)
+                shared.stores.pop(tensor, None)
             reader = _Reader(kernel, shared, memory)
             reader.run()
         for tensor in kernel.writes:
-            if tensor in shared.stored and sum(1 for _ in walk(shared.stored[tensor][1])) > HORIZON:
-                del shared.stored[tensor]
+            if sum(1 for _, value in shared.stores.get(tensor, ()) for _ in walk(value)) > HORIZON:
+                del shared.stores[tensor]
         found[kernel.name] = {
             name: rescaled.plain(value)
             for name, value in reader.values.items()

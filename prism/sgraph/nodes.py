@@ -55,6 +55,9 @@ the first; a loop's scans all go one way.
 
 A *gather* of places p is, for an axis k that is bound there, sum_k where(k == p, tensor[..., k, ...], 0).
 
+A tensor may have several *stores*, of pieces side by side along one dimension: each stored once, all of them covered.
+Their axes are named after the axis that they are pieces of (see prism.program.pieces).
+
 The *range* of a loop is affine conditions: a tile on which one of them is negative everywhere is not visited. Such a
 tile would leave every accumulator as it was (see prism.sgraph.ranges), so a range changes the cost and no value.
 

@@ -198,16 +198,19 @@ def denoted(sgraph: SGraph, outputs: Sequence[str]) -> list[Expr]:
 
 def _one(sgraph: SGraph, output: str, handed: frozenset[str]) -> Expr:
     """What is stored in one tensor: the kernels between it and the tensors that are handed over."""
-    writer = {name: k for k in sgraph.kernels for name in k.writes}
-    if output not in writer:
+    writers: dict[str, list[Kernel]] = {}
+    for k in sgraph.kernels:
+        for name in k.writes:
+            writers.setdefault(name, []).append(k)
+    if output not in writers:
         raise IllegalIRError(f"no kernel stores {output}", where=sgraph.name)
     needed: set[str] = set()
-    stack = [writer[output]]
+    stack = [*writers[output]]
     while stack:
         kernel = stack.pop()
         if kernel.name not in needed:
             needed.add(kernel.name)
-            stack += [writer[t] for t in kernel.reads if t in writer and t not in handed]
+            stack += [k for t in kernel.reads if t not in handed for k in writers.get(t, ())]
     kernels: list[Kernel] = [k for k in sgraph.kernels if k.name in needed]
     stored = {name for k in kernels for name in k.writes}
     read_here = {name for k in kernels for name in k.reads}

@@ -1,0 +1,222 @@
+"""Outputs in pieces: which there are, that kernels which store them are right, and what is no such output."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cpu_batch import Case, run_batch
+from formulas import evaluate_formula
+from interpreting import InterpreterPool, InterpretJob
+from sgraph_simulator import simulate
+
+from prism.api import trace
+from prism.api.region_search import SearchBudget, run_search
+from prism.backends.cpu.support import find_compiler
+from prism.backends.triton.emit import emit_module
+from prism.cost.device import device
+from prism.egraph.language import Budget
+from prism.egraph.worker import Worker
+from prism.errors import IllegalIRError
+from prism.events import Recorder
+from prism.generate.partition import searchable
+from prism.ir import kit
+from prism.program.evaluate import evaluate
+from prism.program.index import Axis, Index
+from prism.program.inline import aligned, inline
+from prism.program.nodes import Program
+from prism.program.pieces import in_pieces
+from prism.sgraph import spec
+from prism.sgraph.config import Config
+from prism.sgraph.denote import denote
+from prism.sgraph.nodes import Load, SGraph, Stmt, Store
+from prism.sgraph.record import denoted, read, written
+
+
+def rotated(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    low, high = q.chunk(2, -1)
+    return q * cos + torch.cat([-high, low], -1) * sin
+
+
+def projected(x: torch.Tensor, w: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    return rotated((x @ w).view(12, 4, 16).transpose(0, 1), cos, sin)
+
+
+def side_by_side(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x @ w, x @ v, x.sum(-1, keepdim=True).expand(12, 8)], 1)
+
+
+def traced(fn: Callable[..., object], *shapes: tuple[int, ...]) -> Program:
+    return trace(fn, [torch.empty(s, device="meta") for s in shapes], name="p", check=False)
+
+
+def rotation() -> Program:
+    return traced(projected, (12, 24), (24, 64), (12, 16), (12, 16))
+
+
+def drawn(p: Program, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {t.name: rng.standard_normal([int(e) for e in t.shape]) for t in p.inputs}
+
+
+def stores(g: SGraph) -> list[Store]:
+    return [s for k in g.kernels for s in k.statements() if isinstance(s, Store)]
+
+
+@pytest.mark.parametrize(
+    ("made", "starts"),
+    [(rotation, [0, 8]), (lambda: traced(side_by_side, (12, 8), (8, 8), (8, 8)), [0, 8, 16])],
+    ids=["rotation", "concatenation"],
+)
+def test_pieces_are_what_the_output_is_there(made: Callable[[], Program], starts: list[int]) -> None:
+    p = made()
+    (whole,) = aligned(inline(p))
+    pieces = in_pieces([whole], p.hints)
+    given = drawn(p)
+    wanted = evaluate_formula(whole, given, {})
+    assert [int(f.index[-1].offset) for f in pieces] == starts
+    got = np.full_like(wanted, np.nan)
+    for piece in (evaluate_formula(f, given, {}) for f in pieces):
+        assert np.isnan(got[~np.isnan(piece)]).all(), "an element is of one piece"
+        got = np.where(np.isnan(piece), got, piece)
+    np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        (rotated, ((4, 12, 16), (12, 16), (12, 16))),
+        (lambda x, w: torch.cat([x @ w, x], 1), ((12, 5), (5, 7))),
+        (lambda x, w: torch.cat([(x + n) @ w for n in range(5)], 1), ((12, 5), (5, 8))),
+        (lambda x, w: (x @ w).roll(1, 0), ((12, 5), (5, 8))),
+    ],
+    ids=["nothing is reduced", "no length in common", "five pieces", "a piece of one"],
+)
+def test_what_gains_nothing_or_is_many_stays_whole(
+    fn: Callable[..., object], shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    p = traced(fn, *shapes)
+    formulas = aligned(inline(p))
+    assert in_pieces(formulas, p.hints) == formulas
+
+
+@pytest.fixture(scope="module")
+def found() -> list[SGraph]:
+    """What is proved of the rotation."""
+    with Worker() as worker:
+        proved = run_search(rotation(), device("sm_90"), SearchBudget(), worker, Recorder()).proved
+    mine = [p.sgraph for p in proved if len(stores(p.sgraph)) == 2 and len(p.sgraph.kernels) == 1]
+    assert mine, "one kernel stores both halves"
+    return mine
+
+
+def test_tiles_of_any_length_give_the_same(found: list[SGraph]) -> None:
+    choose, given = random.Random(0), drawn(rotation())
+    wanted = evaluate(rotation(), given)
+    for g in found:
+        binding = {s.name: choose.choice((3, 5, 8, 32)) for s in g.symbols}
+        got = simulate(g, given, binding)
+        for t in g.outputs:
+            np.testing.assert_allclose(got[t.name], wanted[t.name], rtol=1e-9, atol=1e-9, err_msg=str(binding))
+
+
+def test_kernels_store_both(found: list[SGraph], interpreter: InterpreterPool, tmp_path: Path) -> None:
+    given = {n: a.astype(np.float32) for n, a in drawn(rotation()).items()}
+    wanted = next(iter(evaluate(rotation(), given).values()))
+    g = found[0]
+    made = [given[t.name] for t in g.inputs]
+    source = emit_module(g, formula="rotation", configs={})
+    path = tmp_path / "m.py"
+    path.write_text(source.text)
+    jobs = []
+    for size in (4, 8):
+        symbols = {s.name: size for s in g.symbols}
+        config = Config(symbols, dict.fromkeys(source.kernels, 4), dict.fromkeys(source.kernels, 2))
+        jobs.append(InterpretJob(path, source.entry, tuple(made), ("float32",) * len(made), config))
+    answers: list[np.ndarray] = []
+    for result in interpreter.run_many(jobs):
+        assert not result.error
+        answers += result.outputs
+    if find_compiler() is not None:
+        cases = [Case(g, {s.name: size for s in g.symbols}, made) for size in (3, 8)]
+        answers += [a for outputs in run_batch(cases, tmp_path) for a in outputs]
+    assert len(answers) >= 2
+    for answer in answers:
+        np.testing.assert_allclose(answer, wanted, rtol=0, atol=2e-5)
+
+
+def changed(g: SGraph, change: Callable[[Store], Store]) -> SGraph:
+    """The sGraph with other stores."""
+
+    def of(s: Stmt) -> Stmt:
+        return change(s) if isinstance(s, Store) else s
+
+    return replace(g, kernels=tuple(replace(k, body=kit.rewrite(k.body, of)) for k in g.kernels))
+
+
+def moved(s: Store, to: Callable[[Index], Index]) -> Store:
+    return replace(s, index=(*s.index[:-1], to(s.index[-1])))
+
+
+def test_a_record_says_as_much(found: list[SGraph]) -> None:
+    g = read(written(found[0]).encode())
+    assert g == found[0]
+    assert denoted(g, [t.name for t in g.outputs]) == list(denote(g).outputs)
+
+
+def test_halves_in_each_others_place_are_not_proved(found: list[SGraph]) -> None:
+    g = found[0]
+    first, last = stores(g)
+    swapped = changed(g, lambda s: replace(s, index=last.index if s == first else first.index))
+    one_value = changed(g, lambda s: replace(s, src=first.src))
+    cos = next(s.dst for k in g.kernels for s in k.statements() if isinstance(s, Load) and s.tensor == "cos")
+    last_is_right = changed(g, lambda s: replace(s, src=cos) if s == first else s)
+    reference = tuple(f.expr for f in aligned(inline(rotation())))
+    with Worker() as worker:
+        worker.explore(reference, Budget())
+        assert worker.prove([denote(g).outputs])[0]
+        for wrong in (swapped, one_value, last_is_right):
+            spec.check(wrong)
+            assert not worker.prove([denote(wrong).outputs])[0]
+
+
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [
+        (lambda i: Index(i.terms), "stored twice"),
+        (lambda i: Index(i.terms, 2 * int(i.offset)), "covers"),
+        (lambda i: Index(i.terms, int(i.offset) - 1), "covers"),
+    ],
+    ids=["at one place", "beyond the end", "before the beginning"],
+)
+def test_stores_that_do_not_cover_are_refused(found: list[SGraph], to: Callable[[Index], Index], why: str) -> None:
+    wrong = changed(found[0], lambda s: moved(s, to))
+    with pytest.raises(IllegalIRError, match=why):
+        spec.check(wrong)
+    with pytest.raises(IllegalIRError):
+        denote(wrong)
+
+
+def test_pieces_that_do_not_say_of_what_have_no_denotation(found: list[SGraph]) -> None:
+    """Along an axis by another name it is not known which axis of the model they are pieces of."""
+    other = Axis("d8", 8)
+    wrong = changed(found[0], lambda s: moved(s, lambda i: Index(((other, 1),), i.offset)))
+    with pytest.raises(IllegalIRError, match="has 2 stores"):
+        denote(wrong)
+
+
+def test_a_program_counts_by_its_pieces() -> None:
+    def three(
+        x: torch.Tensor, wq: torch.Tensor, wk: torch.Tensor, wv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        return projected(x, wq, cos, sin), projected(x, wk, cos, sin), x @ wv
+
+    shapes = ((12, 24), *((24, 64),) * 3, (12, 16), (12, 16))
+    assert searchable(traced(three, *shapes), device("sm_90"))
+    five = traced(lambda *a: (*three(*a), *(a[0] @ (a[3] + n) for n in (1, 2))), *shapes)
+    assert not searchable(five, device("sm_90"))
