@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import threading
+import time
 import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from logging.handlers import BufferingHandler
 from pathlib import Path
@@ -117,6 +120,64 @@ def test_results_lie_in_memory_as_they_did(faster: Callable[[], list[str]]) -> N
     for result in found[1:3]:
         assert result.untyped_storage().data_ptr() == found[0].untyped_storage().data_ptr()
     assert found[3].data_ptr() == found[4].data_ptr() == x.data_ptr()
+
+
+def test_a_view_is_of_the_argument_that_it_is_of(faster: Callable[[], list[str]]) -> None:
+    """At the call that an island is made for two arguments lie in one memory, at the next one they do not."""
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.sigmoid(a * 2) + b, b.t()
+
+    island = compiling.Island(torch.fx.symbolic_trace(function), compiling.Kernels(QUICK))
+    both = torch.randn(8, 4)
+    for a, b in ((both[:4], both[4:]), (both[4:], both[4:]), (torch.randn(4, 4), torch.randn(4, 4))):
+        for want, found in zip(function(a, b), island(a, b), strict=True):
+            torch.testing.assert_close(found, want, check_stride=True)
+    assert "of the time" in faster()[0]
+
+
+def test_random_numbers_are_drawn_in_the_order_that_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One island before the first and behind the second would have them drawn the other way round."""
+
+    def none(*args: Any, **options: Any) -> Any:
+        raise NoImprovementError("nothing is better")
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chances = torch.sigmoid(x * 2)
+        drawn = torch.bernoulli(chances)
+        return drawn, torch.tanh(torch.rand_like(x) * 2 + chances)
+
+    monkeypatch.setattr(compiling, "optimize", none)
+    fast, x = torch.compile(function, backend=compiling.backend), torch.randn(3, 5)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        want = function(x)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(fast(x), want)
+
+
+def test_threads_divide_a_graph_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    divided: list[torch.fx.GraphModule] = []
+    both = threading.Barrier(2)
+
+    def slowly(graph: compiling.Graph) -> torch.fx.GraphModule:
+        time.sleep(0.05)
+        divided.append(graph.captured)
+        return graph.captured
+
+    def call() -> torch.Tensor:
+        both.wait()
+        return graph(x)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(compiling.Graph, "_divided", slowly)
+    graph, x = (
+        compiling.Graph(torch.fx.symbolic_trace(lambda x: torch.sigmoid(x)), compiling.Kernels(QUICK)),
+        torch.randn(3),
+    )
+    with ThreadPoolExecutor(2) as pool:
+        for found in [pool.submit(call) for _ in range(2)]:
+            torch.testing.assert_close(found.result(), torch.sigmoid(x))
+    assert divided == [graph.captured]
 
 
 def test_casts_that_are_taken_back_round_as_they_did(faster: Callable[[], list[str]]) -> None:

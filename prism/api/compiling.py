@@ -13,10 +13,12 @@ import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.convert_frame import compile_lock
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
@@ -44,6 +46,9 @@ made of them, and one in an island would lose what the rest of it gains."""
 
 CASTS = frozenset({"aten::_to_copy", "prims::convert_element_type"})
 """Operators that change a tensor's type."""
+
+AFTER = "after"
+"""The argument by which a node hangs on one that it does not read, while a graph is divided."""
 
 Key: TypeAlias = tuple[Any, ...]
 """What an island is called with: numbers, and shapes, types, devices and strides of tensors."""
@@ -175,13 +180,21 @@ class Graph:
     def __call__(self, *args: Any) -> Any:
         """What the graph computes."""
         if self.divided is None:
-            self.divided = self._divided()
+            with compile_lock:  # as Dynamo: nobody else captures or divides meanwhile, and kernels are timed alone
+                if self.divided is None:
+                    self.divided = self._divided()
         return self.divided(*args)
 
     @torch._dynamo.disable(recursive=True)  # type: ignore[untyped-decorator]
     def _divided(self) -> torch.fx.GraphModule:
+        # The same seed gives the same numbers: what draws some hangs on what drew before it, until islands are divided.
+        for before, node in pairwise(filter(_draws, _operators(self.captured))):
+            node.kwargs = {**node.kwargs, AFTER: before}
         with torch.no_grad():
             fused = CapabilityBasedPartitioner(self.captured, Readable()).partition_and_fuse()
+        for node in _operators(fused):
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name != AFTER}
+        fused.recompile()
         stay = [str(n.target) for n in _operators(fused)]
         if stay:
             LOG.info("%d operators stay as they are, of %s", len(stay), ", ".join(dict.fromkeys(stay)))
@@ -189,6 +202,13 @@ class Graph:
             if isinstance(child, torch.fx.GraphModule) and name.startswith("fused_"):
                 setattr(fused, name, Island(child, self.kernels))
         return fused
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether a node may draw random numbers; what holds graphs of its own may."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return torch.Tag.nondeterministic_seeded in node.target.tags
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
 
 
 class Readable(OperatorSupportBase):
@@ -361,8 +381,9 @@ class Layout:
 
 def layouts(function: Call, tensors: Sequence[torch.Tensor]) -> tuple[Layout, ...]:
     """How the results of a function lie in memory, which is not run."""
-    with FakeTensorMode() as mode:
-        known = [mode.from_tensor(t) for t in tensors]
+    with FakeTensorMode():
+        # Each in memory of its own: of those that lie in one now another call may have two.
+        known = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
         results = function(*known)
     found = []
     for result in results if isinstance(results, (tuple, list)) else (results,):
@@ -409,9 +430,11 @@ class Island(torch.nn.Module):
         """What the operators compute."""
         key = tuple((g.shape, g.dtype, g.device, g.stride()) if isinstance(g, torch.Tensor) else g for g in given)
         if key not in self.outcomes:
-            if len(self.outcomes) >= MOST:
-                return self.operators(*given)
-            self.outcomes[key] = self._made(given)
+            with compile_lock:
+                if key not in self.outcomes:
+                    if len(self.outcomes) >= MOST:
+                        return self.operators(*given)
+                    self.outcomes[key] = self._made(given)
         outcome, lie = self.outcomes[key]
         if outcome.call is None:
             return self.operators(*given)
