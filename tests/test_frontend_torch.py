@@ -367,6 +367,33 @@ def test_what_an_index_chooses_is_a_sum(name: str) -> None:
     agree(trace(CHOSEN[name], [draw(4, 5), LABELS]), CHOSEN[name], [draw(4, 5), LABELS])
 
 
+GRADIENTS: dict[str, tuple[tuple[int, ...], torch.Tensor, int]] = {
+    "mean": ((4, 5), LABELS, 1),
+    "weighted_sum": ((4, 5), LABELS, 2),
+    "each": ((4, 5), LABELS, 0),
+    "one_row": ((5,), torch.tensor(3), 1),
+    "image": ((2, 5, 2, 2), LABELS.view(1, 2, 2).expand(2, 2, 2), 1),
+    "image_each": ((2, 5, 2, 2), LABELS.view(1, 2, 2).expand(2, 2, 2), 0),
+}
+
+
+@pytest.mark.parametrize("name", slow_but(["mean", "weighted_sum", "image_each"], GRADIENTS))
+def test_the_gradient_of_a_loss_is_at_targets(name: str) -> None:
+    """Also where nothing counts, of which the mean is no number: beside the targets it is 0."""
+    shape, labels, reduction = GRADIENTS[name]
+    loss = torch.ops.aten.nll_loss2d_backward if len(shape) == 4 else torch.ops.aten.nll_loss_backward
+    weight = torch.rand(5) if "weighted" in name else None
+
+    def fn(g: torch.Tensor, x: torch.Tensor, i: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        return loss(g, x, i, weight, reduction, -100, total)  # type: ignore[no-any-return]
+
+    each = labels.shape if reduction == 0 else ()
+    given = [torch.randn(each), torch.randn(shape), labels, torch.tensor(3.0)]
+    named = dict(zip("gxi", given, strict=False)) | {"total": given[-1]}
+    (found,) = evaluate(trace(fn, given), {name: t.numpy() for name, t in named.items()}).values()
+    np.testing.assert_allclose(found, fn(*given).numpy(), rtol=1e-6)
+
+
 def test_a_gather_at_positions_is_a_view() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.gather(1, torch.arange(4).expand(3, 4) + 1)

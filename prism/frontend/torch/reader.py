@@ -280,6 +280,8 @@ def _decompositions(composite: int) -> dict[Any, Callable[..., Any]]:
     left = {o: f for o, f in decomposition_table.items() if isinstance(o, OpOverload) and _key(o) not in HANDLERS}
     kept = {o for o in left if o._schema.is_mutable or torch.Tag.nondeterministic_seeded in o.tags}
     formulas = {o: f for o, f in left.items() if o not in kept} | exported
+    aten = torch.ops.aten
+    formulas |= dict.fromkeys((aten.nll_loss_backward.default, aten.nll_loss2d_backward.default), _of_targets)
     return {o: _of_fractions(f) if _interpolates(o) else f for o, f in formulas.items()}
 
 
@@ -295,6 +297,27 @@ def _of_fractions(formula: Callable[..., Any]) -> Callable[..., Any]:
         return formula(x, *args, **options) if x.is_floating_point() else NotImplemented
 
     return decomposed
+
+
+def _of_targets(
+    grad_output: torch.Tensor,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: torch.Tensor,
+) -> torch.Tensor:
+    """The gradient of `nll_loss`: 0 but at targets, where torch's decomposition has 0 times what may be NaN."""
+    mean, dim = 1, min(x.dim() - 1, 1)
+    targets = target.unsqueeze(dim)
+    counts = targets != ignore_index
+    chosen = torch.zeros_like(x, dtype=torch.bool).scatter(dim, torch.where(counts, targets, 0), True)
+    scale = grad_output / total_weight if reduction == mean else grad_output
+    scale = scale.unsqueeze(dim) if 0 < scale.dim() < x.dim() else scale
+    if weight is not None:
+        scale = scale * weight.reshape([-1] + [1] * (x.dim() - dim - 1))
+    return torch.where(chosen & counts, -scale, 0.0)
 
 
 def _stays(node: torch.fx.Node) -> bool:
