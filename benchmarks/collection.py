@@ -2536,7 +2536,7 @@ KNOWN = (
         "s=2048 h=32 d=128 p=512 n=512",
         "4*h*s*16*n*d",
         source="FlashInfer (Ye 2025)",
-        reason="a page and a place in it are two axes, and a sum over two is not rescaled by the maximum over both",
+        reason="found in one pass, a page a trip; by the model two passes with products over many pages are faster",
     ),
     Known(
         "Adam step of 8 bits",

@@ -26,6 +26,7 @@ import numpy as np
 from prism.generate.options import COMMUTATIVE, ONE_PASS, REDUCING, Choice, Weights, below
 from prism.program.arrays import NumpyArrays
 from prism.program.classes import EClasses, Payload
+from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
 
 SKELETONS = 6
@@ -328,15 +329,14 @@ def one_pass(
     Returns:
         the choices, operands before results.
     """
-    over: dict[int, frozenset[object]] = {}
+    over: dict[int, frozenset[Axis]] = {}
     made = dict(choices)
     exponents: set[tuple[int, ...]] = set()
     for cls in below(choices, roots):
         choice = choices[cls]
-        own = {choice.payload} if choice.op in REDUCING else set()
-        over[cls] = frozenset(own).union(*(over[k] for k in choice.children))
-        mine = [o for o in options.get(cls, ()) if o.op in ONE_PASS and o.payload == choice.payload]
-        ready = [o for o in mine if all(k in over and o.payload not in over[k] for k in o.children)]
+        over[cls] = choice.reduced.union(*(over[k] for k in choice.children))
+        mine = [o for o in options.get(cls, ()) if o.op in ONE_PASS and choice.reduced and choice.reduced <= o.reduced]
+        ready = [o for o in mine if all(k in over and not o.reduced & over[k] for k in o.children)]
         if ready and choice.op in ("sum", "contract", "min"):
             # Those with one exponent share their exponentials, and the maximum.
             made[cls] = next((o for o in ready if o.children[:2] in exponents), ready[0])

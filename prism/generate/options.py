@@ -4,7 +4,7 @@ An *option* is an e-node, or one of the forms that an e-node of a sum implies:
 
     contract   sum_k (a*b), both a and b with axis k: a matrix product, whose product is never a tile of its own
     rescaled   sum_k exp(a + -1*M)*f with M = max_k ...: one pass with a rescaled accumulator, where the plain form
-               needs M's pass to end first
+               needs M's pass to end first; also over several axes, the longest the outermost
     deviations sum_k (a - 1/n * sum_k a)^2, n the length of k, or over several axes: one pass that merges means, where
                the plain form needs the mean first
     scan       sum_m where(m <= n, f, 0), f without n and m as long as n: f's prefix sums along n, in one loop over it;
@@ -104,9 +104,9 @@ class Choice:
 
     Attributes:
         op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
-            shift is M = max_axis(b), "first max" or "first min" with children (v, n) or (v, n, whether v is undefined),
-            "deviations" with children (a,), "scan" with children (f,) or (f, g), with g the
-            growth, or (a, b) or (a, b, f) where it is rescaled, or "gather" with its places as children.
+            shift is M = max_axis(b) or the maximum over its axes, "first max" or "first min" with children (v, n) or
+            (v, n, whether v is undefined), "deviations" with children (a,), "scan" with children (f,) or (f, g), with g
+            the growth, or (a, b) or (a, b, f) where it is rescaled, or "gather" with its places as children.
         payload: the e-node's payload; the reduced axis for contract, rescaled and deviations, or axes for those; for a
             scan its axes; for a gather what it reads.
         children: e-class ids.
@@ -126,6 +126,13 @@ class Choice:
                 return frozenset(axes)
             case _:
                 return frozenset()
+
+    @property
+    def innermost(self) -> Axis:
+        """The axis that a product is contracted over: of several the innermost."""
+        axis = self.payload.axes[-1] if isinstance(self.payload, Over) else self.payload
+        assert isinstance(axis, Axis)
+        return axis
 
 
 Choices: TypeAlias = Mapping[int, Choice]
@@ -305,6 +312,8 @@ def _sum_forms(classes: EClasses, total: ENode, shifts: Pairs) -> list[Choice]:
     forms: list[Choice] = []
     for a, m in shifts.get(body, ()):
         forms += [Choice("rescaled", axis, (a, b)) for b in _maxima(classes, m, axis)]
+    for inner in _plain(classes, body, "sum"):
+        forms += _rescaled_over(classes, (axis, inner.payload), inner.children[0], shifts)
     for node in classes.nodes[body]:
         if node.op != "mul" or node.domain:
             continue
@@ -316,6 +325,30 @@ def _sum_forms(classes: EClasses, total: ENode, shifts: Pairs) -> list[Choice]:
                 if axis in classes.axes[f] and axis in classes.axes[a]:
                     forms += [Choice("rescaled", axis, (a, b, f)) for b in _maxima(classes, m, axis)]
     return forms
+
+
+def _rescaled_over(classes: EClasses, axes: tuple[object, ...], body: int, shifts: Pairs) -> Iterator[Choice]:
+    """The rescaled forms of a sum over two axes."""
+    one, other = (a for a in axes if isinstance(a, Axis))
+    if not {one, other} <= classes.axes[body]:
+        return
+    over = Over(tuple(sorted((one, other), key=_by_length)))
+
+    def maxima(m: int) -> Iterator[int]:
+        if other not in classes.axes[m]:
+            yield from (b for inner in _maxima(classes, m, one) for b in _maxima(classes, inner, other))
+
+    yield from (Choice("rescaled", over, (a, b)) for a, m in shifts.get(body, ()) for b in maxima(m))
+    for node in _plain(classes, body, "mul"):
+        for p, f in (node.children, node.children[::-1]):
+            for a, m in shifts.get(p, ()):
+                if {one, other} <= classes.axes[f] & classes.axes[a]:
+                    yield from (Choice("rescaled", over, (a, b, f)) for b in maxima(m))
+
+
+def _by_length(axis: Axis) -> tuple[int, str]:
+    """The longest first; what is not known is long."""
+    return -int(axis.extent) if is_static(axis.extent) else -(1 << 62), axis.name
 
 
 def _first_places(classes: EClasses, least: ENode) -> Iterator[Choice]:
@@ -583,8 +616,7 @@ class Weights:
 
     def _weight(self, lhs: frozenset[Axis], rhs: frozenset[Axis], choice: Choice) -> float:
         """What a multiply-add of a contraction weighs."""
-        axis = choice.payload
-        assert isinstance(axis, Axis)
+        axis = choice.innermost
         if not matrix_product(lhs, rhs, {axis}):
             return 1.0
         return min(1.0, 2 * MATRIX_OPERATION * max(1.0, self.dot / self.size(frozenset({axis}))))

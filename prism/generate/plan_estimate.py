@@ -287,8 +287,7 @@ class PlanEstimate:
             if cls in kernel.back:
                 continue
             choice = choices[cls]
-            axis = choice.payload if choice.op in REDUCING else None
-            inside = frozenset({axis}) if isinstance(axis, Axis) and axis in every else _NONE
+            inside = choice.reduced & every
             if inside:
                 # What a reduction does itself ranges over its axis as well.
                 found[cls] = {bound | inside for bound in found[cls]}
@@ -308,8 +307,7 @@ class PlanEstimate:
                 lhs, rhs = axes[choice.children[0]] | axes[choice.children[1]], axes[choice.children[2]]
             else:
                 continue
-            assert isinstance(choice.payload, Axis)
-            product = matrix_product(lhs, rhs, {choice.payload})
+            product = matrix_product(lhs, rhs, {choice.innermost})
             found |= product.batch if product is not None else _NONE
         return found
 

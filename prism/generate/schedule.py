@@ -81,6 +81,11 @@ class _Block:
         return known
 
 
+def _is_shifted(value: KernelValue, shift: KernelValue) -> bool:
+    """Whether the value is exp(a - shift)."""
+    return value.op == "exp" and value.args[0].op == "add" and shift in value.args[0].args[1].args
+
+
 @dataclass(slots=True)
 class Scheduler:
     """Schedules one kernel.
@@ -137,8 +142,17 @@ class Scheduler:
         if self.home(shift) != self.home(value):
             return False
         # Of a place what is compared; of an exponential its exponent.
-        own = shift.args[0] if value.op == "first" else value.args[0].args[0].args[0]
-        others = (own, *value.args[1:-1])
+        own, *others = shift.args[0], *value.args[1:-1]
+        if value.op == "rescaled":
+            within = power = value.args[0]
+            if within.is_reduction:
+                # Over another axis, too: that is in one tile, as the shift is one of all of it.
+                if self.is_loop(within.axis):
+                    return False
+                power = next(p for p in within.args if _is_shifted(p, shift))
+                others = [f for f in within.args if f is not power]
+            own = power.args[0].args[0]
+        others.append(own)
         return max(self.level(a, loops) for a in others) < self.level(shift, loops)
 
     def _fill(self, block: _Block, wanted: Sequence[KernelValue], outputs: Sequence[Output]) -> None:

@@ -2,7 +2,8 @@
 
     value ::= read(tensor, index) | const | position(index) | pointwise op
             | reduce(kind, axis; src)       a statistic's kind as well
-            | contract(axis; lhs, rhs) | rescaled(axis; p, m) | rescaled(axis; p, f, m)
+            | contract(axis; lhs, rhs) | rescaled(axis; p, m) | rescaled(axis; p, f, m)     p = exp(a - m), or a sum or
+                                            a contraction of that over another axis
             | first(axis; where(v == m, place, n), m)       the first place of the extreme m of v
             | merge(part; squares, counts, means, rests)    a statistic of all parts of a split, from their moments
             | scan(axis; src) | scan(axis; src, growth)     the prefix sums of src along the axis, which both have
@@ -144,6 +145,15 @@ class Values:
         args = (p, shift) if factor is None else (p, factor, shift)
         return self.make("rescaled", args, axis, None, ReduceKind.SUM)
 
+    def rescaled_over(
+        self, axes: tuple[Axis, Axis], exponent: KernelValue, shift: KernelValue, factor: KernelValue | None
+    ) -> KernelValue:
+        """The same over two axes, of which the outer one's tiles may come one after another."""
+        outer, inner = axes
+        p = self.shifted(exponent, shift)
+        src = self.reduce(ReduceKind.SUM, inner, p) if factor is None else self.contract(inner, p, factor)
+        return self.make("rescaled", (src, shift), outer, None, ReduceKind.SUM)
+
     def shifted(self, exponent: KernelValue, shift: KernelValue) -> KernelValue:
         """exp(exponent - shift)."""
         minus = self.make("mul", (self.const(-1.0), shift))
@@ -219,6 +229,12 @@ class Builder:
                 shift = self.values.reduce(ReduceKind.MAX, inner, self.build(choice.children[1], under))
                 factor = self.build(choice.children[2], under) if len(choice.children) == 3 else None
                 return self.values.rescaled(inner, exponent, shift, factor)
+            case "rescaled", Over((outer, inner)):
+                first, under = self._enter(outer, live)
+                second, under = self._enter(inner, under)
+                exponent, of, *factors = (self.build(c, under) for c in choice.children)
+                most = self.values.reduce(ReduceKind.MAX, first, self.values.reduce(ReduceKind.MAX, second, of))
+                return self.values.rescaled_over((first, second), exponent, most, factors[0] if factors else None)
             case op, Axis() as axis if op in FIRST:
                 inner, under = self._enter(axis, live)
                 value, beyond, *undefined = (self.build(c, under) for c in choice.children)

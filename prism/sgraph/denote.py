@@ -486,7 +486,7 @@ class _Reader:
         there: Callable[[Expr], Expr] = lambda e: e,
         so_far: bool = False,
     ) -> Expr:
-        """The body, which is exp(a - m) or exp(a - m)*f, with the shift m as it is in the end.
+        """The body, which is exp(a - m) or exp(a - m)*f, or a sum of that, with the shift m as it is in the end.
 
         Args:
             body: what is summed.
@@ -505,7 +505,11 @@ class _Reader:
                     return None
 
         match body:
+            case Reduce(ReduceKind.SUM, axis, inner) if axis not in free_axes(end) and axis not in free_axes(running):
+                return self._made(Reduce(body.kind, axis, self._rescaled(inner, shift, running, end, there, so_far)))
             case Map("mul", (p, f)) if (a := exponent(p)) is not None:
+                parts = [there(a), there(f)]
+            case Map("mul", (f, p)) if (a := exponent(p)) is not None:
                 parts = [there(a), there(f)]
             case _ if (a := exponent(body)) is not None:
                 parts = [there(a)]

@@ -24,7 +24,8 @@ A *rescaled* accumulator is `Accumulate(dst, "sum", src, shift=m)` where `m` is 
 updated earlier in the body, and src is a tile sum of exp(a - m)*f, with neither a nor f depending on m. When m moves
 from m to m', dst is multiplied by exp(m - m') before src is added; so after each tile dst is the sum of exp(a - m')*f
 over what was seen, and after the loop it is what a second pass with the final m would have computed (the online
-softmax of Milakov & Gimelshein 2018, for any loop-carried shift).
+softmax of Milakov & Gimelshein 2018, for any loop-carried shift). The tile may have further axes, of which it holds
+all, and src be the sum over these, too: m is over all of them then.
 
 A *statistic* is a kind of tile reduction that is no reduction of programs. `TileReduce(dst, "deviations", axis, src)`
 is the sum over the axis of (src - mean)^2, the mean that of src over the axis. In a loop over the axis it is of no use
