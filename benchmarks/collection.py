@@ -2440,7 +2440,7 @@ KNOWN = (
         "q:t,d k:t,d v:t,d b:t",
         "t=512 d=64",
         source="FLA (fused recurrent): the state on chip",
-        reason="a launch a step: no kernel keeps a state that its steps multiply",
+        reason="three launches: the first lays out what steps are given, the last makes the last step's output",
     ),
     Known(
         "global response norm",

@@ -32,12 +32,14 @@ from benchmarks.collection import KNOWN, PARTIAL, Known
 
 if TYPE_CHECKING:
     from benchmarks.gallery import Entry
+    from prism.api.partitioned import PartitionedSearch
     from prism.api.proofs import ProvedSGraph
     from prism.cost.device import Device
     from prism.cost.model import Estimate
     from prism.egraph.worker import Worker
     from prism.program.nodes import Formula, Program
     from prism.sgraph.config import Config
+    from prism.sgraph.nodes import SGraph
 
 TARGET = "sm_90"
 FAR = 1.5
@@ -179,13 +181,22 @@ def ranked(formulas: Sequence[Formula], proved: Sequence[ProvedSGraph], target: 
 
 
 def counted(found: Chosen, target: Device) -> Counts:
-    """What it takes: what matrix units add to accumulators as they multiply is no work of its own, as in the model."""
+    """What it takes."""
+    return _counted(found.proved.sgraph, found.config, found.estimate, target)
+
+
+def _counted(sgraph: SGraph, config: Config, estimate: Estimate, target: Device, only: str = "") -> Counts:
+    """What all launches take, or one alone.
+
+    What matrix units add to accumulators as they multiply is no work of its own, as in the model.
+    """
     from prism.cost.compiled_expr import value
-    from prism.cost.counts import sgraph_cost
+    from prism.cost.counts import SGraphCost, sgraph_cost
     from prism.cost.model import Model
 
-    sgraph, config = found.proved.sgraph, found.config
-    cost = sgraph_cost(sgraph)
+    mine = [n for n, k in enumerate(sgraph.kernels) if only in ("", k.name)]
+    every, models = sgraph_cost(sgraph).kernels, Model(sgraph, target, {}).kernels
+    cost = SGraphCost(tuple(every[n] for n in mine))
     at = cost.evaluate(config.symbols)
     touched = 0.0
     for kernel in cost.kernels:
@@ -197,10 +208,29 @@ def counted(found: Chosen, target: Device) -> Counts:
         for (name, _), own in parts.items():
             tensor = sgraph.tensors[name]
             touched += min(own, math.prod(value(e, config.symbols) for e in tensor.shape) * tensor.dtype.bytes)
-    missed = sum(k.bytes for k in found.estimate.per_kernel)
-    added = [m.unpadded() for k in Model(sgraph, target, {}).kernels for m in k.added_in_place]
+    launches = [k for k in estimate.per_kernel if only in ("", k.name)]
+    missed = sum(k.bytes for k in launches)
+    added = [m.unpadded() for n in mine for m in models[n].added_in_place]
     vector = at["flops"] - sum(float(m.evaluate(config.symbols)) for m in added)
-    return Counts(max(touched, missed), at["dot_flops"], vector, len(found.estimate.per_kernel))
+    return Counts(max(touched, missed), at["dot_flops"], vector, len(launches))
+
+
+def in_one_launch(found: PartitionedSearch, made: Sequence[Chosen], target: Device) -> dict[int, Counts]:
+    """What the steps of loops take that are one launch together, by the place of the region that a step is."""
+    from prism.cost.model import Model
+    from prism.sgraph.config import Config
+
+    composed = found.compose([c.proved.sgraph for c in made])
+    sgraph = composed.sgraph
+    names = {r.kernels[0] for r in sgraph.repeats if r.resident}
+    config = Config.together(c.config.renamed(n.symbols, n.launches) for c, n in zip(made, composed.names, strict=True))
+    estimate = Model(sgraph, target, {}).estimate(config) if names else None
+    return {
+        place: _counted(sgraph, config, estimate, target, name)
+        for place, n in enumerate(composed.names)
+        for name in names.intersection(n.launches.values())
+        if estimate is not None
+    }
 
 
 def idle(found: Chosen, target: Device) -> float:
@@ -243,12 +273,14 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
     ratio = reached = math.inf
     if len(made) == len(every):
         counts = [[counted(c, target).times(n) for c in each] for each, n in zip(every, steps, strict=True)]
+        for place, one in in_one_launch(found, made, target).items() if program.loops else ():
+            counts[place][:1] = [one]
         total = sum((first for first, *_ in counts), Counts(0.0, 0.0, 0.0, 0))
         goal = replace(goal, vector=min(goal.vector, total.vector))
         ratio = total.seconds(target) / goal.seconds(target)
         least = sum(
-            n * min(counted(c, target).seconds(target, idle(c, target)) for c in each)
-            for each, n in zip(every, steps, strict=True)
+            min(x.seconds(target, idle(c, target)) for c, x in zip(each, found_counts, strict=True))
+            for each, found_counts in zip(every, counts, strict=True)
         )
         reached = min(ratio, least / goal.seconds(target))
     row = Row(

@@ -17,6 +17,7 @@ from compiled_code import VERSIONS, CodeOf, environment_of, stated
 from sgraph_samples import BF16, Sample, sym
 from test_horizontal import qkv, tiles
 from test_ranges import narrowed
+from test_resident import recurrence
 from test_streams import branches, two_splits
 
 from prism.backends.passes import tile_module
@@ -167,6 +168,7 @@ SPREAD: Mapping[str, tuple[Callable[[], Emitted], tuple[str, ...]]] = {
     "every function": (lambda: of(samples.functions(BF16)), ()),
     "running state": (lambda: of(samples.running_state(BF16)), ()),
     "lookups": (lambda: of(samples.lookups_in_any_table(BF16)), ()),
+    "steps in one launch": (lambda: Emitted(recurrence(), {"T_n": 16}, {"t": 5, "n": 37}), ()),
     "scan": (lambda: of(samples.prefix_sums(BF16)), ()),
     "stages of plain loops": (loaded_in_pairs, ()),
     "three kernels in one launch": (three_in_one, ("descriptors",)),

@@ -216,7 +216,8 @@ class Machine:
                     self.done["iterations"] += 1
                     self.run(body)
             case tile.Update(acc, kind, src):
-                self.values[acc] = COMBINE[kind](self.values[acc], self.get(src, self.dims[acc]))
+                given = self.get(src, self.dims[acc])
+                self.values[acc] = np.array(given) if kind is None else COMBINE[kind](self.values[acc], given)
             case tile.Store(tensor, offset, masks, dims, src):
                 keep = self.mask(masks, dims)
                 at = np.broadcast_to(self.affine(offset, dims), keep.shape)[keep]

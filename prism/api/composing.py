@@ -234,6 +234,8 @@ def _each_chosen(
 ) -> tuple[PartitionedSearch, dict[str, Choice]]:
     """What is chosen for every region, by its canonical key, and the regions that these are.
 
+    A loop's step of which one launch may be all is chosen as that, and as a step where that fails.
+
     A region's failure is not the model's: where all that was found for one rounds worse than what was given, or cannot
     be compiled, it is cut into smaller ones, in the end the operators as they are written, and a warning says so.
 
@@ -247,31 +249,45 @@ def _each_chosen(
     short = 0.0
     while True:
         refused: set[str] = set()
+        waiting = searches.waiting
         for key_, r in _longest_first(searches) if until.finite else searches.distinct.items():
             if key_ in choices:
                 continue
             tools.recorder.count("regions tuned", len(choices), len(searches.distinct))
-            place = tools.folder / f"region_{len(choices)}_{len(searches.regions)}_{len(refused)}"
+            place = tools.folder / f"region_{len(choices)}_{len(searches.regions)}_{len(refused)}_{len(waiting)}"
             place.mkdir()
             # Said of the region as the user knows it.
             where = f"{r.region.program.name} ({', '.join(r.region.outputs)})"
+            own, of = replace(request, program=r.canonical.program, baselines=()), r.result
+            all_steps = searches.through_steps(r) if key_ not in waiting else None
+            if all_steps is not None:
+                own, of = replace(own, program=all_steps.program), all_steps.result(r.result)
             try:
-                own = replace(request, program=r.canonical.program, baselines=())
                 left = len(searches.distinct) - len(choices)
                 which = f"region {len(choices) + 1} of {len(searches.distinct)}"
                 with tools.recorder.within(1, which):
                     before = until.left
                     least = max(LEAST_S, 2.0 * short)
-                    choices[key_] = _in_time(own, r.result, replace(tools, time=until, part=True), place, left, least)
+                    choice = _in_time(own, of, replace(tools, time=until, part=True), place, left, least)
+                    if all_steps is not None:
+                        choice = all_steps.of_step(choice, tools.platform.model)
+                    choices[key_] = choice
                     if until.finite and not choices[key_].tuned.trials:
                         short = max(short, before - until.left)
             except (NoImprovementError, VerificationError, CompilerError) as error:
+                if all_steps is not None and not isinstance(error, VerificationError):
+                    tools.recorder.warn(f"the steps of {where} are launches: {error.what}: {error.why}")
+                    waiting |= {key_}
+                    continue
                 wrong = isinstance(error, VerificationError)
                 parts = (r.region,) if wrong else finer(r.region)
                 if len(parts) == 1:
                     raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
                 tools.recorder.warn(f"{where} is kept as {len(parts)} parts: {error.what}: {error.why}")
                 refused.add(key_)
+        if waiting != searches.waiting:
+            searches = replace(searches, waiting=waiting)
+            continue
         if not refused:
             return searches, choices
         regions = unrepeated(
@@ -291,6 +307,7 @@ def _each_chosen(
                 as_one=False,
             )
             detail.append(str(searches))
+        searches = replace(searches, waiting=waiting)
 
 
 def _longest_first(searches: PartitionedSearch) -> list[tuple[str, RegionSearch]]:

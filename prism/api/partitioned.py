@@ -42,8 +42,8 @@ from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program.assumptions import stated_texts
 from prism.program.extents import evaluate
 from prism.program.loops import stacks
-from prism.program.nodes import Expr, Formula, Program, Tensor
-from prism.program.region import Canonical, Region
+from prism.program.nodes import Expr, Formula, Program, Steps, Tensor
+from prism.program.region import Canonical, Region, subprogram
 from prism.program.transform import with_tensors
 from prism.program.verdict import Status, Verdict
 from prism.report.units import duration
@@ -116,11 +116,13 @@ class PartitionedSearch:
         program: the whole program.
         regions: in an order in which they can run.
         joined: those of them that were several.
+        waiting: steps of loops, by the key of their canonical form, that are launches even where they could be one.
     """
 
     program: Program
     regions: tuple[RegionSearch, ...]
     joined: tuple[Joined, ...] = ()
+    waiting: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         said = [f"{len(self.regions)} regions, {len(self.distinct)} of them different", *map(str, self.joined)]
@@ -136,9 +138,30 @@ class PartitionedSearch:
 
     def compose(self, picks: Sequence[SGraph]) -> Composed:
         """One sGraph for the whole program, of an sGraph of each region's canonical program."""
-        parts = [Part(g, r.canonical.names, r.region.loop) for r, g in zip(self.regions, picks, strict=True)]
+        parts = [self._part(r, g) for r, g in zip(self.regions, picks, strict=True)]
         outputs = [self.program.definition(n).tensor for n in self.program.outputs]
         return compose(self.program.name, self.program.inputs, outputs, parts, stacks(self.program))
+
+    def _part(self, r: RegionSearch, sgraph: SGraph) -> Part:
+        return Part(sgraph, r.canonical.names, r.region.loop, r.canonical.key in self.waiting)
+
+    def through_steps(self, r: RegionSearch) -> ThroughSteps | None:
+        """All steps of a loop as a program, where one launch may be all of them; None elsewhere."""
+        loop = r.region.loop
+        of_loop = [x for x in self.regions if x.region.loop is not None and loop is not None]
+        if loop is None or sum(x.region.loop == loop for x in of_loop) != 1:
+            return None
+        made = [d for d in self.program.definitions if isinstance(d.expr, Steps) and d.expr.loop.name == loop.name]
+        names = [d.name for d in made]
+        program = subprogram(self.program, f"{r.region.program.name}_all", names, set(self.program.order) - {*names})
+        outputs = [d.tensor for d in made]
+        found: list[tuple[ProvedSGraph, Composed]] = []
+        for p in r.result.proved:
+            parts = [self._part(r, p.sgraph)]
+            composed = compose(program.name, program.inputs, outputs, parts, stacks(self.program))
+            if composed.sgraph.repeats[0].resident:
+                found.append((p, composed))
+        return ThroughSteps(program, tuple(found)) if found else None
 
     def whole(self, picks: Sequence[ProvedSGraph], composed: Composed) -> ProvedSGraph:
         """The composed sGraph with the regions' proofs as its own.
@@ -199,6 +222,37 @@ class PartitionedSearch:
             dict(seconds),
             any(r.interrupted for r in found),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughSteps:
+    """All steps of a loop by one launch.
+
+    Attributes:
+        program: what the steps make, of what is around the loop.
+        made: the proved sGraphs of a step, each with that of all steps.
+    """
+
+    program: Program
+    made: tuple[tuple[ProvedSGraph, Composed], ...]
+
+    def result(self, step: SearchResult) -> SearchResult:
+        """The search of a step as one of all steps."""
+        return replace(step, proved=tuple(replace(p, sgraph=c.sgraph) for p, c in self.made))
+
+    def of_step(self, choice: Choice, model: Callable[[SGraph, Mapping[str, int]], CostModel]) -> Choice:
+        """What was chosen for all steps as the choice of a step, in its names and with its share of the time."""
+        proved, composed = next((p, c) for p, c in self.made if c.sgraph == choice.proved.sgraph)
+        (names,) = composed.names
+        best = choice.best
+        launches = {new: old for old, new in names.launches.items()}
+        config = best.config.renamed({new: new for new in best.config.symbols}, launches)
+        config = replace(config, symbols={old: best.config.symbols[new] for old, new in names.symbols.items()})
+        resources = tuple(replace(r, kernel=launches[r.kernel]) for r in best.resources)
+        hints = self.program.hints
+        share = best.seconds / evaluate(composed.sgraph.repeats[0].trips, hints)
+        own = replace(best, config=config, seconds=share, resources=resources)
+        return replace(choice, proved=proved, best=own, model=model(proved.sgraph, hints))
 
 
 def search_regions(

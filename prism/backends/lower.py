@@ -35,6 +35,7 @@ from prism.ir.kit import statements
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.nodes import Kernel, SGraph, Split
 from prism.sgraph.products import Nominal, nominal_types
+from prism.sgraph.resident import in_one_launch
 
 
 def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
@@ -48,6 +49,7 @@ def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
     Raises:
         UnsupportedError: a tensor has an element type that tiles are not computed on.
     """
+    sgraph = in_one_launch(sgraph)
     for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs):
         if t.dtype is DType.FLOAT64:
             raise UnsupportedError(
@@ -72,6 +74,7 @@ def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
             tuple(x.name for x in sgraph.launches if x.kernels[0].name in r.kernels), r.trips, r.windows, r.reverse
         )
         for r in sgraph.repeats
+        if not r.resident
     )
     return TileModule(
         sgraph.name,
@@ -95,6 +98,7 @@ class _Whole:
         symbols: the sGraph's symbols by identifier.
         lengths: the names in the tensors' extents that are no symbols.
         taken: names that no kernel may give to something else.
+        on_chip: what is no tensor in memory but a tile that programs keep.
     """
 
     tensors: Mapping[str, Tensor]
@@ -102,6 +106,7 @@ class _Whole:
     symbols: Mapping[str, str]
     lengths: frozenset[str]
     taken: frozenset[str]
+    on_chip: frozenset[str]
 
 
 def _whole(sgraph: SGraph) -> _Whole:
@@ -109,7 +114,7 @@ def _whole(sgraph: SGraph) -> _Whole:
     symbols = {identifier(s.name): s.name for s in sgraph.symbols}
     lengths = frozenset(n for t in tensors.values() for e in t.shape for n in scalars(e) if n not in symbols)
     taken = RESERVED | HELPERS | symbols.keys() | lengths | {identifier(t) + "_ptr" for t in tensors}
-    return _Whole(tensors, {t: n for n, t in enumerate(tensors)}, symbols, lengths, frozenset(taken))
+    return _Whole(tensors, {t: n for n, t in enumerate(tensors)}, symbols, lengths, frozenset(taken), sgraph.kept)
 
 
 def _launch(name: str, programs: tuple[TileProgram, ...], whole: _Whole) -> TileLaunch:
@@ -139,7 +144,7 @@ def _program(kernel: Kernel, whole: _Whole, nominal: Nominal, divisions: Quotien
     made = layout(kernel)
     lengths = {name for a, _ in kernel.roles for name in scalars(a.extent) if name not in symbols}
     names = Names(lengths | {c.name for c in made.constants}, whole.taken)
-    lowering = KernelLowering(kernel, made, types, tensors, names, divisions, defer)
+    lowering = KernelLowering(kernel, made, types, tensors, names, divisions, defer, whole.on_chip)
     body = clean(shared_extremes(lowering.run(), names))
     grid = lowering.grid
     used = {name for s in statements(body) for name in integers(s)}

@@ -80,7 +80,7 @@ def _block(body: Sequence[Stmt], made: Mapping[str, Stmt], updated: set[str], na
 def _taken(u: Update, full: Full, made: Mapping[str, Stmt]) -> _Taken | None:
     """What an accumulator takes, if it is the extreme of a tile."""
     reduce = made.get(u.src)
-    if not (isinstance(reduce, Reduce) and reduce.kind is u.kind and u.kind.is_extreme):
+    if not (isinstance(reduce, Reduce) and reduce.kind is u.kind and reduce.kind.is_extreme):
         return None
     name, scale, masks = reduce.src, 1.0, list[Masked]()
     while True:

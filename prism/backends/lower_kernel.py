@@ -7,7 +7,7 @@ ragged tile, element types, the layout of matrix products, and how a rescaled ac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.backends import tile
@@ -94,6 +94,7 @@ class KernelLowering:
         names: hands out the names of tile values.
         quotients: which products are divisions.
         defer: whether reductions may be left to after their loop.
+        on_chip: tensors that name tiles which the program keeps: an accumulator each.
     """
 
     kernel: Kernel
@@ -103,6 +104,7 @@ class KernelLowering:
     names: Names
     quotients: Quotients
     defer: bool = True
+    on_chip: Container[str] = ()
     _out: list[tile.Stmt] = field(default_factory=list)
     _values: dict[str, TileValue] = field(default_factory=dict)
     # Reductions that are left to after their loop: the accumulator keeps the axis.
@@ -119,6 +121,7 @@ class KernelLowering:
     _axes: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
     # Conversions and selections that were made already in the open blocks.
     _known: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _kept: dict[str, TileValue] = field(default_factory=dict)
     _running: dict[str, Running] = field(default_factory=dict)
     # Of statistics, their means and counts as well; in a loop, what is to be merged.
     _moments: dict[str, Moments] = field(default_factory=dict)
@@ -181,6 +184,11 @@ class KernelLowering:
                     self._store(s)
 
     def _load(self, s: Load) -> None:
+        if s.tensor in self.on_chip:
+            kept = self._kept[s.tensor]
+            self._values[s.dst] = replace(kept, name=self.names.fresh(s.tensor))
+            self._out.append(tile.Copy(self._values[s.dst].name, kept.name))
+            return
         tensor = self.tensors[s.tensor]
         axes = frozenset(a for i in s.index for a in i.axes())
         dims = self.layout.dims_for(axes)
@@ -764,7 +772,28 @@ class KernelLowering:
         self._factor[dst] = factor
         return TileValue(new, acc.dims, F32)
 
+    def _keep(self, s: Store) -> None:
+        """The tile that the program keeps, made or changed: 0 outside of its axes, as a tile that is loaded is."""
+        axes = [a for i in s.index for a in i.axes()]
+        dims = self.layout.dims_for(axes)
+        value = self._cast(self._values[str(s.src)], F32)
+        if value.dims != dims:
+            nothing, spread = self.names.fresh("nothing"), self.names.fresh(f"{value.name}_tile")
+            self._out.append(tile.Full(nothing, 0.0, dims, F32))
+            self._out.append(tile.Pointwise(spread, "add", (nothing, value.name), dims, F32))
+            value = TileValue(spread, dims, F32, value.zero)
+        for axis in axes:
+            value = self._inside(value, axis, ReduceKind.SUM)
+        if s.tensor not in self._kept:
+            zero = frozenset(a for a in axes if self.layout.is_ragged(a))
+            self._kept[s.tensor] = made = TileValue(self.names.fresh(f"kept_{s.tensor}"), dims, F32, zero)
+            self._out.append(tile.Full(made.name, 0.0, dims, F32))
+        self._out.append(tile.Update(self._kept[s.tensor].name, None, value.name))
+
     def _store(self, s: Store) -> None:
+        if s.tensor in self.on_chip:
+            self._keep(s)
+            return
         tensor = self.tensors[s.tensor]
         axes = frozenset(a for i in s.index for a in i.axes())
         dims = self.layout.dims_for(axes)

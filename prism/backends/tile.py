@@ -29,7 +29,7 @@
               | For(index, start, stop, step, body)         sequential; the accumulators are what was Full before it
               | Within(dst, index, low, high, src, body, value)
                                                             src while low <= index < high, else the value body makes
-              | Update(acc, kind, src)                      acc := acc <kind> src
+              | Update(acc, kind, src)                      acc := acc <kind> src; src alone without a kind
               | Store(tensor, offset, masks, src, write_only?)
 
 Integers (offsets, starts, counts, bounds) are sympy expressions over lengths, constants, grid indices and loop
@@ -352,10 +352,10 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """acc := acc <kind> src; `prod` rescales."""
+    """acc := acc <kind> src; `prod` rescales. None is no combination: acc := src."""
 
     acc: Changed
-    kind: ReduceKind
+    kind: ReduceKind | None
     src: Used
 
 

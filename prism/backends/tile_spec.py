@@ -354,8 +354,10 @@ class _Checker:
             case Update(acc, kind, src):
                 found = self.accumulator(acc, "an update")
                 given = self.within(src, found.dims, acc)
-                if given.dtype is not found.dtype or not isinstance(kind, ReduceKind):
+                if given.dtype is not found.dtype or not (kind is None or isinstance(kind, ReduceKind)):
                     self.fail(f"accumulator {acc} takes {src}, which is {given.dtype.value}")
+                if kind is None and given.dims != found.dims:
+                    self.fail(f"accumulator {acc} becomes {src}, which has other dimensions")
             case Store(tensor, offset, masks, dims, src, write_only):
                 by = f"store to {tensor}"
                 if write_only and any(

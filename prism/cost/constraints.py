@@ -195,6 +195,7 @@ def footprint(kernel: Kernel, sgraph: SGraph, all_axes: Mapping[str, tuple[Axis,
     dropped = {a for a, r in kernel.roles if drops_dimension(r) or a.extent == 1}
     f = Footprint(kernel, {v: tuple(a for a in axes if a not in dropped) for v, axes in all_axes.items()})
     all_statements = list(kernel.statements())
+    on_chip = sgraph.kept
     used = {id(s): _uses(s) for s in all_statements}
     dot_operands: set[str] = set()
     other_uses: set[str] = set()
@@ -208,6 +209,8 @@ def footprint(kernel: Kernel, sgraph: SGraph, all_axes: Mapping[str, tuple[Axis,
                     dot_operands |= {lhs, rhs}
                 else:
                     other_uses |= {lhs, rhs}
+            case Load(_, tensor) if tensor in on_chip:
+                f.width[tensor] = REGISTER_BYTES
             case Load(dst, tensor, _) | Gather(dst, tensor, _):
                 other_uses.update(used[id(s)])
                 f.tensor_of[dst] = tensor

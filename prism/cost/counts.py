@@ -56,6 +56,7 @@ from prism.sgraph.nodes import (
     value_axes,
 )
 from prism.sgraph.products import dot_dims, is_dot, of_bytes, passed_on
+from prism.sgraph.resident import in_one_launch
 
 SECTOR_BYTES = 32
 """What a load brings to a GPU's first cache at least, bytes (data sheet)."""
@@ -409,6 +410,7 @@ class _Counter:
         self.passed = passed_on(kernel)
         self.axes = {n: frozenset(a) for n, a in self.ordered.items()}
         self.tensors = sgraph.tensors
+        self.on_chip = sgraph.kept
         self.of_bytes = of_bytes(kernel, sgraph.tensors, ordered)
         self.hidden = hidden(kernel)
         self.looped = {axis for axis, role in kernel.roles if isinstance(role, LoopRole | Split)}
@@ -502,6 +504,8 @@ class _Counter:
     def visit(self, body: Sequence[Stmt], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]) -> None:
         for s in body:
             match s:
+                case Load(_, tensor) | Store(tensor) if tensor in self.on_chip:
+                    pass
                 case Load(_, tensor, index) | Gather(_, tensor, index) | Store(tensor, index, _):
                     mentioned = frozenset(a for i in index for a in i.axes())
                     if isinstance(s, Gather):
@@ -605,6 +609,7 @@ def kernel_cost(kernel: Kernel, sgraph: SGraph, axes: Mapping[str, tuple[Axis, .
 
 
 def sgraph_cost(sgraph: SGraph) -> SGraphCost:
-    """The symbolic cost of all kernels."""
+    """The symbolic cost of all kernels; those of a loop's step once, or through all steps where that is one launch."""
+    sgraph = in_one_launch(sgraph)
     launches = tuple(len(launch.kernels) for launch in sgraph.launches) if sgraph.together else ()
     return SGraphCost(tuple(kernel_cost(k, sgraph) for k in sgraph.kernels), launches)

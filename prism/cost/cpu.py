@@ -30,8 +30,9 @@ from prism.cost.roofline import dealt, memory
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.nodes import Gather, Grid, Kernel, Load, SGraph, Store, Whole
+from prism.sgraph.nodes import Grid, Kernel, SGraph, Store, Whole
 from prism.sgraph.ranges import ordered
+from prism.sgraph.resident import in_one_launch
 
 PACKED_SHARE, UNPACKED_SHARE = 0.9, 0.6
 """What products reach of the vector units' peak whose factors are packed into panels, and of few rows, whose second
@@ -147,13 +148,11 @@ class CpuKernelModel:
         A tile that covers the whole of its last dimensions is one run over them.
         """
         found: list[Any] = []
-        for s in self.kernel.statements():
-            if not isinstance(s, Load | Gather | Store):
-                continue
-            declared = self.tensors[s.tensor]
+        for a in self.cost.accesses:
+            declared = self.tensors[a.tensor]
             run: Any = declared.dtype.bytes * 1.0
             covered: Any = True
-            for index, extent in zip(reversed(s.index), reversed(declared.shape), strict=True):
+            for index, extent in zip(reversed(a.index), reversed(declared.shape), strict=True):
                 inside: Any = 1.0
                 for axis in index.axes():
                     inside = inside * (sizes.get(axis, 1) * 1.0)
@@ -249,6 +248,7 @@ class CpuModel:
 
     def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.device = device
+        sgraph = in_one_launch(sgraph)
         kept = _kept(sgraph, device, hints)
         self.kernels = tuple(CpuKernelModel(k, sgraph, device, hints, kept) for k in sgraph.kernels)
         left = iter(self.kernels)

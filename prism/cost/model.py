@@ -48,6 +48,7 @@ from prism.sgraph.launches import apart, waits
 from prism.sgraph.library import library_calls
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.products import nominal_types
+from prism.sgraph.resident import in_one_launch
 
 Limiter: TypeAlias = Literal["memory", "compute", "latency", "launch"]
 BASELINE_TILE = 1024
@@ -137,6 +138,7 @@ class Model:
 
     def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.device = device
+        sgraph = in_one_launch(sgraph)
         nominal = nominal_types(sgraph)
         self.kernels = tuple(KernelModel(k, sgraph, device, hints, nominal[k.name]) for k in sgraph.kernels)
         library = {n: call_times(c, hints, device) for n, c in library_calls(sgraph).items()}
@@ -218,12 +220,13 @@ def kernel_estimate(name: str, t: Times, launch: float) -> KernelEstimate:
 def by_call(kernels: Sequence[KernelEstimate], sgraph: SGraph, hints: Mapping[str, int]) -> list[KernelEstimate]:
     """The estimates of launches, times how often a call runs them.
 
-    Those of a loop's step run for all steps: each waits for the one before it. What hangs on weights alone runs once
-    for many calls.
+    Those of a loop's step run for all steps, each after the one before it, but for a launch that is all steps. What
+    hangs on weights alone runs once for many calls.
     """
     times: dict[str, float] = {x.name: a_call(1) for x in sgraph.launches if x.kernels[0].name in sgraph.prepared}
     if sgraph.repeats:
-        times |= {x.name: value(r.trips, hints) for x in sgraph.launches if (r := sgraph.repeat(x)) is not None}
+        steps = {x.name: r for x in sgraph.launches if (r := sgraph.repeat(x)) is not None and not r.resident}
+        times |= {name: value(r.trips, hints) for name, r in steps.items()}
     return [_times(k, times.get(k.name, 1)) for k in kernels]
 
 

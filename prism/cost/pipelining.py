@@ -133,7 +133,7 @@ def pipelined_loads(f: Footprint) -> PipelinedLoads:
         if any(isinstance(s, Loop) for s in inner):
             continue
         product = any(isinstance(s, Contract) and is_dot(f.kernel, s, axes) for s in inner)
-        loads = [s for s in inner if isinstance(s, Load) and f.axes[s.dst]]
+        loads = [s for s in inner if isinstance(s, Load) and f.axes[s.dst] and s.dst in f.tensor_of]
         for s in loads:
             width = f.width[s.tensor]
             pair = any(x.tensor == s.tensor and x.index in (_moved(s, 1), _moved(s, -1)) for x in loads)

@@ -30,6 +30,7 @@ from prism.errors import UsageError
 from prism.program.extents import is_static
 from prism.program.nodes import SymbolRange
 from prism.sgraph.nodes import Kernel, SGraph, Whole
+from prism.sgraph.resident import in_one_launch
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Point: TypeAlias = Mapping[str, int]
@@ -101,6 +102,7 @@ class TimeModel:
         return known
 
     def _prepare(self, sgraph: SGraph) -> _SGraph:
+        sgraph = in_one_launch(sgraph)
         kernels: list[_Kernel] = []
         names = [{s.name for s in k.symbols} for k in sgraph.kernels]
         extents: set[str] = set()

@@ -29,6 +29,7 @@ from prism.instantiate.options import OPTIONS, Family, Offered, Option, variants
 from prism.instantiate.point_tables import MAX_POINTS, PointSpace, natural_join
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import Loop, SGraph
+from prism.sgraph.resident import in_one_launch
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -58,6 +59,7 @@ class Space:
         self.sgraph = sgraph
         self.device = device
         self.hints = dict(hints)
+        sgraph = in_one_launch(sgraph)
         family = Family(sgraph, device, self.hints)
         self.options = tuple(o(family) for o in options)
         self._members: dict[str, tuple[PointSpace, ...]] = {}

@@ -16,7 +16,7 @@ Composing adds nothing that would have to be proved: the whole is the regions' f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from types import MappingProxyType
 
@@ -41,6 +41,7 @@ from prism.sgraph.nodes import (
     Window,
     part_axis,
 )
+from prism.sgraph.resident import as_one, obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,13 @@ class Part:
         sgraph: the region's sGraph.
         tensors: the whole's name for each input and output of the region.
         loop: of whose step the region is a part; parts of one loop follow one another.
+        waits: whether steps are launches even where they need not wait for each other.
     """
 
     sgraph: SGraph
     tensors: Mapping[str, str]
     loop: ProgramLoop | None = None
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,9 @@ def compose(
             renamings.append(renaming)
         if loop is not None:
             scope.complete(name)
-            repeats.append(Repeat(tuple(k.name for k in kernels[begin:]), loop.trips, windows, loop.reverse))
+            repeat = Repeat(tuple(k.name for k in kernels[begin:]), loop.trips, windows, loop.reverse)
+            one = None if part.waits else _on_chip(repeat, kernels, begin, together, renamings)
+            repeats.append(one or repeat)
     whole.complete(name)
     sgraph = SGraph(
         name, tuple(inputs), tuple(buffers), tuple(outputs), tuple(kernels), tuple(together), tuple(repeats)
@@ -206,6 +211,40 @@ def _windows(
         t = body.tensor(name)
         whole.write(Tensor(of, (loop.trips, *t.shape), t.dtype), where)
     return tuple(found)
+
+
+def _on_chip(
+    repeat: Repeat, kernels: list[Kernel], begin: int, together: list[tuple[str, ...]], parts: Sequence[_Renaming]
+) -> Repeat | None:
+    """The steps as one launch whose programs keep their parts of the states; None where they have to wait for others.
+
+    Kernels of a step that are launched together, over one grid, are then one kernel.
+
+    Args:
+        repeat: the steps as launches.
+        kernels: all so far, from `begin` on those of a step.
+        begin: where these begin.
+        together: the groups so far.
+        parts: what the parts so far are called.
+    """
+    own = kernels[begin:]
+    tiles: Mapping[sympy.Symbol, sympy.Symbol] = {}
+    if len(own) > 1:
+        made = as_one(own, repeat) if together[-1:] == [repeat.kernels] else None
+        if made is None:
+            return None
+        (launch,) = SGraph("", (), (), (), tuple(own), (repeat.kernels,)).launches
+        one, tiles = replace(made[0], name=launch.name), made[1]
+        own = [one]
+    repeat = replace(repeat, kernels=tuple(k.name for k in own), resident=True)
+    if obstacle(own, repeat):
+        return None
+    if tiles:
+        together.pop()
+    kernels[begin:] = own
+    for p in parts:
+        p.symbols |= {old: tiles[new] for old, new in p.symbols.items() if new in tiles}
+    return repeat
 
 
 def steps_differ(repeats: Sequence[Repeat], loops: Sequence[ProgramLoop]) -> str:

@@ -474,16 +474,20 @@ class Repeat:
         trips: how many steps.
         windows: the tensors of a step that are not the same in each.
         reverse: whether the first step is at the last place.
+        resident: whether all steps are one launch, whose programs keep their parts of the states on chip
+            (`prism.sgraph.resident`).
     """
 
     kernels: tuple[str, ...]
     trips: Extent
     windows: tuple[Window, ...]
     reverse: bool = False
+    resident: bool = False
 
     def __str__(self) -> str:
         """How many steps there are, and what their windows are."""
-        lines = [f"{self.trips} steps, the {'last' if self.reverse else 'first'} place first, each with"]
+        how = " in one launch" if self.resident else ""
+        lines = [f"{self.trips} steps{how}, the {'last' if self.reverse else 'first'} place first, each with"]
         for w in self.windows:
             place = "step" if w.first is None else "the step before"
             at = "" if w.place is None else f"[{w.place}]"
@@ -537,6 +541,11 @@ class SGraph:
             object.__setattr__(self, "_handed_over", found)
             return found
         return self._handed_over
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The states before steps that programs keep on chip, as steps name them."""
+        return frozenset(w.tensor.name for r in self.repeats if r.resident for w in r.windows if w.first is not None)
 
     @property
     def symbols(self) -> tuple[sympy.Symbol, ...]:

@@ -139,7 +139,7 @@ class _Serialiser:
         parts += [f"together {','.join(str(place[name]) for name in group)}" for group in g.together]
         for r in g.repeats:
             kernels = ",".join(str(place[name]) for name in r.kernels)
-            parts.append(f"repeat {kernels} {self.extent(r.trips)} {r.reverse}")
+            parts.append(f"repeat {kernels} {self.extent(r.trips)} {r.reverse}{' resident' * r.resident}")
             for w in r.windows:
                 outer = [self.buffers.get(t, t) for t in (w.of, w.first or "")]
                 parts.append(f"window {self.tensor(w.tensor)} {' '.join(outer)} {w.place}")

@@ -48,6 +48,7 @@ from prism.sgraph.nodes import (
     Whole,
     part_axis,
 )
+from prism.sgraph.resident import obstacle
 
 SCALED = "scaled"  # exp(-m)*g with g free of the running value m
 TAINTED = "tainted"  # depends on m in some other way
@@ -117,6 +118,9 @@ def _repeats(sgraph: SGraph, tensors: Mapping[str, Tensor], where: str) -> dict[
             outer = tensors.get(w.of)
             if outer is None or (outer.shape, outer.dtype) != ((r.trips, *w.tensor.shape), w.tensor.dtype):
                 _fail(f"{w.tensor.name} is no window into {w.of}", where)
+        why = obstacle([sgraph.kernels[n] for n in places], r) if r.resident else ""
+        if why:
+            _fail(f"the steps of {', '.join(r.kernels)} cannot be one launch", where, why)
     own = {w.tensor.name: n for n, r in enumerate(sgraph.repeats) for w in r.windows}
     for k in sgraph.kernels:
         repeat = found.get(place[k.name])

@@ -178,7 +178,7 @@ class _Facts:
                     self.known[dst] = computed("mul", [self.of(a), computed("recip", [self.of(b)], [b])], [a, None])
                 case tile.Pointwise(dst, op, args) if op in OPS:
                     self.known[dst] = computed(op, [self.of(a) for a in args], args)
-                case tile.Reduce(dst, kind, src) | tile.Update(dst, kind, src):
+                case tile.Reduce(dst, kind, src) | tile.Update(dst, ReduceKind() as kind, src):
                     self.known[dst] = reduced(kind, self.of(src))
                 case tile.Cast(dst, src, dtype) if not dtype.is_half and (dtype.is_float or self.of(src).bounds.whole):
                     self.known[dst] = self.of(src)

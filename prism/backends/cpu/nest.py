@@ -289,10 +289,10 @@ class NestEmitter:
                     self._write(name, text, depth, declare=True)
             case "update":
                 assert isinstance(s, tile.Update)
-                old, new = self._value(s.acc), self._value(s.src)
                 vector = self.vector is not None
-                kind = REDUCERS[s.kind]
-                made = f"{kind}::of({self._as(old, vector)}, {self._as(new, vector)})"
+                made = self._as(self._value(s.src), vector)
+                if s.kind is not None:
+                    made = f"{REDUCERS[s.kind]}::of({self._as(self._value(s.acc), vector)}, {made})"
                 self._memo.pop(s.acc, None)
                 self._write(s.acc, Text(made, vector), depth)
             case "store":

@@ -253,7 +253,7 @@ def _before(s: Stmt) -> list[Operand] | None:
             return [src] if _fits(otherwise) else None
         case Copy(src=src) | Rearrange(src=src):
             return [src]
-        case Reduce(kind=kind, src=src) | Update(kind=kind, src=src) if kind.is_extreme:
+        case Reduce(kind=kind, src=src) | Update(kind=kind, src=src) if kind is not None and kind.is_extreme:
             return [src]
         case Full(value=value, dtype=DType.FLOAT32):
             return [] if _fits(value) else None

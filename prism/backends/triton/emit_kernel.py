@@ -361,6 +361,8 @@ class KernelEmitter:
         dims = self._dims[s.acc]
         src = self._expanded(s.src, dims)
         match s.kind:
+            case None:
+                self.writer.line(f"{s.acc} = {src.source}")
             case ReduceKind.SUM:
                 self.writer.line(f"{s.acc} = {s.acc} + {src.at(_MUL)}")
             case ReduceKind.PROD:
