@@ -13,13 +13,17 @@ Pointwise work is that of the function as written, each operation once, or prism
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from prism.bench.suite import Argument, Case, Workload
+
 if TYPE_CHECKING:
     from prism.program.nodes import Program
 
+ARGUMENT = re.compile(r"(\w+):([\w,]+)(\+?)(?:/(\w+)(?:<(\w+))?)?")
 EPS = 1e-6
 LIGER = "Liger-Kernel"
 FLASH = "FlashAttention-2 (Dao 2023)"
@@ -38,7 +42,8 @@ class Known:
     Attributes:
         name: as on the command line.
         fn: the torch function.
-        arguments: names and dimensions, as `x:m,n g:n`; a type other than bfloat16 after a slash, as `t:m/int64`.
+        arguments: names and dimensions, as `x:m,n g:n`; a type other than bfloat16 after a slash, and what
+            is less than a size after that, as `t:m/int64<v`; what is positive has a plus, as `v:m,n+`.
         sizes: of the dimensions.
         matrix: operations of matrix products.
         more: bytes besides io.
@@ -66,19 +71,56 @@ class Known:
         """The sizes by name."""
         return {k: int(v) for k, v in (part.split("=") for part in self.sizes.split())}
 
-    def program(self) -> Program:
-        """Traced from meta tensors: only shapes and types matter."""
-        import torch
-
-        from prism.api import trace
-
+    @property
+    def inputs(self) -> tuple[Argument, ...]:
+        """The arguments at the sizes; what is positive is drawn around 3."""
         size, made = self.dimensions, []
         for argument in self.arguments.split():
-            shape, _, dtype = argument.partition(":")[2].partition("/")
-            dims = [size[d] if d in size else int(d) for d in shape.split(",") if d]
-            made.append(torch.empty(dims, dtype=getattr(torch, dtype or "bfloat16"), device="meta"))
-        stated = (self.assume,) if self.assume else ()
-        return trace(self.fn, made, name=self.name.replace(" ", "_"), assume=stated)
+            name, shape, positive, dtype, limit = ARGUMENT.fullmatch(argument).groups("")
+            dims = tuple(size[d] if d in size else int(d) for d in shape.split(","))
+            scale, offset = (0.5, 3.0) if positive else (1.0, 0.0)
+            below = size[limit] if limit else 2 if dtype == "bool" else None
+            made.append(Argument(name, dims, dtype or "bfloat16", scale, offset, below))
+        return tuple(made)
+
+    @property
+    def stated(self) -> tuple[str, ...]:
+        """What is assumed, as `trace` takes it."""
+        return (self.assume,) if self.assume else ()
+
+    def meta(self) -> list[Any]:
+        """The arguments without values: only shapes and types matter."""
+        import torch
+
+        return [torch.empty(a.shape, dtype=getattr(torch, a.dtype), device="meta") for a in self.inputs]
+
+    def program(self) -> Program:
+        """Traced from meta tensors."""
+        from prism.api import trace
+
+        return trace(self.fn, self.meta(), name=self.name.replace(" ", "_"), assume=self.stated)
+
+    def case(self) -> Case:
+        """It as a case to be timed, beside torch.compile as it is by default."""
+        from sympy import sympify
+
+        made = self.fn(*self.meta())
+        results = made if isinstance(made, tuple) else (made,)
+        outputs = tuple(
+            Argument(f"y{n}", tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in enumerate(results)
+        )
+        flops = float(sympify(self.matrix).subs(self.dimensions))
+        workload = Workload(
+            self.fn.__name__,
+            lambda _: self.inputs,
+            lambda _: outputs,
+            lambda _: flops,
+            {},
+            module=__name__,
+            mode="default",
+            assume=self.stated,
+        )
+        return Case(self.name, "collection", workload, self.dimensions)
 
 
 # Norms and rows.
@@ -1638,12 +1680,12 @@ KNOWN = (
         source=_FUSED,
     ),
     Known(
-        "cross-entropy", cross_entropy, "x:m,v t:m/int64", "m=4096 v=32768", "0", "8*m", 2, f"{LIGER}, its mean apart"
+        "cross-entropy", cross_entropy, "x:m,v t:m/int64<v", "m=4096 v=32768", "0", "8*m", 2, f"{LIGER}, its mean apart"
     ),
     Known(
         "cross-entropy with gradient",
         cross_entropy_both,
-        "x:m,v t:m/int64",
+        "x:m,v t:m/int64<v",
         "m=4096 v=32768",
         "0",
         "2*m*v",
@@ -1653,7 +1695,7 @@ KNOWN = (
     Known(
         "linear cross-entropy",
         linear_cross_entropy,
-        "x:m,k w:v,k t:m/int64",
+        "x:m,k w:v,k t:m/int64<v",
         "m=1024 k=2048 v=32768",
         "2*m*k*v",
         source="Cut Your Losses (Wijmans 2024): no logits in memory",
@@ -1661,14 +1703,14 @@ KNOWN = (
     Known(
         "linear cross-entropy backward",
         linear_cross_entropy_backward,
-        "x:m,k w:v,k t:m/int64",
+        "x:m,k w:v,k t:m/int64<v",
         "m=1024 k=2048 v=32768",
         "6*m*k*v",
         "4*2*m*v",
         4,
         f"{LIGER}: logits in chunks, the gradient in their place, library products",
     ),
-    Known("KL", kl, "p:m,v q:m,v", "m=4096 v=32768", source=_FUSED),
+    Known("KL", kl, "p:m,v+ q:m,v+", "m=4096 v=32768", source=_FUSED),
     Known("KL backward", kl_backward, "p:m,v", "m=4096 v=32768", source=_FUSED),
     Known(
         "JSD with gradient",
@@ -1908,12 +1950,12 @@ KNOWN = (
     Known("five times", added_up, "a:m,n", _ROWS),
     Known("InfoNCE", info_nce, "a:m,d b:m,d", "m=4096 d=512", "2*m*m*d", launches=2),
     Known(
-        "cross-entropy with z-loss", z_loss, "x:m,v t:m/int64", "m=4096 v=32768", "0", "8*m", 2, "as cross-entropy's"
+        "cross-entropy with z-loss", z_loss, "x:m,v t:m/int64<v", "m=4096 v=32768", "0", "8*m", 2, "as cross-entropy's"
     ),
     Known(
         "smoothed cross-entropy",
         smoothed_cross_entropy,
-        "x:m,v t:m/int64",
+        "x:m,v t:m/int64<v",
         "m=4096 v=32768",
         "0",
         "8*m",
@@ -2013,14 +2055,14 @@ KNOWN = (
     Known(
         "odds ratio loss",
         odds_ratio_loss,
-        "x:b,s,v y:b,s,v t:b,s/int64 u:b,s/int64",
+        "x:b,s,v y:b,s,v t:b,s/int64<v u:b,s/int64<v",
         "b=4 s=1024 v=32768",
         "0",
         "16*b*s",
         2,
         f"{LIGER}, its last mean apart",
     ),
-    Known("focal cross-entropy", focal_cross_entropy, "x:m,v t:m/int64", "m=4096 v=32768"),
+    Known("focal cross-entropy", focal_cross_entropy, "x:m,v t:m/int64<v", "m=4096 v=32768"),
     Known(
         "causal attention backward",
         causal_backward,
@@ -2071,7 +2113,7 @@ KNOWN = (
     Known(
         "PPO with entropy",
         ppo,
-        "x:m,v o:m a:m/int64 g:m",
+        "x:m,v o:m a:m/int64<v g:m",
         "m=4096 v=32768",
         "0",
         "16*m",
@@ -2145,7 +2187,7 @@ KNOWN = (
     Known(
         "LAMB step",
         lamb,
-        "p:m,n g:m,n u:m,n/float32 s:m,n/float32",
+        "p:m,n g:m,n u:m,n/float32 s:m,n+/float32",
         "m=4096 n=4096",
         "0",
         "12*m*n",
@@ -2170,7 +2212,7 @@ KNOWN = (
         2,
         _NORM_BACKWARD,
     ),
-    Known("softcapped cross-entropy", softcapped_cross_entropy, "x:m,v t:m/int64", "m=4096 v=32768", source=_FUSED),
+    Known("softcapped cross-entropy", softcapped_cross_entropy, "x:m,v t:m/int64<v", "m=4096 v=32768", source=_FUSED),
     Known(
         "dropout+add+LayerNorm",
         dropout_add_layer_norm,
@@ -2179,7 +2221,7 @@ KNOWN = (
         source="FlashAttention's layer_norm: one kernel",
     ),
     Known("GroupNorm+SiLU", group_norm_silu, "x:n,c,s g:c b:c", "n=16 c=256 s=1024", source="apex: one kernel a group"),
-    Known("AdamW step", adamw, "p:m,n g:m,n m:m,n/float32 v:m,n/float32", "m=4096 n=4096", source="apex: one kernel"),
+    Known("AdamW step", adamw, "p:m,n g:m,n m:m,n/float32 v:m,n+/float32", "m=4096 n=4096", source="apex: one kernel"),
     Known("Lion step", lion, "p:m,n g:m,n m:m,n/float32", "m=4096 n=4096"),
     Known(
         "Newton-Schulz step",
@@ -2290,21 +2332,21 @@ KNOWN = (
     Known(
         "embedding bag",
         bag,
-        "w:v,d i:b,n/int64",
+        "w:v,d i:b,n/int64<v",
         "v=100000 d=128 b=4096 n=32",
         source="TorchRec (FBGEMM): each row from memory once",
     ),
     Known(
         "weighted embedding bag",
         weighted_bag,
-        "w:v,d i:b,n/int64 s:b,n",
+        "w:v,d i:b,n/int64<v s:b,n",
         "v=100000 d=128 b=4096 n=32",
         source="TorchRec (FBGEMM): each row from memory once",
     ),
     Known(
         "embedding+LayerNorm",
         embedding,
-        "w:v,d i:b,s/int64 p:s,d g:d b:d",
+        "w:v,d i:b,s/int64<v p:s,d g:d b:d",
         "v=30522 d=768 b=32 s=512",
         "0",
         "2*(b*s - v)*d",
@@ -2323,7 +2365,7 @@ KNOWN = (
     Known(
         "DPO",
         dpo,
-        "x:b,s,v y:b,s,v t:b,s/int64 u:b,s/int64 r:b",
+        "x:b,s,v y:b,s,v t:b,s/int64<v u:b,s/int64<v r:b",
         "b=4 s=512 v=32768",
         "0",
         "8*b*s",
@@ -2333,7 +2375,7 @@ KNOWN = (
     Known(
         "GRPO of logits",
         grpo_of_logits,
-        "x:m,v t:m/int64 o:m r:m a:m",
+        "x:m,v t:m/int64<v o:m r:m a:m",
         "m=2048 v=32768",
         source=f"{LIGER}: one pass over the logits",
     ),
@@ -2370,7 +2412,7 @@ KNOWN = (
         "apex: partial sums, their sum, a pass",
     ),
     Known("SGD step, Nesterov", sgd, "p:m,n g:m,n m:m,n", _ROWS, source="apex: one pass"),
-    Known("row-wise Adagrad step", adagrad, "p:m,n g:m,n s:m", "m=65536 n=128", source="TorchRec (FBGEMM): one pass"),
+    Known("row-wise Adagrad step", adagrad, "p:m,n g:m,n s:m+", "m=65536 n=128", source="TorchRec (FBGEMM): one pass"),
     Known(
         "Shampoo statistics",
         shampoo,
@@ -2384,7 +2426,7 @@ KNOWN = (
     Known(
         "RoPE, places looked up",
         looked_up_rope,
-        "q:b,h,s,d c:n,d i:n,d p:b,s/int64",
+        "q:b,h,s,d c:n,d i:n,d p:b,s/int64<n",
         "b=4 h=32 s=2048 d=128 n=2048",
         source="vLLM: one kernel",
     ),
@@ -2402,7 +2444,7 @@ KNOWN = (
     Known(
         "rows permuted for experts",
         permuted,
-        "x:m,d r:n/int64 w:n",
+        "x:m,d r:n/int64<m w:n",
         "m=4096 d=4096 n=8192",
         "0",
         "2*(n - m)*d",
@@ -2421,7 +2463,7 @@ KNOWN = (
     Known(
         "document attention",
         document_attention,
-        f"{_QKV} d:s/int64",
+        f"{_QKV} d:s/int64<h",
         _HEADS,
         "2*h*s*s*d",
         source=f"{FLASH}, causal tiles",
@@ -2454,7 +2496,7 @@ KNOWN = (
     ),
     Known("InstanceNorm", instance_norm, "x:n,c,s g:c b:c", "n=32 c=256 s=4096", source=_FUSED),
     Known("L2 norm backward", normalise_backward, "x:m,n dy:m,n", _ROWS),
-    Known("BatchNorm+ReLU, as run", batch_norm_relu, "x:n,c,s m:c v:c g:c b:c", "n=32 c=256 s=4096"),
+    Known("BatchNorm+ReLU, as run", batch_norm_relu, "x:n,c,s m:c v:c+ g:c b:c", "n=32 c=256 s=4096"),
     Known(
         "causal softmax",
         causal_softmax,
@@ -2476,7 +2518,13 @@ KNOWN = (
     Known("bias+GELU backward", bias_gelu_backward, "x:m,n b:n dy:m,n", _ROWS, "0", "8*P*n", 2, _NORM_BACKWARD),
     Known("images of bytes", pixels, "x:n,h,w,3/uint8 m:3 s:3", "n=64 h=224 w=224"),
     Known(
-        "mixup", mixup, "x:n,p o:n/int64 s:n", "n=256 p=150528", "0", "2*n*p", source="each image and its partner read"
+        "mixup",
+        mixup,
+        "x:n,p o:n/int64<n s:n",
+        "n=256 p=150528",
+        "0",
+        "2*n*p",
+        source="each image and its partner read",
     ),
     Known("contrast", contrast, "x:n,3,p b:n", "n=64 p=50176", "0", "6*n*p", 2, "means, then a pass"),
     Known(
@@ -2532,7 +2580,7 @@ KNOWN = (
     Known(
         "prefill, pages looked up",
         paged_prefill,
-        "q:s,h,d k:p,16,h,d v:p,16,h,d t:n/int64 z:1/int64",
+        "q:s,h,d k:p,16,h,d v:p,16,h,d t:n/int64<p z:1/int64",
         "s=2048 h=32 d=128 p=512 n=512",
         "4*h*s*16*n*d",
         source="FlashInfer (Ye 2025)",

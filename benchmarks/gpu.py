@@ -8,12 +8,12 @@
     python benchmarks/gpu.py options RESULTS.json               what each option of launches gains, of the same results
     python benchmarks/gpu.py list                               the cases with their floors
 
-NAME is a part of a case's name, or `suite`, `mirage`, `prism-paper`. `prepare` writes the folder that `measure` takes,
-and estimates of every case (`--estimates`), which are marked as never measured on a device. `compile` needs no GPU: it
-is worth running before one is at hand that has another triton. `measure` writes its JSON after each case and goes on
-where it or an `--earlier` run stopped; `--configs` times configurations alone, by which benchmarks/model.py judges the
-cost model, and `--known` takes them from such a run; `--interpreter` runs the same path in Triton's interpreter, where
-times mean nothing.
+NAME is a part of a case's name, or `suite`, `mirage`, `prism-paper`, `collection` (benchmarks/collection.py). `prepare`
+writes the folder that `measure` takes, and estimates of every case (`--estimates`), which are marked as never measured
+on a device. `compile` needs no GPU: it is worth running before one is at hand that has another triton. `measure` writes
+its JSON after each case and goes on where it or an `--earlier` run stopped; `--configs` times configurations alone, by
+which benchmarks/model.py judges the cost model, and `--known` takes them from such a run; `--interpreter` runs the same
+path in Triton's interpreter, where times mean nothing.
 
 On a lent machine, with the folder that prepare wrote carried along (docs/benchmarks.md has the whole procedure):
 
@@ -40,10 +40,19 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def chosen(names: Sequence[str]) -> list[Case]:
-    """The cases that the names stand for; all when there is none."""
+    """The cases that the names stand for; all but the collection's when there is none."""
     from prism.bench.suite import CASES
 
     return [c for c in CASES if not names or any(n == c.group or n in c.name for n in names)]
+
+
+def collected(names: Sequence[str]) -> list[Case]:
+    """Of the collection, where it is asked for, what is timed: the check knows no results of whole numbers."""
+    from benchmarks.collection import KNOWN
+    from prism.program.nodes import DType
+
+    cases = [known.case() for known in KNOWN] if "collection" in names else []
+    return [c for c in cases if all(DType(o.dtype).is_float for o in c.outputs)]
 
 
 def prepare(args: argparse.Namespace) -> int:
@@ -56,15 +65,16 @@ def prepare(args: argparse.Namespace) -> int:
     from prism.bench.results import ESTIMATED, estimated_row
 
     warnings.simplefilter("ignore")  # torch's own
-    cases = chosen(args.names)
+    cases = [*chosen(args.names), *collected(args.names)]
     if not cases:
         print(f"no case is called {', '.join(args.names)}", file=sys.stderr)
         return 2
     bounds = {"max_kernels": args.max_kernels, "max_families": args.max_families}
     effort = Effort(
+        compile=not args.uncompiled,
         points=args.points,
         spread=args.spread,
-        targets=() if args.target_only else Effort().targets,
+        targets=() if args.target_only or args.uncompiled else Effort().targets,
         budget=SearchBudget(**{k: v for k, v in bounds.items() if v is not None}),
     )
     records = prepare(cases, args.out, effort=effort, workers=args.workers, say=say)
@@ -110,7 +120,9 @@ def measure(args: argparse.Namespace) -> int:
         trials_s=4 * args.trial_seconds if args.configs else args.trial_seconds,
         baselines=not args.configs,
         compile_ahead_s=0.0 if args.interpreter else args.compile_ahead,
+        confirm_s=args.confirm_seconds,
         compilers=args.compilers,
+        baseline_compilers=args.baseline_compilers,
         cache=args.cache or args.folder / "cache-device",
     )
     results = args.results or args.folder / "results.json"
@@ -187,6 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--target-only", action="store_true", help="compile for sm_90 alone")
     p.add_argument("--workers", type=int, default=2, help="processes that compile; 2")
     p.add_argument("--no-check", action="store_true", help="leave the interpreter out")
+    p.add_argument("--uncompiled", action="store_true", help="compile nothing: the cost model alone chooses the points")
     p.add_argument("--gate-cases", type=int, default=None, help="cases of the numeric gate; all by default")
     p.set_defaults(step=prepare)
 
@@ -211,6 +224,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--trial-seconds", type=float, default=6.0, help="seconds of a case's configurations; 6")
     p.add_argument("--compile-ahead", type=float, default=240.0, help="seconds of compiling ahead at most; 240")
     p.add_argument("--compilers", type=int, default=14, help="processes that compile ahead; 14")
+    p.add_argument("--baseline-compilers", type=int, default=4, help="of these at a time with torch.compile; 4")
+    p.add_argument("--confirm-seconds", type=float, default=3.0, help="seconds of a case beside its baselines; 3")
     p.add_argument("--cache", type=Path, help="of compiled kernels; FOLDER/cache-device by default")
     p.add_argument("--configs", action="store_true", help="configurations alone, for the cost model; no baselines")
     p.add_argument("--interpreter", action="store_true", help="in Triton's interpreter: a rehearsal")

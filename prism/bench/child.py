@@ -50,7 +50,7 @@ LARGE = 1e30
 
 
 def draw(specs: Sequence[Mapping[str, Any]], device: str, seed: int = SEED) -> list[Any]:
-    """The inputs: normal with the given deviation and mean; integers over their whole range."""
+    """The inputs: normal with the given deviation and mean; integers from 0 to `below`, or over their whole range."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
@@ -60,9 +60,11 @@ def draw(specs: Sequence[Mapping[str, Any]], device: str, seed: int = SEED) -> l
         if dtype.is_floating_point:
             x = torch.randn(s["shape"], generator=generator, device=device, dtype=torch.float32)
             made.append(x.mul_(s["scale"]).add_(s["offset"]).to(dtype))
-        else:
-            info = torch.iinfo(dtype)
-            made.append(torch.randint(info.min, info.max + 1, s["shape"], generator=generator, device=device).to(dtype))
+            continue
+        low, high = 0, s["below"]
+        if high is None:
+            low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1
+        made.append(torch.randint(low, high, s["shape"], generator=generator, device=device).to(dtype))
     return made
 
 
@@ -270,19 +272,17 @@ def contender(name: str, record: Mapping[str, Any], folder: Path) -> Any:
         torch._dynamo.reset()
     if name in (EAGER, COMPILED):
         function = reference(record, folder)
-        return Baseline(function if name == EAGER else compiled(function))
+        return Baseline(function if name == EAGER else compiled(function, record["mode"]))
     return baseline(name, record["function"])
 
 
 def reference(record: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
-    """The function that a case computes: of the suite, or of a program that lies in the folder."""
+    """The function that a case computes: of its module, or of a program that lies in the folder."""
     if "program" in record:
         from prism.backends.eager import eager
 
         return eager(load_program(folder / record["program"]))
-    from prism.bench import functions
-
-    found: Callable[..., Any] = getattr(functions, record["function"])
+    found: Callable[..., Any] = getattr(importlib.import_module(record["module"]), record["function"])
     return found
 
 

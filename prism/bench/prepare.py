@@ -21,6 +21,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,14 @@ class Effort:
     """How much is prepared for a case.
 
     Attributes:
+        compile: whether anything is; otherwise the best `points` by the cost model are what the device shall compile.
         points: configurations that are tried, of all finalists together.
         spread: configurations of the best finalist all over its space, which the cost model is judged by.
         targets: what the best configuration is compiled for, too.
         budget: bounds of the search; its own by default.
     """
 
+    compile: bool = True
     points: int = DEFAULT_BUDGET
     spread: int = 5
     targets: tuple[str, ...] = tuple(t for t in TARGETS if t != "sm_90")
@@ -88,25 +91,24 @@ def trace_case(case: Case) -> Program:
     import torch
 
     from prism.api.loading import trace
-    from prism.bench import functions
 
     meta = [torch.empty(a.shape, dtype=getattr(torch, a.dtype), device="meta") for a in case.arguments]
-    return trace(getattr(functions, case.workload.name), meta, name=case.workload.name)
+    function = getattr(import_module(case.workload.module), case.workload.name)
+    return trace(function, meta, name=case.workload.name, assume=case.workload.assume)
 
 
 def describe(case: Case) -> dict[str, Any]:
     """What the manifest and the results say of a case itself."""
 
     def arguments(found: Sequence[Any]) -> list[dict[str, Any]]:
-        return [
-            {"name": a.name, "shape": list(a.shape), "dtype": a.dtype, "scale": a.scale, "offset": a.offset}
-            for a in found
-        ]
+        return [{**asdict(a), "shape": list(a.shape)} for a in found]
 
     return {
         "name": case.name,
         "group": case.group,
+        "module": case.workload.module,
         "function": case.workload.name,
+        "mode": case.workload.mode,
         "sizes": dict(case.sizes),
         "dtype": "bfloat16",
         "inputs": arguments(case.arguments),
@@ -182,8 +184,11 @@ def prepare_case(
     chosen = list(finalists(found.proved, platform, program.hints, emit).values())
     if not chosen:
         return {**record, "error": "no feasible configuration" if found.proved else "nothing was proved"}
-    with platform.estimating(program.hints, pool) as evaluator:
-        tried = _tried(chosen, evaluator, effort, program, platform.device)
+    if effort.compile:
+        with platform.estimating(program.hints, pool) as evaluator:
+            tried = _tried(chosen, evaluator, effort, program, platform.device)
+    else:
+        tried = _best(chosen, effort.points)
     places = {t.name: n for n, t in enumerate(program.inputs)}
     for f, entries in zip(chosen, tried, strict=True):
         entries.sort(key=lambda e: ("error" in e, e.get("estimate_us", 0.0), e["key"]))
@@ -200,6 +205,16 @@ def prepare_case(
     _conclude(record)
     record["targets"] = {t: _on(t, chosen, program, pool) for t in effort.targets}
     return record
+
+
+def _best(chosen: Sequence[Finalist], many: int) -> list[list[dict[str, Any]]]:
+    """For each finalist its best by the cost model and, so many in all, what is best of the others."""
+    points = [(f.model.seconds(c), n, m) for n, f in enumerate(chosen) for m, c in enumerate(f.candidate.points)]
+    taken = sorted(points, key=lambda p: (p[2] > 0, p[0]))[:many]
+    found: list[list[dict[str, Any]]] = [[] for _ in chosen]
+    for seconds, n, m in taken:
+        found[n].append(entry(chosen[n], chosen[n].candidate.points[m], Outcome(seconds)))
+    return found
 
 
 def _tried(

@@ -33,6 +33,7 @@ class Argument:
         dtype: torch's name.
         scale: standard deviation of the draw of an input; integers are uniform over their whole range.
         offset: mean of the draw.
+        below: what integers are less than that are drawn from 0 on, as places in another input are.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Argument:
     dtype: str = "bfloat16"
     scale: float = 1.0
     offset: float = 0.0
+    below: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -52,12 +54,15 @@ class Workload:
     """A function with what is known of it at any sizes.
 
     Attributes:
-        name: the function's name in `functions.py`.
+        name: the function's name.
         arguments: its inputs, in order.
         outputs: its outputs, in order.
         flops: matrix operations, of those that are needed (a causal mask halves them).
         reduced: sizes at which it is checked, ragged against powers of two.
         baselines: what it is timed against besides eager and torch.compile; see `baselines.py`.
+        module: where the function is.
+        mode: of torch.compile.
+        assume: what is stated of its inputs.
     """
 
     name: str
@@ -66,6 +71,9 @@ class Workload:
     flops: Callable[[Sizes], float]
     reduced: Sizes
     baselines: tuple[str, ...] = ()
+    module: str = "prism.bench.functions"
+    mode: str = "max-autotune-no-cudagraphs"
+    assume: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
