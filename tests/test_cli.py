@@ -353,6 +353,23 @@ def command(*args: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+MODEL = Path(__file__).resolve().parents[1] / "examples" / "models" / "gated_mlp.onnx"
+
+
+def test_what_the_command_imports_is_not_collected() -> None:
+    code = (
+        "import gc, sys; seen = []; from prism.cli import main\n"
+        "def loading(phase, info):\n"
+        "    api = sys.modules.get('prism.api')\n"
+        "    seen.append(api is not None and api.__spec__._initializing)\n"
+        "gc.callbacks.append(loading); code = main(['show', sys.argv[1]])\n"
+        "sys.exit(code or ('collected' if any(seen) or not gc.isenabled() or not gc.get_freeze_count() else 0))"
+    )
+    process = command("-c", code, str(MODEL))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; from prism.cli import main; main(['--help']);"

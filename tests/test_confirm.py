@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,9 @@ from prism.instantiate.confirm import (
 )
 from prism.instantiate.machine_load import Load, Watch, busy_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, Timed, summarise
-from prism.instantiate.rounds import BLOCK, HEATS, LONGER, Prepared, contest
+from prism.instantiate.rounds import AGAIN, BLOCK, HEATS, HOPELESS, LONGER, NEAR, NEAR_QUIET, Prepared, contest
 from prism.instantiate.study import Failure
+from prism.platforms import contenders, cpu_worker
 from prism.platforms.contenders import Contenders, why_not_compiled
 from prism.platforms.cpu_worker import hopeless, made_in, trial
 from prism.process.child import run_tool
@@ -487,18 +489,37 @@ def test_children_that_make_contenders_ready_stand_still_while_trials_are_timed(
     assert [c["kind"] for c in asked["contenders"]] == ["eager", "eager"]
 
 
-def test_what_has_no_chance_in_the_first_child_is_not_made_ready_in_the_second() -> None:
+@pytest.mark.parametrize(("slow", "again"), [(4.0, True), (7.0, False), (100.0, False)])
+def test_what_will_not_meet_again_is_not_made_ready_in_the_second_child(slow: float, again: bool) -> None:
     children: list[Arena] = []
 
     def child() -> Arena:
-        children.append(Arena({"eager4": 2.0, "eager1": 100.0}))
+        children.append(Arena({"eager4": 2.0, "eager1": slow}))
         return children[-1]
 
     with closing(Bench(PROGRAM, GPU, {}, worker=Arena({}), arena=child)) as bench:
         bench.begin(EAGER, contests=2)
         bench.contest([*EAGER, kernel("k")], 5, 1.0)
         asked = [[(c["kind"], c["threads"]) for c in child.prepared[0]["contenders"]] for child in children]
-    assert asked == [[("eager", 4), ("eager", 1)], [("eager", 4)]]
+    assert asked == [[("eager", 4), ("eager", 1)], [("eager", 4), *[("eager", 1)] * again]]
+
+
+def test_what_may_be_among_the_near_is_made_ready_for_the_second_contest() -> None:
+    assert max(NEAR, NEAR_QUIET) < AGAIN < HOPELESS
+
+
+def test_a_child_imports_all_that_it_needs_without_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Sequence[str], bool]] = []
+    monkeypatch.setattr(contenders, "wake", lambda kinds: seen.append((kinds, gc.isenabled())))
+    monkeypatch.setattr(contenders, "contenders_on", lambda path: pytest.skip("nothing is imported any more"))
+    kept = gc.get_freeze_count()
+    cpu_worker.wake(["onnxruntime"])
+    for asked in ({"prepare": True}, {"limit_s": 1.0, "repeats": 1}):
+        with pytest.raises(pytest.skip.Exception):
+            cpu_worker.answer({"contenders": [{"kind": "eager", "threads": 1}], "inputs": "", **asked})
+    assert seen == [(["onnxruntime"], False), (["eager"], False), (["eager"], False)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > kept
 
 
 def test_without_any_baseline_that_can_be_timed_there_is_an_error() -> None:

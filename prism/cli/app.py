@@ -24,6 +24,7 @@ from cyclopts.validators import Number
 
 from prism.cli.interrupts import interrupted_once
 from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError, debugging
+from prism.process.imports import uncollected
 from prism.process.serve import refused_by_machine
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ class Bounds:
 
     def budget(self) -> SearchBudget:
         """The bounds with all that is left out."""
-        import prism.api as api
+        with uncollected():
+            import prism.api as api
 
         given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
         return api.SearchBudget(**given | ({"off": frozenset(self.off)} if self.off else {}))
@@ -227,7 +229,8 @@ def optimize(
     folder = check_writable(out if out is not None else Path(f"{model.stem}.prism"))
     with Progress(verbose=verbose) as progress:
         progress.ends = ends
-        import prism.api as api
+        with uncollected():
+            import prism.api as api
 
         given = None if inputs is None else api.read_inputs(inputs)
         program = None
@@ -354,7 +357,8 @@ def prove(
     from prism.program.verdict import Status
 
     with Progress() as progress:
-        import prism.api as api
+        with uncollected():
+            import prism.api as api
 
         with progress.recorder.stage("prove"):
             verdict = api.prove_models(a, b, assume=assume, check=check, **_own(rules))
@@ -376,7 +380,8 @@ def show(model: Path, /, *, check: bool = True) -> int:
         model: the ONNX file.
         check: compare the program with the model, by onnx's reference runtime; on by default.
     """
-    import prism.api as api
+    with uncollected():
+        import prism.api as api
     from prism.cli.output import write_line
 
     try:

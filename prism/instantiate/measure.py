@@ -35,7 +35,7 @@ from prism.instantiate.gate.draws import as_stated, draw_inputs
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.lock import program_hash
 from prism.instantiate.machine_load import Load, from_plain
-from prism.instantiate.rounds import HOPELESS
+from prism.instantiate.rounds import AGAIN
 from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, over_limit, plain_outcome, sources_of
 from prism.process.child import Closing
 from prism.process.worker import Background, Ending, Reply, Worker
@@ -280,7 +280,8 @@ class Arena(ABC):
         """Start the next contests' children, and let them make these contenders ready while something else is done.
 
         That takes longer than what is timed: torch's compiler alone takes many seconds. They do so one after the other:
-        the second finds what the first compiled, and leaves out what the first found to have no chance.
+        the second finds what the first compiled, and leaves out what, by what the first
+        found, will not meet again.
         """
         self.ready()
         self._start(contenders, contests)
@@ -381,7 +382,7 @@ def _prepared(
     asked: Future[tuple[dict[str, Any], float]],
     before: Future[Reply] | None,
 ) -> Reply:
-    """What a child says that is asked to prepare contenders, but for those that took far too long in the one before.
+    """What a child says that is asked to prepare contenders, but for those that the one before found far from the best.
 
     Before it is known what is asked it imports what contenders of these kinds need.
     """
@@ -391,7 +392,7 @@ def _prepared(
     specs = request["contenders"]
     if before is not None:
         known = {int(n): s for n, s in before.result().answer.get("seconds", {}).items()}
-        longest = HOPELESS * min(known.values(), default=math.inf)
+        longest = AGAIN * min(known.values(), default=math.inf)
         specs = [spec for n, spec in enumerate(specs) if known.get(n, 0.0) <= longest]
     # It stands still during trials, and its own alarm would ring meanwhile.
     return child.ask({**request, "contenders": specs, "timeout_s": limit_s + STANDING_S}, limit_s)

@@ -156,6 +156,10 @@ CLOSE = 0.15
 """They would not where the logarithm of the gain is known to this part of itself: 2 to a ninth, 7 to a third,"""
 CLEAR = 1.1
 """and the gain is no closer to 1 than this, or its inverse."""
+AGAIN = 3.0
+"""How many times the best baseline a call of one may have taken, as it was made ready for a first contest, to be made
+ready for the second, in which those meet that were near the best. It was called beside other work, so this is more than
+`NEAR`; what is near after all is made ready when the second contest begins."""
 HOPELESS = 8.0
 """How many times the best of its side a call may have taken to be sampled at all, where it is endless, or as slow on
 every number of threads."""

@@ -27,6 +27,7 @@ from prism.backends.interleave import interleave
 from prism.backends.tensors import Framed, save
 from prism.instantiate.machine_load import Watch, load_now, plain
 from prism.instantiate.rounds import ENDLESS_S, HOPELESS, LASTING, LEADING, WARM_S, Prepared, Queue, contest, rounds
+from prism.process.imports import uncollected
 from prism.process.serve import Answer, Request, one_line, serve
 from prism.sgraph.config import Config
 
@@ -54,13 +55,14 @@ def prepare_contenders(request: Request) -> Answer:
 
     The answer says how many seconds a call of each takes, by place; not of those that fail.
     """
+    specs: Sequence[Mapping[str, Any]] = request["contenders"]
+    wake([s["kind"] for s in specs])
     import torch
 
     from prism.platforms.contenders import contenders_on
 
     torch.set_num_threads(threads())
     makes = contenders_on(Path(request["inputs"]))
-    specs: Sequence[Mapping[str, Any]] = request["contenders"]
     seconds: dict[int, float] = {}
     for n in made_in(specs):
         if hopeless(n, specs, seconds):
@@ -74,9 +76,10 @@ def prepare_contenders(request: Request) -> Answer:
 
 def wake(kinds: Sequence[str]) -> Answer:
     """Import what contenders of these kinds need, before it is known on what they will run."""
-    from prism.platforms import contenders
+    with uncollected():
+        from prism.platforms import contenders
 
-    contenders.wake(kinds)
+        contenders.wake(kinds)
     return {}
 
 
@@ -132,14 +135,16 @@ def time_contenders(request: Request) -> Answer:
     called as their users call them, and the answer says how busy the machine was. Otherwise it is a study's trial,
     whose modules write into outputs that are poisoned before.
     """
+    specs: Sequence[Mapping[str, Any]] = request["contenders"]
+    limit_s = request.get("limit_s")
+    if limit_s is not None:
+        wake([s["kind"] for s in specs])
     import torch
 
     # They import torch, which a worker that compiles has no need of.
     from prism.platforms.contenders import compared, contenders_on
 
     torch.set_num_threads(threads())
-    specs: Sequence[Mapping[str, Any]] = request["contenders"]
-    limit_s = request.get("limit_s")
     makes = contenders_on(Path(request["inputs"]))
     queue = Queue()
     most = max(map(_threads_of, specs))
