@@ -504,6 +504,25 @@ def test_what_will_not_meet_again_is_not_made_ready_in_the_second_child(slow: fl
     assert asked == [[("eager", 4), ("eager", 1)], [("eager", 4), *[("eager", 1)] * again]]
 
 
+def test_what_the_first_child_did_not_make_is_not_made_ready_in_the_second() -> None:
+    children: list[Arena] = []
+
+    class Choosy(Arena):
+        def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+            reply = super().ask(request, timeout_s)
+            reply.answer.get("seconds", {}).pop("1", None)
+            return reply
+
+    def child() -> Arena:
+        children.append(Choosy({"eager4": 2.0}))
+        return children[-1]
+
+    with closing(Bench(PROGRAM, GPU, {}, worker=Arena({}), arena=child)) as bench:
+        bench.begin(EAGER, contests=2)
+        bench.contest([*EAGER, kernel("k")], 5, 1.0)
+    assert [len(child.prepared[0]["contenders"]) for child in children] == [2, 1]
+
+
 def test_what_may_be_among_the_near_is_made_ready_for_the_second_contest() -> None:
     assert max(NEAR, NEAR_QUIET) < AGAIN < HOPELESS
 

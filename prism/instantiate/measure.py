@@ -390,10 +390,10 @@ def _prepared(
         child.ask({"wake": kinds}, TIMING_LIMIT_S)
     request, limit_s = asked.result()
     specs = request["contenders"]
-    if before is not None:
-        known = {int(n): s for n, s in before.result().answer.get("seconds", {}).items()}
-        longest = AGAIN * min(known.values(), default=math.inf)
-        specs = [spec for n, spec in enumerate(specs) if known.get(n, 0.0) <= longest]
+    if before is not None and (found := before.result().answer.get("seconds")):
+        # What the first did not make fails, or is hopeless beside others, which may not be among these to tell so.
+        longest = AGAIN * min(found.values())
+        specs = [spec for n, spec in enumerate(specs) if found.get(str(n), math.inf) <= longest]
     # It stands still during trials, and its own alarm would ring meanwhile.
     return child.ask({**request, "contenders": specs, "timeout_s": limit_s + STANDING_S}, limit_s)
 
