@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import subprocess
 import sys
@@ -27,10 +28,10 @@ from examples.common import MODELS
 from examples.decoder_layer import Sizes, formula, inputs, layer
 from prism.api import choosing, composing, load, trace
 from prism.api.optimizing import optimize
-from prism.api.partitioned import PartitionedSearch, search_regions
+from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch, search_regions
 from prism.api.proofs import ProvedSGraph
 from prism.api.records import Request
-from prism.api.region_search import SearchBudget, SearchResult
+from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.api.searching import search as prism_search
 from prism.cost.device import device
 from prism.egraph.worker import Worker
@@ -616,3 +617,49 @@ def test_outputs_that_are_made_of_each_other_share_a_region() -> None:
     regions = partition(trace(cell, made, check=False), device=device("sm_90"))
     assert [len(r.outputs) for r in regions] == [1, 2]
     assert not set(regions[0].outputs) & set(regions[1].outputs)
+
+
+@pytest.mark.parametrize("launches", [1.5, 20.0])
+def test_a_whole_that_computes_products_again_comes_after_its_parts(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, launches: float
+) -> None:
+    """Two gates are halves of one product, which a kernel without the whole of it computes twice."""
+
+    def gated(x: Any, w: Any) -> Any:
+        opened, value = (x @ w).chunk(2, -1)
+        return opened.sigmoid() * value
+
+    program = trace(gated, [torch.empty(size, device="meta") for size in ((64, 64), (64, 96))])
+    regions = partition(program, ONE_BY_ONE)
+    at_once = whole(program, SM_90)
+    assert at_once is not None
+    assert len(regions) == 3
+    searched: list[tuple[str, float]] = []
+    monkeypatch.setattr("prism.api.partitioned.pairs", lambda *_: [])
+
+    def run(p: Program, _: object, budget: SearchBudget, *rest: object) -> object:
+        searched.append((canonical(p).key, budget.below))
+        many = launches if searched[-1][0] == at_once.canonical().key else 3
+        return SimpleNamespace(proved=(SimpleNamespace(seconds=SM_90.launch_overhead_s * many),), enodes=1)
+
+    monkeypatch.setattr("prism.api.partitioned.run_search", run)
+    found = search_regions(program, regions, SM_90, SMALL, [worker], Recorder())
+    parts = [r.canonical().key for r in regions]
+    assert searched == [(p, math.inf) for p in parts] + [
+        (at_once.canonical().key, pytest.approx(9 * SM_90.launch_overhead_s))
+    ]
+    assert [r.canonical.key for r in found.regions] == (parts if launches > 9 else [at_once.canonical().key])
+
+
+def test_what_may_be_one_launch_is_not_left_out_for_its_launches(worker: Worker) -> None:
+    """Products over other axes look like a launch each: something else takes a little more than all as one."""
+
+    def projections(x: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+        return x @ q, x @ k, x @ v
+
+    sizes = ((16, 1024), (1024, 2048), (1024, 512), (1024, 256))
+    program = trace(projections, [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in sizes])
+    best = run_search(program, SM_90, SearchBudget(), worker, Recorder()).proved[0]
+    assert best.sgraph.together
+    below = best.seconds + SM_90.launch_overhead_s / 2
+    assert run_search(program, SM_90, SearchBudget(below=below), worker, Recorder()).proved

@@ -34,7 +34,7 @@ from prism.egraph.worker import Worker
 from prism.events import CheckSummary, Recorder
 from prism.generate.enumerate import Generated
 from prism.generate.neighbours import Pair, merged, pairs
-from prism.generate.partition import RegionBounds, partition, unrepeated, whole
+from prism.generate.partition import RegionBounds, partition, size_of, unrepeated, whole
 from prism.instantiate.options import OPTIONS
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Trial, TuneResult
@@ -270,7 +270,8 @@ def search_regions(
     """Search every region of a program; what is found does not depend on the number of workers.
 
     Where the program is searched as one, too, that comes first: its parts are searched for as long as they may be
-    faster, one after another. Then neighbours are, as one, where that may gain something (`_joining`).
+    faster, one after another. It comes last where it would compute products again that its parts hand over: then only
+    what looks faster than these is built. Then neighbours are, as one, where that may gain something (`_joining`).
 
     Args:
         program: the whole program.
@@ -290,8 +291,12 @@ def search_regions(
     """
     done = {} if known is None else known
     at_once = whole(program, target) if as_one and len(regions) > 1 else None
+    # Where the whole computes products again that its parts hand over, it is dear to search, and seldom faster.
+    first = at_once is not None and size_of(program, target).products <= sum(
+        size_of(r.program, target).products for r in regions
+    )
     alone: list[RegionSearch] = []
-    if at_once is not None:
+    if at_once is not None and first:
         alone = _searched([at_once], target, budget, workers, recorder, done, kept)
     rival = _least(alone) if alone and alone[0].result.proved else math.inf
 
@@ -313,6 +318,11 @@ def search_regions(
         if len(parts) == len(found):
             break
         regions = unrepeated(parts)
+    if at_once is not None and not first:
+        took = _least(found) if all(r.result.proved for r in found) else math.inf
+        alone = _searched([at_once], target, replace(budget, below=took), workers, recorder, {}, kept)
+        if alone[0].result.proved and _least(alone) < took:
+            return PartitionedSearch(program, tuple(alone))
     best = PartitionedSearch(program, tuple(found))
     if as_one:
         with suppress(OutOfTimeError), until.limited():

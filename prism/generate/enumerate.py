@@ -335,9 +335,12 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
         least: seconds that no plan beats, launches apart.
     """
     bounds, overhead = walk.bounds, walk.task.device.launch_overhead_s
+    # Kernels of outputs over other axes look like launches of their own, and may be one.
+    apart = len({frozenset(Target("", f.index, 0).axes) for f in walk.task.formulas})
+    rival = bounds.below + (apart - 1) * overhead
     for n in range(bounds.max_rounds):
         before = walk.best
-        goal = bounds.below if before is None else min(before.seconds, bounds.below)
+        goal = rival if before is None else min(before.seconds, rival)
         if before is not None and goal <= NEAR * (least + max(before.launches, CUT_TWICE) * overhead):
             break
         below = HOPE * goal

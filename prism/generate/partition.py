@@ -145,7 +145,7 @@ def whole(program: Program, device: Device | None = None) -> Region | None:
 
 def searchable(program: Program, device: Device | None = None) -> bool:
     """Whether a program is at most a little beyond the bounds of a region, if need be with its outputs in pieces."""
-    size = _size(_Graph.of(program), _costs(program, device))
+    size = size_of(program, device)
     if BEYOND.admits(size):
         return True
     if not TWICE.admits(size):
@@ -156,6 +156,11 @@ def searchable(program: Program, device: Device | None = None) -> bool:
         return False
     pieces = in_pieces(formulas, program.hints)
     return pieces != formulas and BEYOND.admits(size_of_formulas([p.expr for p in pieces]))
+
+
+def size_of(program: Program, device: Device | None = None) -> Size:
+    """How hard a program is to search as one region, its outputs as they are."""
+    return _size(_Graph.of(program), _costs(program, device))
 
 
 def _size(graph: _Graph, costs: Costs) -> Size:
