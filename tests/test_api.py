@@ -164,6 +164,41 @@ def test_unknown_targets_and_shapes_are_refused() -> None:
         optimize(program, target="sm_90", shapes={"nothing": 4})
 
 
+def product(x: torch.Tensor) -> torch.Tensor:
+    return x @ x
+
+
+MISTAKES: dict[str, tuple[Callable[[Program], object], str]] = {
+    "no_program": (lambda p: optimize(product), "a function, and no program; make one: prism.trace"),  # type: ignore[arg-type]
+    "a_path": (lambda p: prism.search("model.onnx"), "a str, and no program"),  # type: ignore[arg-type]
+    "trials": (lambda p: optimize(p, trials="3"), "trials: trials is '3', a str; give a whole number"),  # type: ignore[arg-type]
+    "seed": (lambda p: optimize(p, seed=0.5), "seed: seed is 0.5, a float"),  # type: ignore[arg-type]
+    "time": (lambda p: optimize(p, budget="60s"), "seconds=60 ends a run"),  # type: ignore[arg-type]
+    "one_baseline": (lambda p: optimize(p, baselines="eager"), "['eager']"),
+    "baseline": (lambda p: optimize(p, baselines=["fast"]), "no baseline is called fast"),
+    "range": (lambda p: prism.optimize_ranges(p, {"n": "1..4"}), "the range of n is '1..4'"),  # type: ignore[dict-item]
+    "length": (lambda p: prism.optimize_ranges(p, {"n": 4}), "the range of n is 4"),  # type: ignore[dict-item]
+    "fraction": (lambda p: prism.optimize_ranges(p, {"n": (1, 4.5)}), "the range of n is (1, 4.5)"),  # type: ignore[dict-item]
+    "no_examples": (lambda p: prism.trace(product, None), "example inputs are a NoneType"),  # type: ignore[arg-type]
+    "no_function": (lambda p: prism.trace("model.onnx", torch.ones(2)), "prism.load_onnx(path)"),  # type: ignore[arg-type]
+    "too_many": (
+        lambda p: prism.trace(product, [torch.ones(2, 2)] * 2),
+        "fails on the example inputs: product() takes 1",
+    ),
+    "shapes": (lambda p: prism.trace(product, torch.ones(2, 3)), "fails on the example inputs: "),
+    "no_path": (lambda p: prism.load_onnx(p), "this is a Program, and no path"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_is_asked_for_in_a_wrong_way_is_told(name: str) -> None:
+    program = prism.trace(torch.relu, [torch.randn(4, 4)])
+    mistake, said = MISTAKES[name]
+    with pytest.raises(UsageError) as error:
+        mistake(program)
+    assert said in error.value.one_line()
+
+
 def test_lengths_may_be_longer_than_one_thinks_where_nothing_bounds_them() -> None:
     program = load(MODELS[0])
     name = next(iter(program.ranges))

@@ -346,6 +346,15 @@ def test_options_are_those_of_optimize() -> None:
     with pytest.raises(Exception, match="no mode 'max-autotune'"):
         torch.compile(lambda x: x * 2, backend=compiling.backend, mode="max-autotune")(torch.ones(3))
     torch._dynamo.reset()
+    for option, said in (
+        ({"target": "sm_90"}, "cpu or cuda"),
+        ({"trials": "4"}, "'4', a str"),
+        ({"budget": "9s"}, "seconds="),
+    ):
+        with pytest.raises(UsageError, match=said):
+            prism.compile(None, **option)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="this is a int"):
+        prism.compile(3)
 
 
 def test_torch_finds_the_backend_by_its_name() -> None:

@@ -26,6 +26,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from prism.api.loading import trace
 from prism.api.optimizing import optimize
+from prism.api.options import ProgramOptions
 from prism.backends.protocol import load_function
 from prism.errors import PrismError, UsageError
 from prism.instantiate.lock import program_hash
@@ -68,11 +69,13 @@ def compile(model: Any = None, *, dynamic: bool | None = None, **options: Any) -
         options: of `prism.optimize`: target, budget, trials, seed, rules, baselines, anew.
 
     Raises:
-        UsageError: there is no such option.
+        UsageError: there is no such option, one's value is none, or this is nothing that is called.
     """
+    _check(options, "compile")
     if model is None:
         return lambda found: compile(found, dynamic=dynamic, **options)
-    _check(options, "compile")
+    if not callable(model):
+        raise UsageError(f"this is a {type(model).__name__}", where="compile", fix="give a function or a module")
     return torch.compile(model, backend=backend, dynamic=dynamic, options=options)
 
 
@@ -92,7 +95,7 @@ def backend(
         options: of `prism.optimize`: see `OPTIONS`.
 
     Raises:
-        UsageError: there is no such mode or option.
+        UsageError: there is no such mode or option, or one's value is none.
     """
     if mode is not None:
         raise UsageError(f"there is no mode {mode!r}", where="torch.compile", fix="leave out mode, or pass options")
@@ -110,6 +113,11 @@ def _check(options: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     for name in options:
         if name not in OPTIONS:
             raise UsageError(f"there is no option {name!r}", where=where, fix=f"options are {', '.join(OPTIONS)}")
+    ProgramOptions(**options)
+    if options.get("target") not in (None, "cpu", "cuda"):
+        raise UsageError(
+            f"target is {options['target']!r}", where=where, why="kernels are called here", fix="give cpu or cuda"
+        )
     return options
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prism.api.given_inputs import by_name
-from prism.errors import IllegalIRError, ModelError
+from prism.errors import IllegalIRError, ModelError, UsageError
 from prism.program import spec
 from prism.program.assumptions import Stated, check_examples, read_assumptions, under
 from prism.program.chunked import chunked
@@ -44,9 +44,16 @@ def load(
         RuleError: a rule file cannot be read, or a declaration in it is not right.
         UnsupportedError: it holds something that prism has no translation for.
         ShapeError: its shapes do not add up.
+        UsageError: this is no path.
     """
     from prism.frontend.onnx.reader import load as load_file
 
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(
+            f"this is a {type(path).__name__}, and no path",
+            where="load_onnx",
+            fix="write the model to a file, with onnx.save, and give its path",
+        )
     program = _legal(load_file(path, operators=_declared(rules), check=check), path)
     return replace(under(program, assume), source=Path(path).resolve())
 
@@ -77,10 +84,22 @@ def _legal(program: Program, path: str | os.PathLike[str]) -> Program:
 
 
 def several(examples: Examples) -> tuple[torch.Tensor, ...]:
-    """Example inputs as a tuple: one tensor by itself is the only one, not one for each of its rows."""
+    """Example inputs as a tuple: one tensor by itself is the only one, not one for each of its rows.
+
+    Raises:
+        UsageError: they are neither.
+    """
     import torch
 
-    return (examples,) if isinstance(examples, torch.Tensor) else tuple(examples)
+    if isinstance(examples, torch.Tensor):
+        return (examples,)
+    if not isinstance(examples, Iterable):
+        raise UsageError(
+            f"example inputs are a {type(examples).__name__}",
+            where="trace",
+            fix="give the tensors that the function is called with, as a tuple",
+        )
+    return tuple(examples)
 
 
 def trace(

@@ -10,12 +10,14 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from prism.api.region_search import SearchBudget
 from prism.errors import UsageError
 from prism.events import Listener
+from prism.instantiate.confirm import NAMES as BASELINES
 from prism.process.deadline import Deadline
 from prism.program.assumptions import Stated
 from prism.report.folder import check_writable
@@ -69,6 +71,19 @@ class Options:
     inputs: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.budget, SearchBudget | None):
+            raise _other_kind("budget", self.budget, "a SearchBudget, which bounds the search; seconds=60 ends a run")
+        numbers: dict[str, object] = {"trials": self.trials, "seed": self.seed}
+        for name, number in numbers.items():
+            if not isinstance(number, Integral):
+                raise _other_kind(name, number, "a whole number")
+        if isinstance(self.baselines, str):
+            raise _other_kind("baselines", self.baselines, f"several names: [{self.baselines!r}]")
+        for name in self.baselines or ():
+            if name not in BASELINES:
+                raise UsageError(
+                    f"no baseline is called {name}", where="baselines", fix=f"there are {', '.join(BASELINES)}"
+                )
         # They are counted from now, whatever is replaced later.
         object.__setattr__(self, "seconds", Deadline.after(self.seconds))
 
@@ -150,6 +165,10 @@ class ModelRangesOptions(ModelOptions):
     original: bool = False
 
 
+def _other_kind(name: str, given: object, wanted: str) -> UsageError:
+    return UsageError(f"{name} is {given!r}, a {type(given).__name__}", where=name, fix=f"give {wanted}")
+
+
 class by_keywords(Generic[P, Asked]):
     """Makes of a function whose last argument is its options one that takes each of them by its name.
 
@@ -189,6 +208,24 @@ def _described(options: object) -> str:
     """The descriptions of a class's attributes, those that it inherits first."""
     docs = (kind.__doc__ or "" for kind in reversed(inspect.getmro(options)[:-1]))  # type: ignore[arg-type]
     return "".join(doc.partition("Attributes:")[2].rstrip() for doc in docs)
+
+
+def check_ranges(ranges: Mapping[str, tuple[int, int]], known: Collection[str], values: Collection[str] = ()) -> None:
+    """Make sure that ranges are pairs of lengths, of symbolic dimensions that a model has; see `check_dimensions`.
+
+    Raises:
+        UsageError: one is none; or as for `check_dimensions`.
+    """
+    if not ranges:
+        raise UsageError("no ranges", where="ranges", fix='name one, as {"seq": (1, 4096)}')
+    given: Mapping[str, object] = ranges
+    for name, held in given.items():
+        lengths = list(held) if isinstance(held, Iterable) else []
+        if [isinstance(n, Integral) for n in lengths] != [True, True]:
+            raise _other_kind(
+                f"the range of {name}", held, f'the least and the largest length: {{"{name}": (1, 4096)}}'
+            )
+    check_dimensions(ranges, known, values)
 
 
 def check_dimensions(asked: Iterable[str], known: Collection[str], values: Collection[str] = ()) -> None:

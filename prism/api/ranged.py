@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from prism.api.optimizing import Produced, produce
-from prism.api.options import Options, RangedOptions, by_keywords, check_dimensions
+from prism.api.options import Options, RangedOptions, by_keywords, check_ranges
 from prism.api.region_search import SearchResult
 from prism.api.searching import search
 from prism.api.time_limit import MORE_TIME
@@ -110,8 +110,7 @@ def optimize_ranges(program: Program, ranges: Mapping[str, tuple[int, int]], opt
         VerificationError: as for `optimize`.
     """
     folder = options.folder()
-    program = over(under(program, options.assume), ranges)
-    check_dimensions(ranges, program.ranges, options.at)
+    program = over(under(program, options.assume), ranges, options.at)
     recorder = Recorder(options.listener)
     with recorder.stage("cells") as detail:
         varying = {n: program.ranges[n] for n in ranges if program.ranges[n].low < program.ranges[n].high}
@@ -180,16 +179,14 @@ def cell_report(cell: Cell, folder: str, kernels: int, rung: str, of: RunReport 
     )
 
 
-def over(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Program:
-    """The program for these lengths alone.
+def over(program: Program, ranges: Mapping[str, tuple[int, int]], values: Collection[str] = ()) -> Program:
+    """The program for these lengths alone; dimensions with a value have no range.
 
     Raises:
         UsageError: it has no such symbolic dimension, or none of such lengths.
     """
-    if not ranges:
-        raise UsageError("no ranges", where="ranges", fix='name one, as {"seq": (1, 4096)}')
     held = dict(program.ranges)
-    check_dimensions(ranges, held)
+    check_ranges(ranges, held, values)
     for name, (low, high) in ranges.items():
         r = held[name]
         if not r.low <= low <= high or (high > r.high and not r.open):

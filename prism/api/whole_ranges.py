@@ -16,7 +16,7 @@ from typing import Any
 
 import sympy
 
-from prism.api.options import ModelRangesOptions, by_keywords, check_dimensions
+from prism.api.options import ModelRangesOptions, by_keywords, check_ranges
 from prism.api.ranged import cell_by_cell, cell_report
 from prism.api.whole_models import Run, compared_with_stock, on_cpu, parts_of
 from prism.backends.assembled import Step, assembled_text, ranged_model_text
@@ -118,7 +118,7 @@ def _lengths(
                 names |= {s.name for s in extent.free_symbols}
             if isinstance(extent, sympy.Symbol):
                 found.setdefault(extent.name, (port.name, axis))
-    check_dimensions(ranges, names, shapes)
+    check_ranges(ranges, names, shapes)
     for name, (low, high) in ranges.items():
         if not 1 <= low <= high:
             raise UsageError(f"{name}={low}..{high} is no range of it", where="--shape", fix="give one from 1 on")

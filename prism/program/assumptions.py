@@ -143,8 +143,14 @@ def under(program: Program, stated: Stated) -> Program:
     """The program for inputs that are as stated, besides what is stated of them already.
 
     Raises:
-        UsageError: as `read_assumptions` and `of_inputs`; or what is said of an input leaves it no number.
+        UsageError: as `read_assumptions` and `of_inputs`; what is said of an input leaves it no number; or it is no
+            program.
     """
+    if not isinstance(program, Program):
+        raise UsageError(
+            f"this is a {type(program).__name__}, and no program",
+            fix="make one: prism.trace(function, example_inputs) of torch, prism.load_onnx(path) of an ONNX model",
+        )
     held = of_inputs(read_assumptions(stated), program)
 
     def declared(t: Tensor) -> Tensor:

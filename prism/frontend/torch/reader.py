@@ -84,8 +84,15 @@ def trace(
     Raises:
         ConformanceError: the program does not compute what the function does: a bug in prism.
         UnsupportedError: it cannot be exported, or holds an operator without translation.
-        UsageError: an example input is not a tensor.
+        UsageError: this is nothing that is called, it fails on the example inputs, or one is not a tensor.
     """
+    if not callable(fn_or_module):
+        raise UsageError(
+            f"this is a {type(fn_or_module).__name__}",
+            where="trace",
+            why="it cannot be called",
+            fix="give a function or a module of torch; an ONNX model is read by prism.load_onnx(path)",
+        )
     for position, example in enumerate(example_inputs):
         _check_example(position, example)
     title = _identifier(name or _name_of(fn_or_module))
@@ -205,13 +212,35 @@ def _export(
             # torch goes through all of its operators, some hundred times as many as a graph has: 0.4 s.
             return exported, Graph.of(exported.run_decompositions(dict(_default_decompositions())))
     except Exception as error:  # torch.export raises a wide range of types
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        own = _failure(fn, examples)
+        if own is not None:
+            raise UsageError(
+                "the function fails on the example inputs",
+                where=title,
+                why=_first_line(own),
+                fix="give inputs that it takes: it is called with them in this order",
+            ) from error
         raise UnsupportedError(
             "torch.export cannot capture it",
             where=title,
-            why=lines[0][:300],
+            why=_first_line(error),
             fix="make the function free of data-dependent control flow and of side effects",
         ) from error
+
+
+def _failure(fn: Callable[..., Any], examples: tuple[torch.Tensor, ...]) -> Exception | None:
+    """What a function raises when it is called by itself."""
+    try:
+        with torch.no_grad(), conformance.quietly():
+            fn(*_apart(examples))
+    except Exception as error:
+        return error
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
 
 
 def _assumed(exported: torch.export.ExportedProgram) -> tuple[list[str], int]:
