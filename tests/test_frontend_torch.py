@@ -394,6 +394,19 @@ def test_the_gradient_of_a_loss_is_at_targets(name: str) -> None:
     np.testing.assert_allclose(found, fn(*given).numpy(), rtol=1e-6)
 
 
+def test_a_gradient_that_is_not_asked_for_is_none() -> None:
+    """As of a batch norm whose input needs no gradient: its decomposition has one all the same."""
+
+    def fn(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, scale = x.mean((0, 2)), torch.rsqrt(x.var((0, 2), correction=0) + 1e-5)
+        asked = [False, True, True]
+        found = torch.ops.aten.native_batch_norm_backward(g, x, w, None, None, mean, scale, True, 1e-5, asked)
+        return found[1], found[2]
+
+    given = [draw(4, 3, 5), draw(4, 3, 5), draw(3)]
+    agree(trace(fn, given), fn, given)
+
+
 def test_a_gather_at_positions_is_a_view() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.gather(1, torch.arange(4).expand(3, 4) + 1)
