@@ -33,7 +33,7 @@ from prism.program.nodes import Program
 from prism.program.pieces import in_pieces
 from prism.sgraph import spec
 from prism.sgraph.config import Config
-from prism.sgraph.denote import denote
+from prism.sgraph.denote import denote, stored_at
 from prism.sgraph.nodes import Load, SGraph, Stmt, Store
 from prism.sgraph.record import denoted, read, written
 
@@ -167,6 +167,8 @@ def test_a_record_says_as_much(found: list[SGraph]) -> None:
     g = read(written(found[0]).encode())
     assert g == found[0]
     assert denoted(g, [t.name for t in g.outputs]) == list(denote(g).outputs)
+    (whole,) = aligned(inline(rotation()))
+    assert stored_at(g) == {whole.tensor.name: whole.index}
 
 
 def test_halves_in_each_others_place_are_not_proved(found: list[SGraph]) -> None:

@@ -295,6 +295,24 @@ def test_the_proof_must_be_of_the_model(tmp_path: Path, worker: Worker) -> None:
     assert "starts from another formula" in found.what
 
 
+def test_elements_must_be_stored_where_the_model_has_them(tmp_path: Path, worker: Worker) -> None:
+    """Of a square result the proof says what its elements are, and not which is a row."""
+    n = instance(4, 1)
+    expr = mul(read("x", M), read("y", n))
+    program = Program("sample", (X, Y), (Definition("out", (M, n), expr, DType.FLOAT32),), ("out",))
+    roles = tuple((a, Grid(symbol(f"T_{a.name}"))) for a in (M, n))
+    for index, transposed in (((M, n), False), ((n, M), True)):
+        body = (Load("a", "x", (Index.axis(M),)), Load("b", "y", (Index.axis(n),)), Pointwise("c", "mul", ("a", "b")))
+        kernel = Kernel("sample_kernel", roles, (*body, Store("out", tuple(map(Index.axis, index)), "c")))
+        sgraph = SGraph("sample", (X, Y), (), (Tensor("out", (4, 4), DType.FLOAT32),), (kernel,))
+        out = folder(tmp_path, Deriver().derive(["out"], [expr], [expr]), sgraph=sgraph)
+        lock = json.loads((out / LOCK_NAME).read_text())
+        (out / LOCK_NAME).write_text(json.dumps({**lock, "program": program_hash(program)}))
+        rehash(out)
+        found = [m.what for m in verify(out, program, worker=worker).mismatches]
+        assert found == ["output out: its elements are stored in other places than the model's"] * transposed
+
+
 def test_a_model_of_other_weights_is_another_model(tmp_path: Path, worker: Worker) -> None:
     """The proof is for all values; the module computes with those that its folder holds."""
     program = product("x", "y")

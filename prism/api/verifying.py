@@ -63,7 +63,7 @@ from prism.report.folder import (
 from prism.report.records import MODEL_LOCK_SCHEMA, RANGES_LOCK_SCHEMA, from_json, lock_schema, recorded_files
 from prism.sgraph import record as sgraph_file
 from prism.sgraph.compose import steps_differ
-from prism.sgraph.denote import expand
+from prism.sgraph.denote import expand, stored_at
 from prism.sgraph.show import key, text
 
 PROOF_NAME = "proof.json"
@@ -408,7 +408,13 @@ class _Run:
             return
         formulas = aligned(inline(program))
         encoder = Encoder(sides.terms)
+        places = stored_at(sgraph_file.read(read_file(self.folder, sgraph_file.NAME)))
         for f, (name, reference, _) in zip(formulas, sides.outputs, strict=True):
+            if places[name] != f.index:
+                self.differs(
+                    sgraph_file.NAME, f"output {name}: its elements are stored in other places than the model's"
+                )
+                return
             split = _extents(f.expr, proof.split)
             if encoder.of(expand(f.expr, split)) is not reference:
                 self.differs(self._certificate_name, f"output {name}: the proof starts from another formula")

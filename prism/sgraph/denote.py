@@ -764,6 +764,18 @@ def denote(sgraph: SGraph) -> Denotation:
     return Denotations().of(sgraph)
 
 
+def stored_at(sgraph: SGraph) -> dict[str, tuple[Index, ...]]:
+    """For each output, where in it an element of what is denoted is.
+
+    Raises:
+        IllegalIRError: a kernel has no denotation.
+    """
+    shared, memory = _Shared(), _Memory()
+    for kernel in sgraph.kernels:
+        _Reader(kernel, shared, memory).run()
+    return {t.name: shared.held(t.name)[0] for t in sgraph.outputs}
+
+
 def stored_values(sgraph: SGraph) -> tuple[dict[str, Expr], dict[str, Expr]]:
     """What every kernel stores, by tensor: over the inputs, and over what the kernel itself reads.
 
