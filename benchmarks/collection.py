@@ -76,7 +76,10 @@ class Known:
         """The arguments at the sizes; what is positive is drawn around 3."""
         size, made = self.dimensions, []
         for argument in self.arguments.split():
-            name, shape, positive, dtype, limit = ARGUMENT.fullmatch(argument).groups("")
+            found = ARGUMENT.fullmatch(argument)
+            if found is None:
+                raise ValueError(f"{self.name} has the argument {argument}; NAME:SIZES[+][/TYPE[<SIZE]] is one")
+            name, shape, positive, dtype, limit = found.groups("")
             dims = tuple(size[d] if d in size else int(d) for d in shape.split(","))
             scale, offset = (0.5, 3.0) if positive else (1.0, 0.0)
             below = size[limit] if limit else 2 if dtype == "bool" else None
