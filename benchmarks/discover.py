@@ -266,7 +266,12 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
     regions = partition(program, device=target)
     found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder())
     seconds = _cpu_seconds(worker) - before
-    every = [ranked(r.result.formulas, r.result.proved, target) for r in found.regions]
+    # As `prism optimize`: of a step what all steps may be one launch of, where there is such.
+    through = [found.through_steps(r) for r in found.regions]
+    proved = [
+        r.result.proved if t is None else [p for p, _ in t.made] for r, t in zip(found.regions, through, strict=True)
+    ]
+    every = [ranked(r.result.formulas, p, target) for r, p in zip(found.regions, proved, strict=True)]
     made = tuple(first for first, *_ in every)
     steps = [1 if r.region.loop is None else int(r.region.loop.trips) for r in found.regions]
     total, goal = None, best_known(known, program)
