@@ -425,6 +425,16 @@ def test_several_kernels_are_an_obstacle() -> None:
     assert "a step is 2 kernels" in obstacle((kernel, kernel), repeat)
 
 
+def test_what_is_no_sgraph_is_told_as_such() -> None:
+    """Before it is looked at whether its steps may be one launch."""
+    whole = recurrence()
+    (kernel,) = whole.kernels
+    stored = tuple(nodes.Store(s.tensor, (), s.src) if isinstance(s, nodes.Store) else s for s in kernel.body)
+    for wrong in (replace(kernel, roles=()), replace(kernel, body=stored)):
+        with pytest.raises(IllegalIRError):
+            spec.check(replace(whole, kernels=(wrong,)))
+
+
 # Kernels as one.
 
 

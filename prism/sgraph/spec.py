@@ -101,6 +101,10 @@ def check(sgraph: SGraph) -> None:
     for t in (*sgraph.buffers, *sgraph.outputs):
         if t.name not in there or t.name in boxes:
             _check_covered(t, boxes.get(t.name, []), where)
+    for r in (r for r in sgraph.repeats if r.resident):
+        why = obstacle([k for k in sgraph.kernels if k.name in r.kernels], r)
+        if why:
+            _fail(f"the steps of {', '.join(r.kernels)} cannot be one launch", where, why)
 
 
 def _repeats(sgraph: SGraph, tensors: Mapping[str, Tensor], where: str) -> dict[int, Repeat]:
@@ -118,9 +122,6 @@ def _repeats(sgraph: SGraph, tensors: Mapping[str, Tensor], where: str) -> dict[
             outer = tensors.get(w.of)
             if outer is None or (outer.shape, outer.dtype) != ((r.trips, *w.tensor.shape), w.tensor.dtype):
                 _fail(f"{w.tensor.name} is no window into {w.of}", where)
-        why = obstacle([sgraph.kernels[n] for n in places], r) if r.resident else ""
-        if why:
-            _fail(f"the steps of {', '.join(r.kernels)} cannot be one launch", where, why)
     own = {w.tensor.name: n for n, r in enumerate(sgraph.repeats) for w in r.windows}
     for k in sgraph.kernels:
         repeat = found.get(place[k.name])
