@@ -28,7 +28,7 @@ from prism.events import Evidence
 from prism.generate.partition import partition
 from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import confirm
-from prism.instantiate.study import Outcome, tune
+from prism.instantiate.study import Candidate, Outcome, TuneResult, tune
 from prism.platforms import cpu
 from prism.process.deadline import NEVER, Deadline, OutOfTimeError, since_start
 from prism.process.worker import Ending, Pool, Reply, Worker
@@ -273,6 +273,25 @@ def test_without_a_limit_a_run_goes_on_from_one_that_had_time_enough_and_trials_
     for limit in ({}, {"seconds": 500.0}):
         run(text, **limit)
         assert run.stages == ["stored"]
+
+
+def test_where_no_trial_was_made_in_time_the_same_finalists_have_another_turn(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def late(candidates: Sequence[Candidate], *args: Any, **options: Any) -> Any:
+        asked.append([c.key for c in candidates])
+        if len(asked) == 1:
+            return TuneResult(Evidence.MEASURED, (), (), feasible=9)
+        return tune(candidates, *args, **options)
+
+    monkeypatch.setattr(choosing, "tune", late)
+    monkeypatch.setattr(choosing, "by_model", lambda *_: ())
+    run(seconds=120.0)
+    assert len(asked) == 2
+    assert asked[0] == asked[1]
+    assert run.stages.count("emission") == 1
 
 
 def test_where_time_is_short_the_region_that_takes_longest_is_tuned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 import triton_modules
@@ -22,7 +25,8 @@ from prism.errors import UsageError
 from prism.instantiate.study import Candidate, Failure, over_limit, tune
 from prism.platforms.cpu import user_environment
 from prism.platforms.estimating import Compiler, Estimating
-from prism.process.worker import Ending, Pool, Worker
+from prism.process.deadline import Deadline, OutOfTimeError
+from prism.process.worker import Ending, Pool, Reply, Worker
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
@@ -158,6 +162,59 @@ def test_closing_a_pool_ends_what_is_running() -> None:
     ended = [f.result().ending for f in futures if not f.cancelled()]
     assert set(ended) <= {Ending.CRASH}
     assert all(f.done() for f in futures)
+
+
+BEGUN = """
+from prism.process.serve import serve
+asked = []
+def begin():
+    asked.append("begun")
+    return {}
+def handler(request):
+    asked.append(request["n"])
+    return {"asked": asked}
+serve(handler, begin)
+"""
+
+
+@pytest.mark.usefixtures("cold")
+def test_workers_that_were_begun_are_asked_first() -> None:
+    with Pool([sys.executable, "-c", BEGUN], worker_environment(), size=3) as pool:
+        pool.begin(1)
+        pool.begin(1)
+        answers = [pool.submit({"n": n}, 60).result().answer["asked"] for n in range(2)]
+    assert answers == [["begun", 0], ["begun", 0, 1]]
+
+
+@pytest.mark.usefixtures("cold")
+def test_what_is_begun_ends_with_its_worker() -> None:
+    child = "import sys, time\nfor line in sys.stdin:\n    time.sleep(600)"
+    worker = Worker([sys.executable, "-c", child], {})
+    worker.begin()
+    worker.close()
+    assert worker.closed
+    assert worker.ask({}, 60).ending is Ending.CRASH
+
+
+def test_a_compilation_that_the_time_ended_goes_on(tmp_path: Path) -> None:
+    module = tmp_path / "kernels.py"
+    module.write_text("")
+    candidate = Candidate("k", GRAPH, module, (NOTHING,), lambda *_: 1.0)
+    asked: list[Future[Reply]] = []
+
+    class Waiting(Pool):
+        def submit(self, request: Mapping[str, Any], timeout_s: float) -> Future[Reply]:
+            asked.append(Future())
+            return asked[-1]
+
+    compiler = Compiler("sm_90", {}, root=tmp_path, pool=Waiting(["none"], {}, size=1))
+    for _ in range(2):
+        with pytest.raises(OutOfTimeError), Deadline.after(0.1).limited():
+            next(compiler.compile([(candidate, NOTHING)]))
+    (future,) = asked
+    future.set_result(Reply(Ending.ANSWERED, {"resources": []}))
+    assert next(compiler.compile([(candidate, NOTHING)])).failure is None
+    assert len(asked) == 1
 
 
 def test_what_is_compiled_is_kept_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

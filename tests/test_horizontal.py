@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -273,6 +274,31 @@ def test_work_adds_up_and_what_all_load_is_moved_once() -> None:
     alone = KernelModel(g.kernels[1], g, H200, {})
     launch = LaunchModel("k", [alone])
     assert launch.seconds(symbols, 8, 3) == alone.seconds(symbols, 8, 3)
+
+
+def test_a_launch_is_estimated_once_for_all_configurations_that_are_the_same_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    g = qkv(512, 1024, {"q": 1024, "k": 256, "v": 256}, BF16, apart=True)
+    points = Space(g, H200, {}).best(Model(g, H200, {}), 64)
+    points = (*points, *(p.having(descriptors=p.warps.keys()) for p in points[:4]))
+    alone = [Model(g, H200, {}).estimate(p) for p in points]
+    model, found = Model(g, H200, {}), []
+    times = LaunchModel._times_of
+
+    def counted(self: LaunchModel, config: Config, resources: Resources | None) -> Any:
+        found.append(self.name)
+        return times(self, config, resources)
+
+    monkeypatch.setattr(LaunchModel, "_times_of", counted)
+    assert [model.estimate(p) for p in points] == alone
+
+    def own(config: Config, k: Kernel) -> tuple[Any, ...]:
+        chosen = tuple(o for o in config.options if k.name in config.launches(o))
+        values = tuple(config.symbols[s.name] for s in k.symbols)
+        return values, config.warps.get(k.name), config.stages.get(k.name), chosen
+
+    assert len(found) == sum(len({own(p, k) for p in points}) for k in g.kernels) < len(points) * len(g.kernels)
 
 
 def test_a_kernel_that_does_not_fit_rules_the_launch_out() -> None:

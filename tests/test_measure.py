@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -258,6 +259,40 @@ def test_what_overflows_whatever_it_is_given_is_given_ordinary_numbers() -> None
         bench._prepare()
         (x,) = torch.load(bench._path("inputs.pt"))
         assert x.abs().max() > 1.0
+
+
+def test_inputs_are_drawn_once_the_child_has_begun_and_not_for_a_bench_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+
+    class Beginning(FakeChild):
+        def __init__(self, looks: float) -> None:
+            super().__init__()
+            self.looks = looks
+
+        def beginning(self, wait_s: float | None = None) -> bool:
+            if wait_s is None:
+                return False
+            self.looks -= 1
+            events.append("begins")
+            return self.looks > 0
+
+    prepare = Bench._prepare
+
+    def noted(self: Bench) -> Any:
+        events.append("prepared")
+        return prepare(self)
+
+    monkeypatch.setattr(Bench, "_prepare", noted)
+    with closing(Bench(PROGRAM, GPU, {}, worker=Beginning(3))) as bench:
+        bench.ahead()
+        assert bench._begun is not None
+        bench._begun.result()
+    assert events == [*["begins"] * 3, "prepared"]
+    with closing(Bench(PROGRAM, GPU, {}, worker=Beginning(math.inf))) as bench:
+        bench.ahead()
+    assert events.count("prepared") == 1
 
 
 def test_results_that_are_those_that_passed_are_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:

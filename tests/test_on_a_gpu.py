@@ -14,11 +14,13 @@ import torch
 
 import prism
 from prism.api.records import Choice
-from prism.backends.triton import timing
+from prism.api.region_search import run_search
+from prism.backends.triton import crosscompile, timing
 from prism.cost.device import device
 from prism.instantiate.gate.check import KernelRunner
 from prism.platforms import choice, gpu
 from prism.process.child import module_command
+from prism.process.worker import Worker
 
 GPU = replace(device("sm_90"), cache_bytes=1 << 10)
 """The less there is of a cache to fill, the fewer copies of the inputs are rotated over."""
@@ -52,8 +54,23 @@ def test_a_function_is_optimised_for_the_gpu_that_is_here(
 ) -> None:
     # The interpreter takes a thousand times as long as what it is compared with, and the run says so.
     monkeypatch.setattr(Choice, "better", property(lambda choice: True))
+    begun: list[str] = []
+    begin = Worker.begin
+
+    def noted(self: Worker) -> None:
+        begun.append(self._child._command[-1])
+        begin(self)
+
+    def searched(*args: Any, **named: Any) -> Any:
+        begun.append("search")
+        return run_search(*args, **named)
+
+    monkeypatch.setattr(Worker, "begin", noted)
+    monkeypatch.setattr("prism.api.composing.run_search", searched)
     program = prism.trace(softmax, (torch.randn(3, 40),))
     made = prism.optimize(program, target="cuda", out=tmp_path / "out", trials=1, baselines=("eager",))
+    assert begun[-1] == "search"
+    assert set(begun[:-1]) == {crosscompile.WORKER, timing.WORKER, gpu.CHECK_WORKER}
     assert re.search("measured .* torch eager .* no faster", repr(made))
     assert {name for name, _ in stood_in} == {"cuda"}
     assert all(isinstance(found, list) for _, found in stood_in)

@@ -8,6 +8,7 @@ confirm  the fastest that pass meet the baselines, interleaved; or both are esti
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -23,7 +24,7 @@ from prism.api.partitioned import merged_checks
 from prism.api.records import Choice, Request, not_timed
 from prism.api.region_search import SearchResult
 from prism.api.results import Results, results_of
-from prism.api.time_limit import CLOSING_S, PART_TRIED, SHORT_CASES, TRIED
+from prism.api.time_limit import CLOSING_S, LEAST_S, PART_TRIED, SHORT_CASES, TRIED
 from prism.errors import (
     CompilerError,
     NoImprovementError,
@@ -44,6 +45,7 @@ from prism.instantiate.study import LEADERS, Best, Failure, TuneResult, leading,
 from prism.platforms.estimating import Estimating
 from prism.platforms.platform import Estimated, Platform, Timed
 from prism.process.deadline import Deadline
+from prism.program.nodes import Program
 from prism.report.units import on_threads
 from prism.sgraph.show import key
 
@@ -107,6 +109,18 @@ class Tools:
     time: Deadline
     cut: list[str]
     part: bool = False
+
+    def begin(self, program: Program) -> None:
+        """Make sure that what compiles works, and start the children that import for seconds, during the search.
+
+        Raises:
+            CompilerError: it does not.
+        """
+        self.platform.preflight(program)
+        if self.estimating is not None:
+            self.estimating.begin()
+        if self.platform.device.is_gpu:
+            self.runner.begin()
 
 
 def tools_of(
@@ -246,23 +260,27 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
             assert tools.estimating is not None
             evaluator = tools.estimating
         with tools.recorder.stage("tuning") as detail:
-            tuned = tune(
-                [f.candidate for f in chosen],
-                evaluator,
-                region=program_hash(request.program),
-                budget=request.trials,
-                storage_dir=tools.studies,
-                seed=request.seed,
-                anew=tools.store.anew and bench is not None,
-                on_trial=partial(tools.recorder.count, "trials"),
-                until=tools.time.part(PART_TRIED if tools.part else TRIED),
-                least=evaluator.least if isinstance(evaluator, Estimating) else None,
-            )
+            while True:
+                tuned = tune(
+                    [f.candidate for f in chosen],
+                    evaluator,
+                    region=program_hash(request.program),
+                    budget=request.trials,
+                    storage_dir=tools.studies,
+                    seed=request.seed,
+                    anew=tools.store.anew and bench is not None,
+                    on_trial=partial(tools.recorder.count, "trials"),
+                    until=tools.time.part(PART_TRIED if tools.part else TRIED),
+                    least=evaluator.least if isinstance(evaluator, Estimating) else None,
+                )
+                ranking = tuned.ranking or by_model(chosen, tools.platform, request.program.hints)
+                # What was begun meanwhile is nearly done; other finalists would begin anew.
+                if tuned.trials or not tuned.feasible or ranking or not LEAST_S < tools.time.left < math.inf:
+                    break
             goal = min(request.trials, tuned.feasible)
             if len(tuned.trials) < goal and not tuned.settled:
                 tools.cut.append(f"{len(tuned.trials)} of {goal} trials were made")
-            if not tuned.ranking and len(tuned.trials) < goal:
-                ranking = by_model(chosen, tools.platform, request.program.hints)
+            if len(tuned.trials) < goal:
                 tuned = replace(tuned, ranking=ranking)
             if isinstance(evaluator, Measuring) and len(tuned.trials) == goal:
                 tuned = challenged(

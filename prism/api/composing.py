@@ -57,7 +57,7 @@ def choice_of_program(request: Request, worker: Worker, tools: Tools) -> tuple[S
     if kept is not None:
         return kept
     worker.begin()
-    tools.platform.preflight(request.program)
+    tools.begin(request.program)
     before = len(recorder.warnings)
     with recorder.part("partition"):
         regions = partition(request.program, device=request.device)

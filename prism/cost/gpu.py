@@ -603,6 +603,10 @@ class LaunchModel:
         self.library = library
         self.fold = fold
         self.combine = combine
+        members = (*self.kernels, combine) if combine is not None else self.kernels
+        self._symbols = tuple(dict.fromkeys(s.name for k in members for s in k.kernel.symbols))
+        self._launches = (name, fold.split, fold.combine) if fold is not None else (name,)
+        self._known: dict[tuple[Any, ...], Times] = {}
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Any:
         """Seconds of the launch; see `KernelModel.seconds`. LIBRARY_STAGES stages are a library call.
@@ -622,11 +626,28 @@ class LaunchModel:
         return np.where(np.equal(stages, LIBRARY_STAGES), self.library.total(overhead), generated)
 
     def times_of(self, config: Config, resources: Resources | None = None) -> Times:
-        """Seconds by cause under a configuration.
+        """Seconds by cause under a configuration; worked out once for all that are the same to this launch.
 
         Raises:
             BackendError: the configuration says library of a launch that the library has nothing for.
         """
+        key = (self._own(config), config.warps.get(self.name), config.stages.get(self.name), resources)
+        if key not in self._known:
+            self._known[key] = self._times_of(config, resources)
+        return self._known[key]
+
+    def _own(self, config: Config) -> tuple[Any, ...]:
+        """What of a configuration's symbols and options is about it."""
+        options = (
+            (o, n, chosen[n])
+            for o in config.options
+            for chosen in [config.numbers(o)]
+            for n in self._launches
+            if n in chosen
+        )
+        return (*(config.symbols.get(n) for n in self._symbols), *options)
+
+    def _times_of(self, config: Config, resources: Resources | None) -> Times:
         if self.fold is not None and self.combine is not None and self.fold.combine in config.launches(FOLDED):
             binding = self._binding(config)
             return self.folded_times(binding, config.warps[self.name], config.stages[self.name], resources)
@@ -662,8 +683,9 @@ class LaunchModel:
         return _times(self.kernels, binding, warps, stages, resources, by_descriptors=by_descriptors)
 
     def _binding(self, config: Config) -> dict[str, Any]:
-        """A value for every symbol, and for what tables of points say besides."""
-        return {**config.symbols, described(self.name): self.name in config.launches(DESCRIPTORS)}
+        """A value for each of its symbols, and for what tables of points say besides."""
+        own = {n: config.symbols[n] for n in self._symbols if n in config.symbols}
+        return own | {described(self.name): self.name in config.launches(DESCRIPTORS)}
 
     def folded_times(
         self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None

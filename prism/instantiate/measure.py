@@ -57,6 +57,8 @@ COMPILE_S = 120.0
 """What torch.compile may take for a baseline, seconds."""
 STEPS = 8
 """Steps of making ready that may wait for each other: what is drawn, read and asked, and each child's."""
+LOOK_S = 0.1
+"""How often it is looked whether a child has begun, or is not needed any more, seconds."""
 STANDING_S = 3600.0
 """How long a child that makes contenders ready may have to stand still, seconds."""
 SCALES = (1.0, 2.0**-3, 2.0**-6)
@@ -316,10 +318,21 @@ class Arena(ABC):
             contests: how many.
             trials: whether there will be any.
         """
-        self._begun = drawn = self._preparing.submit(self._prepare)
+        self._begun = drawn = self._preparing.submit(self._first)
         if trials and self._arena is not None:
             self._preparing.submit(self._read, drawn)
         self._start(contenders, contests, drawn)
+
+    def _first(self) -> object:
+        """Prepare, once the trials' child has imported torch, where that was begun.
+
+        All threads of a process wait while one of them loads a library, for as long as the disk takes: a search would
+        stand still that goes on meanwhile. What the child has loaded is in memory.
+        """
+        while self._worker.beginning(LOOK_S):
+            if self._closing:
+                return None
+        return self._prepare()
 
     def _read(self, drawn: Future[object]) -> None:
         """Let the trials' child read the inputs."""

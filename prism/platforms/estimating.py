@@ -6,6 +6,7 @@ import hashlib
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from prism.backends.protocol import Compiled, arguments
@@ -67,10 +68,12 @@ class Compiler:
         self._here = here
         self._hints = dict(hints)
         self._limit_s = limit_s
+        self._size = size
         base = root or cache_root()
         self._cache = Cache("compiled", base)
         self._lent = pool is not None
         self._pool = pool or compile_pool(base, size)
+        self._under_way: dict[str, Future[Reply]] = {}
         self.runs = 0
 
     @property
@@ -87,14 +90,14 @@ class Compiler:
         keys = [self._key(job) for job in jobs]
         known = [self._cache.get(k) for k in keys]
         futures = [
-            self._pool.submit(request(j, self._limit_s), self._limit_s) if k is None else None
-            for j, k in zip(jobs, known, strict=True)
+            self._begun(key, j) if entry is None else None for key, j, entry in zip(keys, jobs, known, strict=True)
         ]
         for key, entry, future in zip(keys, known, futures, strict=True):
             if future is None:
                 yield _judged(compiled(entry or {}))
                 continue
             reply = future.result()
+            self._under_way.pop(key, None)
             self.runs += 1
             # What the compiler says stays true; a crash or a hang may be the machine's, so it is tried again next time.
             if reply.ending is Ending.ANSWERED:
@@ -103,10 +106,20 @@ class Compiler:
                 self._cache.put(key, reply.answer)
             yield _outcome(reply)
 
+    def _begun(self, key: str, job: CompileJob) -> Future[Reply]:
+        """The compilation of a job, begun: what was not waited for, as the time ended, goes on."""
+        if key not in self._under_way:
+            self._under_way[key] = self._pool.submit(request(job, self._limit_s), self._limit_s)
+        return self._under_way[key]
+
     def _key(self, job: CompileJob) -> str:
         text = hashlib.sha256(job.module.read_bytes()).hexdigest()
         shapes = [[list(a.shape), a.dtype] for a in job.arguments]
         return digest(text, job.config.key(), job.target, shapes, version_of("triton"))
+
+    def begin(self) -> None:
+        """Let the workers import what they need while something else is done."""
+        self._pool.begin(self._size)
 
     def close(self) -> None:
         """Kill the workers that are its own."""
@@ -175,6 +188,10 @@ class Estimating(Closing):
         """
         best = [Resources(launch, shared=0, registers=1, spills=0, warps=n) for launch, n in config.warps.items()]
         return candidate.estimate(config, best)
+
+    def begin(self) -> None:
+        """As the compiler's."""
+        self.compiler.begin()
 
     def close(self) -> None:
         """Kill the workers."""

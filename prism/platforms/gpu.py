@@ -23,6 +23,7 @@ from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.gate.plan import Case
 from prism.instantiate.machine_load import usable_cores
 from prism.instantiate.measure import Bench, Measuring
+from prism.instantiate.study import LEADERS
 from prism.platforms.estimating import Compiler, Estimating, compile_pool
 from prism.platforms.platform import Estimated, Timed
 from prism.process.child import module_command
@@ -33,6 +34,9 @@ from prism.sgraph.nodes import SGraph
 CHECK_WORKER = "prism.backends.triton.check_worker"
 MOST_COMPILERS = 16
 """Children that compile at a time, the most: each holds torch and Triton, half a gigabyte."""
+
+BEGUN = LEADERS
+"""Of these, those that import them while a search goes on: as many as there are first trials."""
 
 
 def interpreter(cache: Path | None = None) -> KernelRunner:
@@ -105,6 +109,10 @@ class PresentGpu(_Gpu, Timed):
         """See Platform."""
         check_assembler(self.device.target)
         check_c_compiler()
+        if self.pool is not None:
+            self.pool.begin(BEGUN)
+        if self.clock is not None:
+            self.clock.begin()
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""

@@ -51,12 +51,17 @@ def private_output() -> int:
     return answers
 
 
-def serve(handler: Callable[[Request], Answer]) -> None:
+BEGIN: Mapping[str, Any] = {"begin": True}
+"""The request to make everything ready that any other request needs."""
+
+
+def serve(handler: Callable[[Request], Answer], begin: Callable[[], Answer] = dict) -> None:
     """Answer requests until standard input ends.
 
     Args:
         handler: from a request to its answer. What it raises becomes the answer's `error`; a request's `timeout_s`
             arms an alarm, so that a hung child does not outlive its parent.
+        begin: does what BEGIN asks for, as imports.
     """
     answers = os.fdopen(private_output(), "w", encoding="utf-8")
     # Not Python's handler: one would wait for the hung extension module to return.
@@ -68,7 +73,7 @@ def serve(handler: Callable[[Request], Answer]) -> None:
         request: Request = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, float(request.get("timeout_s", 600.0)) + GRACE_S)
         try:
-            answer = handler(request)
+            answer = begin() if "begin" in request else handler(request)
         except Exception as error:
             answer = {"error": one_line(error)}
             if isinstance(error, OSError) and refused_by_machine(error):

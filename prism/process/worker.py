@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from prism.process.child import START_LIMIT_S, Child, Closing
+from prism.process.serve import BEGIN
 
 
 class Ending(StrEnum):
@@ -54,6 +55,7 @@ class Worker:
         self._child = Child(command, environment)
         self._start_limit_s = start_limit_s
         self._turn = threading.Lock()
+        self._beginning: threading.Thread | None = None
 
     @property
     def starts(self) -> int:
@@ -64,6 +66,16 @@ class Worker:
     def closed(self) -> bool:
         """Whether it starts no more."""
         return self._child.closed
+
+    def begin(self) -> None:
+        """Start the child, and let it import what requests need while something else is done; they wait for that."""
+        if self._beginning is None and not self.starts:
+            self._beginning = threading.Thread(target=self._begin, name="prism-begin", daemon=True)
+            self._beginning.start()
+
+    def _begin(self) -> None:
+        with suppress(OSError):  # the first request says so
+            self.ask(BEGIN, START_LIMIT_S)
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
         """Send one request and wait for its answer, `timeout_s` seconds at most; a hung child is killed.
@@ -108,7 +120,14 @@ class Worker:
 
     def kill(self) -> None:
         """Kill the child with whatever it started; the next request starts a fresh one."""
+        self.beginning()  # its thread holds the child's pipes
         self._child.kill()
+
+    def beginning(self, wait_s: float | None = None) -> bool:
+        """Whether what was begun still goes on, after so many seconds of waiting for it; None for all that it takes."""
+        if self._beginning is not None:
+            self._beginning.join(wait_s)
+        return self._beginning is not None and self._beginning.is_alive()
 
     def halt(self) -> None:
         """Let the child stand still, from another thread; that does not count as its time."""
@@ -124,6 +143,8 @@ class Worker:
 
     def close(self) -> None:
         """Kill the child and start no more."""
+        self._child.interrupt()
+        self.beginning()
         self._child.close()
 
 
@@ -222,6 +243,12 @@ class Pool(Closing):
         self._idle = list(self._workers)
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(max_workers=size, thread_name_prefix="prism-worker")
+
+    def begin(self, many: int) -> None:
+        """Start so many of the workers, as `Worker.begin` does: those that are asked first."""
+        with self._lock:
+            for worker in self._idle[-many:]:
+                worker.begin()
 
     def submit(self, request: Mapping[str, Any], timeout_s: float) -> Future[Reply]:
         """Queue a request; its time starts when a worker takes it."""

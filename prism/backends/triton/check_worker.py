@@ -14,7 +14,7 @@ from typing import Any
 
 from prism.backends.loading import load_module
 from prism.backends.tensors import Framed
-from prism.backends.triton.replay import give_up_if_sticky
+from prism.backends.triton.replay import begin, give_up_if_sticky
 from prism.process.serve import Answer, Request, one_line, serve
 
 
@@ -115,4 +115,6 @@ if __name__ == "__main__":
         from prism.backends.triton.interpreter import harden
 
         harden()
-    serve(run_or_end)
+        serve(run_or_end)
+    else:
+        serve(run_or_end, begin)

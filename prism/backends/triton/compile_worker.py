@@ -128,6 +128,15 @@ def compile_module(request: Request) -> Answer:
     return {"resources": list(found.values())}
 
 
+def begin() -> Answer:
+    """Import what every compilation needs."""
+    import torch  # noqa: F401
+    import triton.compiler
+    import triton.language  # noqa: F401
+
+    return {}
+
+
 def compile_launcher(built: Any) -> None:
     """Compile the C code that launches a kernel: up to Triton 3.6 there is some a signature, later ones have one."""
     from triton.backends.nvidia import driver
@@ -138,4 +147,4 @@ def compile_launcher(built: Any) -> None:
 
 if __name__ == "__main__":
     os.environ.pop("TRITON_INTERPRET", None)
-    serve(compile_module)
+    serve(compile_module, begin)

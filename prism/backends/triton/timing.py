@@ -18,6 +18,7 @@ from prism.backends.tensors import save
 from prism.backends.triton.replay import (
     WARM_UP_REPLAYS,
     GraphReplay,
+    begin,
     copies,
     give_up_if_sticky,
     poison,
@@ -151,4 +152,4 @@ def time_contenders(request: Request) -> Answer:
 
 if __name__ == "__main__":
     os.environ.pop("TRITON_INTERPRET", None)
-    serve(time_contenders)
+    serve(time_contenders, begin)

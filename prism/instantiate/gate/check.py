@@ -137,6 +137,11 @@ class KernelRunner(Closing):
         self._passed: dict[int, tuple[Any, Path]] = {}
         self._count = 0
 
+    def begin(self) -> None:
+        """Start the child, where it is its own, while something else is done."""
+        if not self._lent:
+            self._worker.begin()
+
     def ahead(self, module: Path, sgraph: SGraph, cases: Iterable[Case]) -> None:
         """Begin to compile a module for the cases that it will be run in, where that is done."""
         for case in cases:
