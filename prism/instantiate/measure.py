@@ -189,6 +189,7 @@ class Arena(ABC):
         worker: the child.
         arena: makes a child for a contest; by default it is `worker`'s, started again.
         background: the children that make contenders ready are among them.
+        prepares: whether children make contenders ready; those of a GPU, of which trials need all, import alone.
     """
 
     def __init__(
@@ -197,13 +198,15 @@ class Arena(ABC):
         worker: Worker,
         arena: Callable[[], Worker] | None = None,
         background: Background | None = None,
+        prepares: bool = True,
     ) -> None:
         self.device = device
         self._worker = worker
         self._arena = arena
+        self._prepares = prepares and arena is not None
         self._background = background or Background()
         self._eager_s = 0.0
-        self._children: deque[tuple[Worker, Future[Reply]]] = deque()
+        self._children: deque[tuple[Worker, Future[Any]]] = deque()
         self._beginning = threading.Lock()
         self._preparing = ThreadPoolExecutor(max_workers=STEPS, thread_name_prefix="prism-arena")
         self._begun: Future[object] | None = None
@@ -286,7 +289,18 @@ class Arena(ABC):
         found, will not meet again.
         """
         self.ready()
-        self._start(contenders, contests)
+        if self._prepares:
+            self._start(contenders, contests)
+        elif self._arena is not None:
+            self._open(self._arena, contests - len(self._children))
+
+    def _open(self, arena: Callable[[], Worker], contests: int) -> None:
+        """Let contests' children import what they need."""
+        with self._beginning:
+            for _ in range(0 if self._closing else contests):
+                child = arena()
+                child.begin()
+                self._children.append((child, self._preparing.submit(child.beginning)))
 
     def _start(self, contenders: Sequence[Contender], contests: int, drawn: Future[object] | None = None) -> None:
         """Start contests' children; where inputs are still being drawn, they import what they will need meanwhile."""
@@ -319,9 +333,10 @@ class Arena(ABC):
             trials: whether there will be any.
         """
         self._begun = drawn = self._preparing.submit(self._first)
-        if trials and self._arena is not None:
+        if trials and self._prepares:
             self._preparing.submit(self._read, drawn)
-        self._start(contenders, contests, drawn)
+        if self._prepares:
+            self._start(contenders, contests, drawn)
 
     def _first(self) -> object:
         """Prepare, once the trials' child has imported torch, where that was begun.
@@ -373,8 +388,9 @@ class Arena(ABC):
         """The match, or why the child was lost."""
         limit = self._limit_s(contenders) + limit_s
         request = self._request(contenders, rounds) | {"limit_s": limit_s}
+        if not self._prepares:
+            self._worker.kill()  # what it holds of the device's memory
         if self._arena is None:
-            self._worker.kill()
             reply = self._worker.ask(request, limit)
         else:
             # Of all of them, as nothing else may run; whatever came of it: what is not ready is made so again.
@@ -422,7 +438,7 @@ class Bench(Arena):
         worker: the child.
         arena: makes a child for a contest; by default it is `worker`'s, started again.
         lent: whether the child goes on when the bench is closed.
-        background: see Arena.
+        background, prepares: see Arena.
     """
 
     def __init__(
@@ -436,8 +452,9 @@ class Bench(Arena):
         arena: Callable[[], Worker] | None = None,
         lent: bool = False,
         background: Background | None = None,
+        prepares: bool = True,
     ) -> None:
-        super().__init__(device, worker, arena, background)
+        super().__init__(device, worker, arena, background, prepares)
         self._lent = lent
         self.program = program
         self.hints = dict(hints)

@@ -101,7 +101,7 @@ class PresentGpu(_Gpu, Timed):
         """See Timed."""
         with (
             compile_pool(self.cache or cache_root(), min(MOST_COMPILERS, len(usable_cores()))) as pool,
-            closing(Worker(module_command(WORKER), worker_environment(self.cache))) as clock,
+            closing(self._timing()) as clock,
         ):
             yield replace(self, pool=pool, clock=clock)
 
@@ -116,8 +116,14 @@ class PresentGpu(_Gpu, Timed):
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""
-        worker = self.clock or Worker(module_command(WORKER), worker_environment(self.cache))
-        return Bench(program, self.device, program.hints, seed=seed, worker=worker, lent=self.clock is not None)
+        worker, lent = self.clock or self._timing(), self.clock is not None
+        hints = program.hints
+        return Bench(
+            program, self.device, hints, seed=seed, worker=worker, arena=self._timing, lent=lent, prepares=False
+        )
+
+    def _timing(self) -> Worker:
+        return Worker(module_command(WORKER), worker_environment(self.cache))
 
     def thread_counts(self) -> tuple[int, ...]:
         """See Platform."""
