@@ -14,6 +14,8 @@ from prism.errors import UsageError
 
 ROOM = 1 << 20
 """Bytes that must fit into a folder before a run counts on it."""
+NOT_KEPT = "nothing of this run is kept"
+"""The note on what interrupts a run that has no cache."""
 
 
 def cache_root() -> Path:
@@ -40,6 +42,8 @@ def cache_root() -> Path:
 def cache_or_spare(warn: Callable[[str], None]) -> Iterator[Path]:
     """The cache folder; where it cannot be written, an empty one that is gone at the end, and a warning.
 
+    What interrupts a run without a cache has the note `NOT_KEPT`.
+
     A cache saves time and lets a run repeat what an earlier one measured: a run can do without, so it does.
 
     Raises:
@@ -53,7 +57,11 @@ def cache_or_spare(warn: Callable[[str], None]) -> Iterator[Path]:
         warn(f"measurements and compiled kernels are not stored: {why}; name a folder in PRISM_CACHE_DIR")
         with tempfile.TemporaryDirectory(prefix="prism-cache-") as spare:
             make_room(Path(spare))
-            yield Path(spare)
+            try:
+                yield Path(spare)
+            except KeyboardInterrupt as interrupt:
+                interrupt.add_note(NOT_KEPT)
+                raise
         return
     yield root
 

@@ -21,7 +21,16 @@ from test_study import large
 from prism.api import choosing, composing
 from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch
 from prism.api.proofs import ProvedSGraph
-from prism.api.time_limit import CLOSING_S, grace
+from prism.api.time_limit import (
+    CLOSING_S,
+    LEAST_SEARCHED,
+    MEETING_S,
+    SEARCHED,
+    TRIED,
+    grace,
+    search_end,
+    trials_end,
+)
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError
 from prism.events import Evidence
@@ -92,6 +101,41 @@ def test_a_deadline_is_known_whatever_an_interruption_was_turned_into() -> None:
     with pytest.raises(KeyboardInterrupt) as own, Deadline.after(9).limited():
         raise KeyboardInterrupt
     assert not isinstance(own.value, OutOfTimeError), "it was Ctrl-C"
+
+
+def test_what_is_not_able_to_end_goes_on_until_it_is_and_not_beyond_what_is_around_it() -> None:
+    ready: list[int] = []
+
+    def within(seconds: float) -> None:
+        with Deadline.after(seconds).limited(lambda: bool(ready)):
+            for _ in range(5):
+                time.sleep(0.03)
+            ready.append(1)
+            sleeps()
+
+    assert begun(lambda: within(0.01), seconds=60)
+    assert ready == [1]
+    ready.clear()
+    with (
+        pytest.raises(OutOfTimeError),
+        Deadline.after(0.1).limited() as around,
+        Deadline.after(0.01).limited(lambda: False),
+    ):
+        sleeps()
+    assert around.rung
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+
+def test_with_little_time_the_search_is_left_its_share_and_trials_leave_what_a_first_match_takes() -> None:
+    for seconds in (5.0, 20.0, 30.0, 60.0, 600.0):
+        time_ = Deadline.after(seconds)
+        searched, tried = search_end(time_).left / seconds, trials_end(time_).left
+        assert LEAST_SEARCHED - 0.01 < searched < SEARCHED + 0.01
+        assert tried <= max(0.0, seconds - MEETING_S) + 0.1
+        assert tried <= TRIED * seconds + 0.1
+    assert search_end(Deadline.after(600.0)).left == pytest.approx(SEARCHED * 600, rel=0.01)
+    assert not search_end(NEVER).finite
+    assert not trials_end(NEVER).finite
 
 
 def test_parts_of_what_is_left() -> None:
@@ -333,8 +377,8 @@ def test_contenders_leave_time_to_write_what_they_came_to(run: Run, monkeypatch:
 
 
 def test_what_was_measured_is_written_though_the_machine_is_slow() -> None:
-    """A run of 60 s ends within 66; short ones have two seconds."""
-    for seconds, more in ((10.0, 2.0), (60.0, 3.6), (200.0, 12.0)):
+    """A run of 60 s ends within 66; short ones have a second."""
+    for seconds, more in ((10.0, 1.2), (60.0, 3.6), (200.0, 12.0)):
         given = Deadline.after(seconds)
         assert grace(given.part(0.5)).left == pytest.approx(0.5 * seconds + more, rel=0.01)
     assert not grace(NEVER).finite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from quick import slow_but
 
 from prism.cli import app
+from prism.folders import cache_or_spare
 
 MODEL = Path(__file__).resolve().parent.parent / "examples" / "models" / "add_silu.onnx"
 
@@ -46,7 +48,8 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, stage: str) -> None:
         assert process.wait(60) == 130, "".join(seen)
     text = "".join(seen)
     assert "Traceback" not in text
-    assert text.endswith("prism: error: interrupted\n")
+    again = shlex.join([sys.executable, "-m", "prism", *command[3:]])
+    assert text.endswith(f"prism: what was finished is kept; to go on: {again}\nprism: error: interrupted\n")
     assert not out.exists()
     assert not [p for p in temporary.iterdir() if p.name.startswith("prism-")]
 
@@ -88,3 +91,36 @@ def test_an_interrupt_in_the_midst_of_an_exec_has_the_same_exit_code() -> None:
     text += f"app._app = lambda: lambda *_, **__: exec({inner!r}); script()"
     ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (130, "prism: error: interrupted\n")
+
+
+def test_a_thread_that_is_at_work_is_not_waited_for_at_the_end_and_what_is_registered_for_it_runs() -> None:
+    text = """if True:
+        import atexit, signal, sys, threading
+        from prism.cli import app, script
+        def command(*_, **__):
+            threading.Thread(target=threading.Event().wait).start()
+            atexit.register(print, "at the end")
+            signal.raise_signal(signal.SIGTERM)
+        app._app = lambda: command
+        sys.argv = ["/bin/prism", "optimize", "a model.onnx"]
+        script()"""
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=120)
+    said = "prism: what was finished is kept; to go on: prism optimize 'a model.onnx'\nprism: error: interrupted\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "at the end\n", said)
+
+
+def test_a_run_without_a_cache_does_not_say_that_it_keeps_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path / "file" / "cache"))
+
+    def command(*_: object, **__: object) -> int:
+        with cache_or_spare(lambda message: None):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(app, "_app", lambda: command)
+    assert app.main(["optimize", "m.onnx"]) == 130
+    assert capsys.readouterr().err == "prism: to begin again: prism optimize m.onnx\nprism: error: interrupted\n"
+    assert app.main(["show", "m.onnx"]) == 130
+    assert capsys.readouterr().err == "prism: error: interrupted\n"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,11 @@ from prism.backends.triton import replay as graphs
 from prism.backends.triton.device import describe_gpu, parse_gpu
 from prism.backends.triton.replay import LONGEST_S, MAX_COPIES, GraphReplay, calls, copies, is_sticky, shared_calls
 from prism.cost.device import device
-from prism.instantiate.measure import Bench, Contender, classify, summarise
+from prism.instantiate.gate.check import Drawn
+from prism.instantiate.gate.plan import Case
+from prism.instantiate.measure import Bench, ClosedError, Contender, classify, summarise
 from prism.instantiate.study import Failure
+from prism.process.deadline import Deadline, OutOfTimeError
 from prism.process.worker import Background, Ending, Reply, Worker
 from prism.program import build
 from prism.program.index import Axis
@@ -350,3 +354,67 @@ def test_a_worker_of_the_background_stands_still_meanwhile_and_that_is_not_its_t
         with background.halted():
             worker.close()  # what stands still is ended as well
         assert worker.closed
+
+
+def test_a_bench_is_closed_while_its_inputs_are_still_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What draws them may be within `import torch`, or within an oracle that takes seconds: nobody waits for it."""
+    begun, go_on = threading.Event(), threading.Event()
+    drawn = Bench._drawn
+
+    def slowly(bench: Bench) -> dict[str, Any]:
+        begun.set()
+        assert go_on.wait(60)
+        return drawn(bench)
+
+    monkeypatch.setattr(Bench, "_drawn", slowly)
+    bench = Bench(PROGRAM, GPU, {}, worker=Worker([], {}), arena=lambda: Worker([], {}))
+    bench.ahead([Contender("eager")], trials=True)
+    prepared, begun_by = bench._children[0][1], bench._begun
+    assert begun_by is not None
+    assert begun.wait(60)
+    bench.close()
+    assert not begun_by.done()
+    go_on.set()
+    assert isinstance(begun_by.exception(60), ClosedError), "it writes nothing any more"
+    assert not Path(bench._folder.name).exists()
+    wait([prepared], 60)
+    assert prepared.cancelled() or isinstance(prepared.exception(), ClosedError)
+
+
+def test_what_is_drawn_is_waited_for_again_where_the_time_ended_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, computed = threading.Event(), []
+    compute = Bench._computed
+
+    def slowly(bench: Bench, tensors: Mapping[str, Any]) -> Any:
+        computed.append(1)
+        assert go_on.wait(60)
+        return compute(bench, tensors)
+
+    monkeypatch.setattr(Bench, "_computed", slowly)
+    with closing(Bench(PROGRAM, GPU, {}, worker=Worker([], {}))) as bench:
+        bench.ahead()
+        with pytest.raises(OutOfTimeError), Deadline.after(0.05).limited():
+            bench.ready()
+        go_on.set()
+        bench.ready()
+    assert computed == [1]
+
+
+def test_what_timed_runs_are_compared_with_is_not_computed_again_for_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Drawn(PROGRAM)
+    case = Case("normal", {}, Config({}, {}, {}), 0)
+    with closing(Bench(PROGRAM, GPU, {}, worker=Worker([], {}))) as bench:
+        bench.tell(drawn)
+        assert not drawn.results, "nothing is known yet"
+        bench.ready()
+        bench.tell(drawn)
+    tensors, wide = drawn.of(case)
+    own = Drawn(PROGRAM).answer(case, tensors, wide)
+    monkeypatch.setattr("prism.program.evaluate.evaluate", None)
+    told = drawn.answer(case, tensors, wide)
+    for known, made in ((told.exact, own.exact), (told.given, own.given)):
+        assert known.keys() == made.keys() == {"y"}
+        assert np.array_equal(known["y"], made["y"])
+    other = replace(case, seed=1)
+    with pytest.raises(TypeError):
+        drawn.answer(other, *drawn.of(other))

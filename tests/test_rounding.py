@@ -24,11 +24,12 @@ from prism.backends.eager import Order, reordered
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, IllegalIRError, NoImprovementError, VerificationError
 from prism.events import Recorder
-from prism.instantiate.gate.check import CheckReport, KernelRunner, Output, check_module
+from prism.instantiate.gate.check import LEAST_CASES, CheckReport, Drawn, KernelRunner, Output, check_module
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.plan import Sample as Programs
 from prism.platforms.choice import platform_of
 from prism.process.child import child_environment
+from prism.process.deadline import NEVER, Deadline
 from prism.process.worker import Ending, Reply
 from prism.process.worker import Worker as Process
 from prism.program.arrays import NUMPY
@@ -187,6 +188,19 @@ def told(fn: Callable[[torch.Tensor], torch.Tensor]) -> CheckReport:
     program = traced(lambda x: x.sum(-1), (8, 32))
     graph = cancelling(program.inputs[0].name, program.outputs[0])
     return check_module(program, Path("none"), graph, Config({"T_i": 4}, {}, {}), runner=Told(fn), limit=3)
+
+
+def test_cases_for_which_there_is_no_time_are_left_but_for_the_first() -> None:
+    program = traced(lambda x: x.sum(-1), (8, 32))
+    graph = cancelling(program.inputs[0].name, program.outputs[0])
+
+    def checked(until: Deadline, oracle_s: float) -> CheckReport:
+        drawn = Drawn(program, oracle_s=oracle_s)
+        runner, config = Told(lambda x: x.sum(-1)), Config({"T_i": 4}, {}, {})
+        return check_module(program, Path("none"), graph, config, runner=runner, limit=6, drawn=drawn, until=until)
+
+    assert [checked(u, 30.0).cases for u in (NEVER, Deadline.after(600), Deadline.after(20))] == [6, 6, LEAST_CASES]
+    assert [checked(u, 30.0).left for u in (NEVER, Deadline.after(20))] == [0, 6 - LEAST_CASES]
 
 
 def test_a_kernel_that_rounds_as_its_sgraph_does_is_no_bug() -> None:

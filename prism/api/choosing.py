@@ -24,7 +24,7 @@ from prism.api.partitioned import merged_checks
 from prism.api.records import Choice, Request, not_timed
 from prism.api.region_search import SearchResult
 from prism.api.results import Results, results_of
-from prism.api.time_limit import CLOSING_S, LEAST_S, PART_TRIED, SHORT_CASES, TRIED
+from prism.api.time_limit import CLOSING_S, LEAST_S, MATCH_S, PART_TRIED, SHORT_CASES, WRITING_S, trials_end
 from prism.errors import (
     CompilerError,
     NoImprovementError,
@@ -44,7 +44,7 @@ from prism.instantiate.options import foreign
 from prism.instantiate.study import LEADERS, Best, Failure, TuneResult, leading, tune
 from prism.platforms.estimating import Estimating
 from prism.platforms.platform import Estimated, Platform, Timed
-from prism.process.deadline import Deadline
+from prism.process.deadline import NEVER, Deadline
 from prism.program.nodes import Program
 from prism.report.units import on_threads
 from prism.sgraph.show import key
@@ -152,15 +152,14 @@ def tools_of(
 def bench_of(request: Request, tools: Tools, own: ExitStack, *, trials: bool = True) -> Bench | None:
     """Where the program is timed, until the stack ends; None where nothing is timed.
 
-    Its inputs are begun to be drawn, for `trials`, too, and where nothing limits the time what kernels will be compared
-    with is begun to be made ready: trials, which that stands still for, would otherwise be fewer.
+    Its inputs are begun to be drawn, for `trials`, too, and what kernels will be compared with is begun to be made
+    ready, which stands still for trials.
     """
     platform = tools.platform
     if not isinstance(platform, Timed):
         return None
     bench = own.enter_context(closing(platform.bench(request.program, request.seed)))
-    baselines, contests = ((), 0) if tools.time.finite else _contests(request, platform, tools)
-    bench.ahead(baselines, contests, trials)
+    bench.ahead(*_contests(request, platform, tools), trials)
     return bench
 
 
@@ -237,7 +236,7 @@ def _choose(request: Request, chosen: list[Finalist], tools: Tools, bench: Bench
         wanted = CONFIRMED if bench is not None and request.baselines and not tools.time.finite else 1
         limit = SHORT_CASES if tools.time.finite else None
         close_by = CLOSE_QUIET if bench is not None and quiet(bench.load) else CLOSE
-        right = right_of(request, chosen, tuned, tools, wanted, limit, close_by)
+        right = right_of(request, chosen, tuned, tools, bench, wanted, limit, close_by)
         detail.append(f"{right[0][1].cases} cases")
     right = beside(chosen, right, platform.timed)
     best, checked = right[0]
@@ -270,7 +269,7 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                     seed=request.seed,
                     anew=tools.store.anew and bench is not None,
                     on_trial=partial(tools.recorder.count, "trials"),
-                    until=tools.time.part(PART_TRIED if tools.part else TRIED),
+                    until=tools.time.part(PART_TRIED) if tools.part else trials_end(tools.time),
                     least=evaluator.least if isinstance(evaluator, Estimating) else None,
                 )
                 ranking = tuned.ranking or by_model(chosen, tools.platform, request.program.hints)
@@ -312,13 +311,15 @@ def right_of(
     chosen: list[Finalist],
     tuned: TuneResult,
     tools: Tools,
+    bench: Bench | None,
     wanted: int,
     limit: int | None = None,
     close_by: float = CLOSE,
 ) -> list[tuple[Best, CheckSummary]]:
     """The fastest of the finalists that pass the numeric gate, at most `wanted`: one, and others that are close to it.
 
-    `limit` as for `check_module`; what takes no more than `close_by` times as long as the fastest is close.
+    `limit` as for `check_module`, `bench` as `bench_of` has it; what takes no more than `close_by` times as long as the
+    fastest is close.
 
     Raises:
         VerificationError: none passes, and one computes something else than its sGraph.
@@ -331,6 +332,9 @@ def right_of(
     passed: list[tuple[Best, CheckSummary]] = []
     tools.runner.forget()
     drawn = Drawn(request.program)
+    if bench is not None:
+        bench.tell(drawn)
+    until = NEVER if tools.part else tools.time.moved(-MATCH_S)
     waiting = [*tuned.ranking]
     close = [b for b in waiting if b.seconds <= close_by * waiting[0].seconds]
     for best in close[:wanted]:
@@ -353,8 +357,10 @@ def right_of(
             alternatives=c.points[:ALTERNATIVES],
             limit=limit,
             drawn=drawn,
+            until=until,
         )
         if report.passed:
+            tools.cut.extend([f"{report.left} cases of the numeric gate were not run"] if report.left else [])
             passed.append((best, report.summary()))
             if len(passed) == wanted:
                 return passed
@@ -519,8 +525,10 @@ def confirmed(
         basis = (
             f"{platform.device_name} {platform.compiler} {versions()} {version_of('onnxruntime')} protocol {PROTOCOL}"
         )
-        until = tools.time.moved(-CLOSING_S)
-        outcome = confirm(bench, kernels, found, store=tools.store, basis=basis, until=until, most=request.matches)
+        until, first = tools.time.moved(-CLOSING_S), tools.time.moved(-WRITING_S)
+        outcome = confirm(
+            bench, kernels, found, store=tools.store, basis=basis, until=until, first=first, most=request.matches
+        )
         detail.append(f"stored, of {outcome.date}" if outcome.stored else "timed anew")
     busy = others_now() if outcome.stored and outcome.loads else None
     ours, theirs = outcome.deciding.best(KERNEL), outcome.deciding.best(BASELINE)

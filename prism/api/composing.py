@@ -26,9 +26,19 @@ from prism.api.finalists import Finalist, emitted, emitting, finalists, formula_
 from prism.api.partitioned import PartitionedSearch, RegionSearch, composed_choice, finer, merged_checks, search_regions
 from prism.api.proofs import ProvedSGraph
 from prism.api.records import Choice, Request
-from prism.api.region_search import SearchInterruptedError, SearchResult, enough, run_search
+from prism.api.region_search import SearchResult, enough, run_search
 from prism.api.second_opinion import merged
-from prism.api.time_limit import AGAIN, ALL_SEARCHED, ENDING_S, FINISHED, LEAST_S, SEARCHED, TUNED, TUNED_ONCE
+from prism.api.time_limit import (
+    AGAIN,
+    ALL_SEARCHED,
+    ENDING_S,
+    FINISHED,
+    LEAST_S,
+    SEARCHED,
+    TUNED,
+    TUNED_ONCE,
+    search_end,
+)
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -153,14 +163,9 @@ def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchRe
         tools.recorder.finish("search", f"stored: {len(found.proved)} proved")
         return found
     before = len(tools.recorder.warnings)
-    with tools.time.part(SEARCHED).limited() as limit:
-        try:
-            found = run_search(request.program, request.device, request.budget, worker, tools.recorder)
-        except SearchInterruptedError as error:
-            if not limit.rung:
-                raise
-            found = error.result
-    if limit.rung:
+    until = search_end(tools.time)
+    found = run_search(request.program, request.device, request.budget, worker, tools.recorder, until)
+    if found.interrupted:
         tools.cut.append(f"{len(found.proved)} sGraphs were proved, of {len(found.generated.candidates)}")
     if len(tools.recorder.warnings) == before:
         tools.results.keep_search(request.program, request.budget, found)
@@ -214,7 +219,7 @@ def _composed(
                 options_of(sgraph, request.device, program.hints),
             )
             try:
-                right = right_of(request, [finalist], whole.tuned, tools, 1, WHOLE_CASES)
+                right = right_of(request, [finalist], whole.tuned, tools, bench, 1, WHOLE_CASES)
             except RoundsWorseError as error:
                 raise nothing_better(program.name, error.failures) from None
             checked = merged_checks([right[0][1], *(c.checked for c in choices.values())])

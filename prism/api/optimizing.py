@@ -214,7 +214,8 @@ def produce(program: Program, options: Options, only_better: bool = True, matche
         stack.enter_context(refusing_depth(program.name))
         worker = stack.enter_context(Worker(files, fp=request.budget.fp, at_once=False))
         tools = tools_of(request, platform, recorder, stack, cache, options.anew, time)
-        found, choice = choice_of_program(request, worker, tools)
+        with time.limited():  # what is chosen later than that would not be written in time
+            found, choice = choice_of_program(request, worker, tools)
         if only_better and not choice.better:
             raise NoImprovementError(
                 "nothing beats what was given",

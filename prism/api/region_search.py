@@ -32,6 +32,7 @@ from prism.generate.dispatch import Winner, dispatch_table
 from prism.generate.enumerate import Bounds, Candidate, Generated, Task, generate
 from prism.generate.pruning import PRUNERS
 from prism.process.child import Closing
+from prism.process.deadline import NEVER, Deadline
 from prism.program.assumptions import facts
 from prism.program.classes import EClasses
 from prism.program.inline import aligned, inline
@@ -426,15 +427,23 @@ def run_search(
     budget: SearchBudget,
     worker: Worker,
     recorder: Recorder,
+    until: Deadline = NEVER,
 ) -> SearchResult:
-    """The whole search, stage by stage; see the module.
+    """The whole search, stage by stage; see the module. It ends at a moment, if something was proved by then.
 
     Raises:
         UnsupportedError: an index of the program cannot be made affine.
         WorkerError: the e-graph worker died or ran past its time limit.
         SearchInterruptedError: Ctrl-C after the first proof; it holds what was proved.
     """
-    return Search(program, target, budget, (worker,), recorder).run()
+    search = Search(program, target, budget, (worker,), recorder)
+    with until.limited(lambda: bool(search.proved)) as limit:
+        try:
+            return search.run()
+        except SearchInterruptedError as error:
+            if not limit.rung:
+                raise
+            return error.result
 
 
 def _close(workers: Sequence[Worker]) -> None:

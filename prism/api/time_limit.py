@@ -11,8 +11,8 @@ from prism.errors import (
 )
 from prism.process.deadline import Deadline, OutOfTimeError
 
-SEARCHED = 0.4
-"""The share of the time which the search of a program of one region may take."""
+SEARCHED, LEAST_SEARCHED = 0.4, 0.25
+"""The share of the time which the search of a program of one region may take, and the one that it has in any case."""
 ALL_SEARCHED = 0.75
 """The share that the searches of all regions may take: without one of them there is nothing to put together."""
 TRIED = 0.4
@@ -33,11 +33,18 @@ machine that others use, the next has twice as much: few that are tuned are wort
 CLOSING_S = 4.0
 """What the certificate and the folder are left of the time when contenders have met: seconds, of 2 to 3 that they take
 (measured): what is measured and not written is lost."""
+WRITING_S = 1.5
+"""What they are left where nothing has met yet, seconds: a certificate that is not derived in time is left out, and the
+folder is written when the time is over (`grace`)."""
+MEETING_S = 8.0
+"""What checks and the first match with a baseline are left by trials, seconds: a time that met nothing is not told."""
 SHORT_CASES = 6
-"""Cases of the numeric gate where the time is limited."""
+"""Cases of the numeric gate where the time is limited, if there is time for as many."""
+MATCH_S = 6.0
+"""What the first match and the folder are left by them, seconds."""
 FINISHED = sys.float_info.max
 """The limit, seconds, of runs that had time enough: any, but not none."""
-GRACE_S = 2.0
+GRACE_S = 1.2
 """What it takes, beyond the time that is given, to end: seconds,"""
 GRACE_SHARE = 0.06
 """or this share of the time, which a machine that others use takes to write what was measured."""
@@ -48,6 +55,17 @@ MORE_TIME = "run it again: what was finished is kept, and not done again; or giv
 def grace(time: Deadline) -> Deadline:
     """The moment at which what is left to do when the time is over has to be done."""
     return time.moved(max(GRACE_S, GRACE_SHARE * time.given)) if time.finite else time
+
+
+def search_end(time: Deadline) -> Deadline:
+    """When the search of a program of one region ends: what follows is left what it takes, if there is as much."""
+    within = min(time.part(SEARCHED), time.moved(-1.5 * MEETING_S), key=lambda d: d.end)
+    return max(within, time.part(LEAST_SEARCHED), key=lambda d: d.end)
+
+
+def trials_end(time: Deadline) -> Deadline:
+    """When the trials of a program end that is then checked and meets its baselines, of the time for all of these."""
+    return min(time.part(TRIED), time.moved(-MEETING_S), key=lambda d: d.end)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import re
-import shlex
 import sys
 import time
 import traceback
@@ -22,8 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
-from prism.cli.interrupts import interrupted_once
+from prism.cli.interrupts import interrupted_once, to_go_on
 from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError, debugging
+from prism.folders import NOT_KEPT
 from prism.process.imports import uncollected
 from prism.process.serve import refused_by_machine
 
@@ -35,8 +35,6 @@ Baseline = Literal["eager", "compile", "onnxruntime"]
 FpClass = Literal["exact", "reassociates", "domain"]
 _Bound = Annotated[int | None, Parameter(validator=Number(gte=1))]
 
-_KEPT = "what was finished is kept"
-"""The note on an interruption after which another run has less to do."""
 _EPILOGUE = (
     "Exit codes: 0 done; 1 internal error; 2 usage; 3 model damaged or not supported; 4 no improvement found, or not "
     "decided; 5 verification failed, or refuted; 130 interrupted. PRISM_DEBUG=1 shows tracebacks."
@@ -75,9 +73,8 @@ def _run(argv: Sequence[str] | None) -> int:
     except PrismError as e:
         return _fail(e.one_line(), e.exit_code, debug)
     except KeyboardInterrupt as e:
-        if _KEPT in getattr(e, "__notes__", ()):
-            given = shlex.join(sys.argv[1:] if argv is None else argv)
-            _say(f"prism: {_KEPT}; to go on: prism {given}")
+        for line in to_go_on(argv, kept=NOT_KEPT not in getattr(e, "__notes__", ())):
+            _say(line)
         return _fail("interrupted", ExitCode.INTERRUPTED, debug=False)
     except MemoryError:
         return _fail(
@@ -261,29 +258,24 @@ def optimize(
             "seconds": None if ends is None or seconds is None else Deadline(ends, seconds),
             **own,
         }
-        try:
-            if program is None:
-                if assume:
-                    raise UsageError(
-                        "nothing may be stated of the inputs of a model that goes in parts",
-                        where="--assume",
-                        why=f"it is not read whole: {detail[-1]}",
-                        fix="leave it away, or give the part of the model that it is about",
-                    )
-                if ranges:
-                    options["original"] = outside is not None
-                    over = api.optimize_model_ranges(model, ranges, check=check, **options).report
-                else:
-                    whole = api.optimize_model(model, check=check, **options).report
-            elif ranges:
-                options["original"] = None if outside is None else model
-                over = api.optimize_ranges(program, ranges, **options).report
+        if program is None:
+            if assume:
+                raise UsageError(
+                    "nothing may be stated of the inputs of a model that goes in parts",
+                    where="--assume",
+                    why=f"it is not read whole: {detail[-1]}",
+                    fix="leave it away, or give the part of the model that it is about",
+                )
+            if ranges:
+                options["original"] = outside is not None
+                over = api.optimize_model_ranges(model, ranges, check=check, **options).report
             else:
-                report = api.optimize(program, **options).report
-        except KeyboardInterrupt as e:
-            if progress.finished & {"search", "proof", "tuning", "check"}:
-                e.add_note(_KEPT)
-            raise
+                whole = api.optimize_model(model, check=check, **options).report
+        elif ranges:
+            options["original"] = None if outside is None else model
+            over = api.optimize_ranges(program, ranges, **options).report
+        else:
+            report = api.optimize(program, **options).report
     from prism.cli.output import print_model_report, print_ranged_report, print_report
 
     if program is None and not ranges:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 UNWINDING_S = 10.0
@@ -43,6 +45,22 @@ def interrupted_once() -> Iterator[None]:
         for number, handler in before.items():
             if signal.getsignal(number) is interrupt:
                 signal.signal(number, handler)
+
+
+def to_go_on(argv: Sequence[str] | None = None, kept: bool = True) -> list[str]:
+    """What to say of a command that was interrupted: the line that goes on with it, of one that keeps what it finishes.
+
+    Args:
+        argv: the arguments; those of the process by default.
+        kept: whether what it finished is.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] != ["optimize"]:
+        return []
+    as_module = argv is None and Path(sys.argv[0]).name == "__main__.py"
+    command = [sys.executable, "-m", "prism"] if as_module else ["prism"]
+    what = "what was finished is kept; to go on" if kept else "to begin again"
+    return [f"prism: {what}: {shlex.join([*command, *given])}"]
 
 
 def _unwinding() -> bool:

@@ -28,7 +28,6 @@ class Progress:
 
     Attributes:
         recorder: for stages that the command itself runs.
-        finished: the stages that have ended well.
         ends: `time.monotonic()` at which the run is to end; None for no limit.
     """
 
@@ -42,7 +41,6 @@ class Progress:
         self._began = self._spoke = time.monotonic()
         self._ended = threading.Event()
         self.recorder = Recorder(self.listen)
-        self.finished: set[str] = set()
         self.ends: float | None = None
         self._within: dict[int, str] = {}
 
@@ -73,7 +71,6 @@ class Progress:
                 if self._verbose:
                     self._line(f"{self._doing} ...")
             case StageFinished(stage, seconds, detail):
-                self.finished.add(stage)
                 self._stage = self._doing = ""
                 self._began = time.monotonic()
                 self._live("")

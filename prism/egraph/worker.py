@@ -208,7 +208,8 @@ class Worker(Closing):
         try:
             yield
         except (EOFError, OSError) as error:
-            why = self._kill("it ended")
+            self._left()
+            why = self._child.end("it ended")
             raise WorkerError(
                 "the e-graph worker died", where=method, why=why, fix="lower the budget's e-nodes"
             ) from error
@@ -228,12 +229,16 @@ class Worker(Closing):
         self._answers = Connection(os.dup(answers.fileno()), writable=False)
         self._fresh = True
 
-    def _kill(self, how: str = "it was killed") -> str:
-        """End the process if there is one; how it came to its end."""
+    def _kill(self) -> None:
+        """End the process if there is one."""
+        self._left()
+        self._child.kill()
+
+    def _left(self) -> None:
+        """Expect no answer of the process any more."""
         self._disconnect()
         self._fresh = True
         self._pending = None
-        return self._child.end(how)
 
     def _disconnect(self) -> None:
         for pipe in (self._requests, self._answers):

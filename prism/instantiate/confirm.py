@@ -181,6 +181,7 @@ def confirm(
     store: Store,
     basis: str = "",
     until: Deadline = NEVER,
+    first: Deadline | None = None,
     most: int = MATCHES,
 ) -> Confirmation:
     """Let the best kernels meet the baselines, or remember how they did.
@@ -193,6 +194,7 @@ def confirm(
         basis: what measurements depend on besides the program and the contenders.
         until: when matches end; one that is under way then does not count. What it cuts short is stored for runs that
             are given no more time.
+        first: when the first one ends, without which there is nothing to tell; by default as the others.
         most: matches at most.
 
     Raises:
@@ -206,19 +208,24 @@ def confirm(
     found = None if entry is None or until.given > entry.get(WITHIN, math.inf) else confirmation_from(entry)
     if found is not None:
         return replace(found, stored=True)
-    matches, whole = _matches(bench, kernels, baselines, until, most)
+    matches, whole = _matches(bench, kernels, baselines, until, first or until, most)
     found = Confirmation(tuple(matches), gain_between(matches), now_text())
     store.put(key, plain_confirmation(found) | ({} if whole else {WITHIN: until.given}))
     return found
 
 
 def _matches(
-    bench: Arena, kernels: Sequence[Contender], baselines: Sequence[Contender], until: Deadline, most: int
+    bench: Arena,
+    kernels: Sequence[Contender],
+    baselines: Sequence[Contender],
+    until: Deadline,
+    first_until: Deadline,
+    most: int,
 ) -> tuple[list[Result], bool]:
     """The matches, and whether they are all that there would be without an end."""
     contenders = [*baselines, *kernels]
-    rounds_s = min(ROUNDS_S, until.left / SHARES)
-    with until.limited():
+    rounds_s = min(ROUNDS_S, first_until.left / SHARES)
+    with first_until.limited():
         first = _result(contenders, bench.contest(contenders, ROUNDS, rounds_s))
     kernel, baseline = first.best(KERNEL), first.best(BASELINE)
     if baselines and baseline is None:

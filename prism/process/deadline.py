@@ -11,13 +11,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 
 AGAIN_S = 0.02
-"""After what time it rings again where something is being imported, seconds."""
+"""After what time it rings again where something is being imported, or is not able to end, seconds."""
 SOONEST_S = 1e-3
 """A timer that is set to nothing never rings."""
 
@@ -64,8 +64,8 @@ class Deadline:
         return replace(self, end=self.end + seconds)
 
     @contextmanager
-    def limited(self) -> Iterator[Limit]:
-        """End what is done within at that moment.
+    def limited(self, able: Callable[[], bool] = lambda: True) -> Iterator[Limit]:
+        """End what is done within at that moment, or as soon after it as it is `able` to end.
 
         Only the main thread can be interrupted: in others a block that has begun goes on to its end. Of blocks within
         each other, each raises the error for itself alone: who expects it of an inner one does not get an outer one's.
@@ -87,11 +87,14 @@ class Deadline:
             yield limit  # what is around it ends sooner
             return
 
-        def ring(_signum: int, frame: FrameType | None) -> None:
+        def ring(signum: int, frame: FrameType | None) -> None:
             if limit.over:  # once: a second would interrupt what tidies up
                 return
-            if _importing(frame):  # half a module would stay
-                signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            if _importing(frame) or not able():  # half a module would stay
+                if outer and time.monotonic() - begun >= outer and callable(before):
+                    before(signum, frame)
+                else:
+                    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
                 return
             limit.over = limit.rung = True
             raise _RungError(limit)

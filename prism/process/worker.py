@@ -142,10 +142,11 @@ class Worker:
         self._child.interrupt()
 
     def close(self) -> None:
-        """Kill the child and start no more."""
+        """Kill the child and start no more; a thread that waits for an answer sees it end before."""
         self._child.interrupt()
         self.beginning()
-        self._child.close()
+        with self._turn:
+            self._child.close()
 
 
 class Background:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from prism.instantiate.gate.draws import PATTERN_ONLY, draw_inputs
 from prism.instantiate.gate.judge import Judgement, judge
 from prism.instantiate.gate.plan import GIVEN, Case, Sample, interpretable, plan_cases, plan_samples, spread_out
 from prism.process.child import Closing
+from prism.process.deadline import NEVER, Deadline
 from prism.process.worker import Ending, Reply, Worker
 from prism.program.evaluate import bind
 from prism.program.extents import evaluate
@@ -44,6 +46,8 @@ KEPT_ELEMENTS = 1 << 22
 LARGE_ELEMENTS = 1 << 26
 """Inputs that have more take seconds to draw and minutes in float64, so only LARGE_CASES run."""
 LARGE_CASES = 6
+LEAST_CASES = 2
+"""Cases that run however little time is left: ordinary inputs, under the chosen configuration and under another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,7 @@ class CheckReport:
         rounding: whether rounding explains all failures: the sGraph itself, evaluated in torch, is as far from the
             oracle as its kernels.
         late: whether all failures are cases that did not end in time.
+        left: how many cases there was no time for.
     """
 
     runner: str
@@ -233,6 +238,7 @@ class CheckReport:
     sampled: int = 0
     rounding: bool = False
     late: bool = False
+    left: int = 0
 
     @property
     def passed(self) -> bool:
@@ -261,6 +267,7 @@ def check_module(
     alternatives: Sequence[Config] = (),
     limit: int | None = None,
     drawn: Drawn | None = None,
+    until: Deadline = NEVER,
 ) -> CheckReport:
     """Check an emitted module.
 
@@ -275,12 +282,13 @@ def check_module(
         limit: run the first so many cases (ordinary inputs, other shapes first); all when None.
         drawn: of the same program, where several modules are checked: what they have in common is drawn, and computed
             in float64, once.
+        until: no case is begun that would probably end later, but for the first `LEAST_CASES`.
     """
     if drawn is None:
         runner.forget()
         drawn = Drawn(program)
     cases = plan_cases(program, sgraph, config, alternatives, seed, bounded=runner.bounded)[:limit]
-    return _checked(drawn, module, sgraph, config, cases, runner)
+    return _checked(drawn, module, sgraph, config, cases, runner, until)
 
 
 def check_given(
@@ -316,13 +324,22 @@ def check_given(
 
 
 def _checked(
-    drawn: Drawn, module: Path, sgraph: SGraph, chosen: Config, cases: Sequence[Case], runner: Runner
+    drawn: Drawn,
+    module: Path,
+    sgraph: SGraph,
+    chosen: Config,
+    cases: Sequence[Case],
+    runner: Runner,
+    until: Deadline = NEVER,
 ) -> CheckReport:
     """Run the cases; those whose own configuration the device has no room for run under the chosen one."""
     worst: dict[str, float] = {}
     failures: list[str] = []
-    done = sampled = unexplained = wrong = 0
+    done = sampled = unexplained = wrong = left = 0
     for case in cases:
+        if done >= LEAST_CASES and until.left < drawn.oracle_s:
+            left = len(cases) - done
+            break
         elements = sum(math.prod(evaluate(e, case.binding) for e in t.shape) for t in drawn.program.inputs)
         if elements > KEPT_ELEMENTS:
             drawn.drop()
@@ -357,6 +374,7 @@ def _checked(
         sampled,
         bool(failures) and not unexplained,
         bool(failures) and not wrong,
+        left,
     )
 
 
@@ -375,6 +393,10 @@ class Answers:
     clean: Mapping[str, np.ndarray]
 
 
+Results: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""The oracle's results and eager's, by output."""
+
+
 @dataclass(slots=True)
 class Drawn:
     """The inputs of a program's cases, and what is right for them: what several have in common is made once.
@@ -383,6 +405,8 @@ class Drawn:
         program: the program.
         given: the inputs of the case of inputs that are given, if there is one.
         answers, shuffled, tensors, wide: what was made.
+        results: what others made: of inputs, by what draws them, the oracle's results and eager's, by output.
+        oracle_s: what the oracle took for a case, at most, seconds.
     """
 
     program: Program
@@ -391,6 +415,8 @@ class Drawn:
     shuffled: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = field(default_factory=dict)
     tensors: dict[tuple[object, ...], Any] = field(default_factory=dict)
     wide: dict[int, np.ndarray] = field(default_factory=dict)
+    results: dict[tuple[object, ...], Results] = field(default_factory=dict)
+    oracle_s: float = 0.0
 
     def of(self, case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The case's inputs: as tensors, and as float64."""
@@ -410,11 +436,16 @@ class Drawn:
         key = _case_key(case)
         known = self.answers.get(key)
         if known is None:
-            exact = oracle_of(self.program, wide)
-            given = eager(self.program, plain=True)(*(tensors[t.name] for t in self.program.inputs))
+            made = self.results.get(key)
+            if made is None:
+                start = time.monotonic()
+                exact = oracle_of(self.program, wide)
+                self.oracle_s = max(self.oracle_s, time.monotonic() - start)
+                given = eager(self.program, plain=True)(*(tensors[t.name] for t in self.program.inputs))
+                made = {n: (exact[n], _float64(g)) for n, g in zip(self.program.outputs, given, strict=True)}
             known = Answers(
-                {name: exact[name] for name in self.program.outputs},
-                dict(zip(self.program.outputs, map(_float64, given), strict=True)),
+                {name: exact for name, (exact, _) in made.items()},
+                {name: given for name, (_, given) in made.items()},
                 _without_non_finite(self.program, wide),
             )
             if sum(x.size for x in known.exact.values()) <= KEPT_ELEMENTS:
@@ -437,7 +468,14 @@ class Drawn:
 
 
 def _case_key(case: Case) -> tuple[object, ...]:
-    return case.draw, tuple(sorted(case.binding.items())), case.seed, case.struck
+    return inputs_key(case.draw, case.binding, case.seed, case.struck)
+
+
+def inputs_key(
+    draw: str, binding: Mapping[str, int], seed: int, struck: tuple[str, ...] | None = None
+) -> tuple[object, ...]:
+    """What tells drawn inputs from others; see `draw_inputs`."""
+    return draw, tuple(sorted(binding.items())), seed, struck
 
 
 def _run_case(
