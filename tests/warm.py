@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from io import BufferedRandom
 from typing import TypeAlias, cast
@@ -50,6 +51,7 @@ class WarmChild(ForkedChild):
     """A child that is left to the next of the same command and environment when it is closed and has no work."""
 
     idle: list[tuple[Alike, subprocess.Popen[bytes], BufferedRandom, bool]] = []  # noqa: RUF012 - that they are shared is the point
+    taking = threading.RLock()
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         super().__init__(command, environment)
@@ -66,13 +68,14 @@ class WarmChild(ForkedChild):
         """As a child's, but for the process, which may be one that was left."""
         if self.alive:
             return False
-        for place, (alike, process, log, _) in enumerate(self.idle):
-            if alike == self._alike and process.poll() is None and not self.closed:
-                del self.idle[place]
-                self._log.close()
-                self._process, self._log, self._rest = process, log, b""
-                self._again = True
-                return False
+        with self.taking:  # children are started, and closed, in several threads
+            for place, (alike, process, log, _) in enumerate(self.idle):
+                if alike == self._alike and process.poll() is None and not self.closed:
+                    del self.idle[place]
+                    self._log.close()
+                    self._process, self._log, self._rest = process, log, b""
+                    self._again = True
+                    return False
         self._unanswered = 0
         return super().start()
 
@@ -96,10 +99,11 @@ class WarmChild(ForkedChild):
         if self._closed:
             return
         if self._process is not None and self.alive and not self._unanswered:
-            self.idle.append((self._alike, self._process, self._log, self._again))
-            self._process, self._closed = None, True
-            while len(self.idle) > MOST:
-                self.end_one()
+            with self.taking:
+                self.idle.append((self._alike, self._process, self._log, self._again))
+                self._process, self._closed = None, True
+                while len(self.idle) > MOST:
+                    self.end_one()
         else:
             super().close()
 
