@@ -43,7 +43,7 @@ class Known:
         name: as on the command line.
         fn: the torch function.
         arguments: names and dimensions, as `x:m,n g:n`; a type other than bfloat16 after a slash, and what
-            is less than a size after that, as `t:m/int64<v`; what is positive has a plus, as `v:m,n+`.
+            is less than a size or a number after that, as `t:m/int64<v`; what is positive has a plus, as `v:m,n+`.
         sizes: of the dimensions.
         matrix: operations of matrix products.
         more: bytes besides io.
@@ -73,7 +73,7 @@ class Known:
 
     @property
     def inputs(self) -> tuple[Argument, ...]:
-        """The arguments at the sizes; what is positive is drawn around 3."""
+        """The arguments at the sizes; what is positive is drawn around 4."""
         size, made = self.dimensions, []
         for argument in self.arguments.split():
             found = ARGUMENT.fullmatch(argument)
@@ -81,8 +81,8 @@ class Known:
                 raise ValueError(f"{self.name} has the argument {argument}; NAME:SIZES[+][/TYPE[<SIZE]] is one")
             name, shape, positive, dtype, limit = found.groups("")
             dims = tuple(size[d] if d in size else int(d) for d in shape.split(","))
-            scale, offset = (0.5, 3.0) if positive else (1.0, 0.0)
-            below = size[limit] if limit else 2 if dtype == "bool" else None
+            scale, offset = (0.5, 4.0) if positive else (1.0, 0.0)
+            below = size.get(limit) or int(limit or 2 * (dtype == "bool")) or None
             made.append(Argument(name, dims, dtype or "bfloat16", scale, offset, below))
         return tuple(made)
 
@@ -2328,7 +2328,7 @@ KNOWN = (
     Known(
         "NF4 dequantised",
         dequantise_table,
-        "c:m,b,64/uint8 t:16 s:m,b",
+        "c:m,b,64/uint8<16 t:16 s:m,b",
         "m=4096 b=64",
         source="bitsandbytes: one kernel",
     ),
@@ -2583,7 +2583,7 @@ KNOWN = (
     Known(
         "prefill, pages looked up",
         paged_prefill,
-        "q:s,h,d k:p,16,h,d v:p,16,h,d t:n/int64<p z:1/int64",
+        "q:s,h,d k:p,16,h,d v:p,16,h,d t:n/int64<p z:1/int64<1",
         "s=2048 h=32 d=128 p=512 n=512",
         "4*h*s*16*n*d",
         source="FlashInfer (Ye 2025)",

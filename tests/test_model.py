@@ -22,7 +22,7 @@ import prism
 from benchmarks.model import told
 from prism.api.loading import trace
 from prism.cost.compiled import compiled_estimate
-from prism.cost.counts import sgraph_cost
+from prism.cost.counts import Access, Monomial, sgraph_cost
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.gpu import DOT_EFFICIENCY, DRAM_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE, transfer
 from prism.cost.library import AttentionExtents, attention_times
@@ -199,6 +199,36 @@ def test_tiles_without_their_neighbours_in_memory_move_whole_sectors() -> None:
     sizes = {a: 16 for a, _ in kernel.kernel.roles}
     for columns, times in ((1, 16), (4, 4), (16, 1), (64, 1)):
         assert store.sectors({**sizes, last: columns}, {}) == times
+
+
+def test_rows_of_what_is_read_by_columns_are_sectors_though_a_loop_goes_along_the_columns() -> None:
+    # Two columns of 2048, and all rows in a loop: 4 bytes of each sector, which 5.3 times as long was measured for.
+    rows, columns = Axis("m", 4096), Axis("n", 2048)
+    body: tuple[Stmt, ...] = (
+        Loop(
+            rows,
+            (
+                Load("a", "x", (Index.axis(rows), Index.axis(columns))),
+                TileReduce("part", ReduceKind.SUM, rows, "a"),
+                Accumulate("acc", ReduceKind.SUM, "part"),
+            ),
+        ),
+        Store("y", (Index.axis(columns),), "acc"),
+    )
+    roles = (columns, Grid(symbol("T_n"))), (rows, LoopRole(symbol("T_m")))
+    x, y = Tensor("x", (4096, 2048), DType.BFLOAT16), Tensor("y", (2048,), DType.BFLOAT16)
+    (kernel,) = Model(SGraph("sums", (x,), (), (y,), (Kernel("sums", roles, body),)), H200, {}).kernels
+    load = next(a for a in kernel.cost.accesses if not a.store)
+    for held, times in ((2, 8), (16, 1), (512, 1)):
+        assert load.sectors({rows: 512, columns: held}, {}) == times
+
+
+def test_axes_that_share_a_dimension_lie_side_by_side() -> None:
+    pair, half = Axis("pair", 2), Axis("half", 64)
+    one = Monomial(1, ())
+    access = Access("y", True, one, one, frozenset({pair, half}), row=((((1, pair), (2, half)), 128),), element=2)
+    for held, times in (((2, 16), 1), ((2, 4), 2), ((1, 16), 16)):
+        assert access.sectors(dict(zip((pair, half), held, strict=True)), {}) == times
 
 
 def test_attention_of_few_queries_shares_no_keys() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sgraph_samples as samples
+import torch
 from cpu_batch import Case, run_batch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from sgraph_samples import BF16, F32, SAMPLES, Sample
 from test_ranges import narrowed
 from tile_simulator import place, run_module
 
+import prism
 from prism.backends.cpu.support import find_compiler
 from prism.backends.lower import lower
 from prism.backends.passes.sharing import grouped, hinted, share_module
@@ -181,7 +183,7 @@ def hinted_with(p: TileProgram, old: object, new: object) -> TileProgram:
 
 def test_hints_are_printed_where_they_are_known_when_compiled() -> None:
     text = emit_module(samples.matmul(F32).sgraph, formula="f", configs={}).text
-    assert 'eviction_policy="evict_first" if 24 <= T_n else ""' in text
+    assert 'eviction_policy="evict_first" if 24 <= T_n and 32 <= T_k else ""' in text
     # The rows' number is known at launch alone; of a small output nothing is said.
     text = emit_module(samples.symbolic_matmul(F32).sgraph, formula="f", configs={}).text
     assert text.count("eviction_policy") == 1
@@ -189,10 +191,33 @@ def test_hints_are_printed_where_they_are_known_when_compiled() -> None:
     assert large.count('eviction_policy="evict_first"') == 3
 
 
+def test_what_leaves_a_part_of_a_line_to_other_programs_says_nothing_to_caches() -> None:
+    def columns(x: torch.Tensor) -> torch.Tensor:
+        return x.float().square().sum(0).to(x.dtype)
+
+    x = torch.empty(4096, 2048, dtype=torch.bfloat16, device="meta")
+    with prism.search(prism.trace(columns, (x,))) as running:
+        texts = [emit_module(p.sgraph, formula="f", configs={}).text for p in running.run().proved]
+    hints = [line.strip() for text in texts for line in text.splitlines() if "eviction_policy" in line]
+    # 64 elements of two bytes are a line, or 32 of four: with fewer the next columns' program reads the rest of it.
+    asked = {
+        f'eviction_policy="evict_first" if {least} <= T_d2048{stage} else "",' for least, stage in ((64, ""), (32, "c"))
+    }
+    assert set(hints) == asked
+
+
+def test_elements_side_by_side_are_those_of_the_fastest_axes() -> None:
+    (p,) = lower(samples.matmul(F32).sgraph).programs
+    runs = {s.tensor: s.run for s in statements(hinted(p, {"x": 1, "w": 1}).body) if isinstance(s, (Load, Store))}
+    assert runs == {"x": ("T_k",), "w": ("T_n",), "y": ("T_n",)}
+
+
 def test_hinted_changes_nothing_else() -> None:
     (p,) = lower(samples.matmul().sgraph).programs
     plain = [
-        replace(s, readers=None) if isinstance(s, Load) else replace(s, write_only=False) if isinstance(s, Store) else s
+        replace(s, run=(), **({"readers": None} if isinstance(s, Load) else {"write_only": False}))
+        if isinstance(s, (Load, Store))
+        else s
         for s in statements(hinted(p, {"x": 1, "w": 1}).body)
         if not hasattr(s, "body")
     ]

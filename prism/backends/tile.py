@@ -202,6 +202,7 @@ class Load:
 
     `readers` is for caches: the grid indices along which programs read the same elements; none where every element is
     read by one program once. It is None where nothing is known, and where a program reads elements several times.
+    So is `run`: sizes whose product is how many elements of the tile lie side by side in memory, at least.
     """
 
     dst: Defined
@@ -211,6 +212,7 @@ class Load:
     dims: Dims
     dtype: DType
     readers: tuple[str, ...] | None = None
+    run: tuple[Size, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +365,7 @@ class Update:
 class Store:
     """tensor at `offset` elements from its start = src, where the masks hold; `dims` are those of the address.
 
-    `write_only` is for caches: no program of the module reads the tensor.
+    `write_only` is for caches: no program of the module reads the tensor; and `run`, as of a load.
     """
 
     tensor: Annotated[str, Holds.TENSOR]
@@ -372,6 +374,7 @@ class Store:
     dims: Dims
     src: Annotated[Operand, Holds.USES]
     write_only: bool = False
+    run: tuple[Size, ...] = ()
 
 
 Stmt: TypeAlias = (

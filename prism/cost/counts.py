@@ -60,11 +60,14 @@ from prism.sgraph.resident import in_one_launch
 
 SECTOR_BYTES = 32
 """What a load brings to a GPU's first cache at least, bytes (data sheet)."""
+LINE_BYTES = 128
+"""A line of a GPU's caches, bytes (data sheet): four sectors."""
 DEVIATION_WORK = 6
 """Multiply-adds for an element (by definition: two differences, their square, steps of its sum and of the mean)."""
 
 FactorKind: TypeAlias = Literal["size", "padded", "tiles", "parts", "share"]
 Binding: TypeAlias = Mapping[str, Any]
+Step: TypeAlias = "tuple[int, Axis | None]"
 # The enclosing loops, outermost first: the axis, and the share of its tiles that is visited where it has a range.
 _Nest: TypeAlias = "tuple[tuple[Axis, Visited | None], ...]"
 
@@ -183,9 +186,8 @@ class Access:
         axes: the axes that its index mentions.
         index: where it reads or writes.
         nest: the loops that it is in, numbered as they come in the body: two over one axis are two passes.
-        row: what lies side by side in memory, the last dimension first: the step and the axis of its index that goes
-            slowest (None: one place) and its extent. Empty where the next trip of a loop finds the rest of a sector in
-            the first cache.
+        row: what lies side by side in memory, the last dimension first: the steps and the axes of its index, the
+            smallest first (None: as many places as the step), and its extent.
         element: bytes of an element.
     """
 
@@ -196,7 +198,7 @@ class Access:
     axes: frozenset[Axis]
     index: tuple[Index, ...] = ()
     nest: tuple[int, ...] = ()
-    row: tuple[tuple[int, Axis | None, Extent], ...] = ()
+    row: tuple[tuple[tuple[Step, ...], Extent], ...] = ()
     element: int = 1
 
     def sectors(self, sizes: Mapping[Axis, Any], binding: Binding) -> Any:
@@ -208,9 +210,14 @@ class Access:
         """
         run: Any = self.element * 1.0
         whole: Any = True
-        for step, axis, extent in self.row:
+        for steps, extent in self.row:
             length = value(extent, binding)
-            held = np.minimum(step * (1 if axis is None else sizes.get(axis, 1)), length)
+            held: Any = 0
+            for step, axis in steps:
+                # What lies between places of the first axis is taken for loaded, too, by a neighbour of the access.
+                joined = np.logical_or(held == 0, held >= step)
+                held = np.where(joined, np.maximum(held, step * (1 if axis is None else sizes.get(axis, 1))), held)
+            held = np.minimum(held, length)
             run, whole = np.where(whole, run * held, run), np.logical_and(whole, held >= length)
         return np.maximum(1.0, SECTOR_BYTES / run) if self.row else 1.0
 
@@ -488,17 +495,17 @@ class _Counter:
                 factors.append(share)
         return Monomial(width, (*(sizes[a] for a in sorted(mentioned, key=str)), *factors))
 
-    def row(self, tensor: str, index: Sequence[Index], store: bool) -> tuple[tuple[int, Axis | None, Extent], ...]:
+    def row(self, tensor: str, index: Sequence[Index], store: bool) -> tuple[tuple[tuple[Step, ...], Extent], ...]:
         """`Access.row` of an access."""
-        found: list[tuple[int, Axis | None, Extent]] = []
+        found: list[tuple[tuple[Step, ...], Extent]] = []
         for place, extent in zip(reversed(index), reversed(self.tensors[tensor].shape), strict=True):
-            step, axis = 1, None
-            for atom, c in place.terms:
-                if isinstance(atom, Axis) and isinstance(c, int) and c > 0 and (axis is None or c < step):
-                    step, axis = c, atom
-            if axis in self.looped and not store:
-                return ()
-            found.append((step, axis, extent))
+            steps = [(c, a) for a, c in place.terms if isinstance(a, Axis) and isinstance(c, int) and c > 0]
+            steps.sort(key=lambda s: s[0])
+            if not store and any(a in self.looped for c, a in steps if c == steps[0][0]):
+                # The next trip of the loop finds the rest of a sector in the first cache.
+                found.append((((SECTOR_BYTES, None),), extent))
+                break
+            found.append((tuple(steps) or ((1, None),), extent))
         return tuple(found)
 
     def visit(self, body: Sequence[Stmt], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]) -> None:

@@ -12,7 +12,8 @@ attention) a program's work grows along an axis, and along it programs count dow
 Hints. A load is `readers=()` when no two programs, no two iterations, and no other load read an element of it, so that
 caches need not keep it; else it names the grid indices that it does not mention. Where one iteration takes a part of
 what memory sends at once, and the next one the rest, both read the same. A store is `write_only` when nothing
-loads the tensor.
+loads the tensor. Of both, how many elements lie side by side is said: programs beside each other share the rest of a
+cache's line.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from prism.backends.tile import (
     Pointwise,
     Scalar,
     Sections,
+    Size,
     Stmt,
     Store,
     TileModule,
@@ -108,9 +110,9 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
                         or _overlaps(s.offset, mentions)
                         or any(_leaves_some(s.offset, loop, width[s.tensor], mentions) for loop in loops)
                     )
-                    made.append(replace(s, readers=None if again else readers))
+                    made.append(replace(s, readers=None if again else readers, run=mentions.run(s.offset)))
                 case Store(tensor=tensor):
-                    made.append(replace(s, write_only=tensor not in read))
+                    made.append(replace(s, write_only=tensor not in read, run=mentions.run(s.offset)))
                 case _:
                     made.append(s)
         return tuple(made)
@@ -186,6 +188,19 @@ class Mentions:
     def grid(self, offset: Affine) -> frozenset[str]:
         """The grid indices that an address mentions."""
         return self.names(offset) & {g.index for g in self.program.grid}
+
+    def run(self, offset: Affine) -> tuple[Size, ...]:
+        """Sizes of a tile along what is fastest in memory: so many elements lie side by side there, at least."""
+        lanes = {c: self.dims[name] for name, c in offset.terms if name in self.dims}
+        found: list[Size] = []
+        total = 1
+        while total in lanes:
+            dim, axis = lanes.pop(total)
+            found.append(size := self.program.dim(dim).sizes[axis])
+            if isinstance(size, str):
+                break
+            total *= size
+        return tuple(found)
 
     def loads(self) -> Iterator[tuple[Load, frozenset[str], bool]]:
         """Every load, the grid indices that it mentions, and whether it is in a loop."""

@@ -8,6 +8,7 @@ known when it is compiled.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ from prism.backends.tile import (
 from prism.backends.tile_rewrite import accumulators, names_beside
 from prism.backends.triton.ahead import Ahead, loads_ahead, trip
 from prism.backends.triton.paired import Both, Turns, Word, in_turn, pairs, products
+from prism.cost.counts import LINE_BYTES
 from prism.errors import UnsupportedError
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, add, mul
@@ -354,7 +356,7 @@ class KernelEmitter:
         if s.masks:
             args.append(f"mask={self._mask(s.masks, s.dims)}")
         if s.write_only and self._bytes(s.tensor) >= STREAMED:
-            args.append('eviction_policy="evict_first"')
+            args += self._evicted(s, [])
         self.writer.call("tl.store", args)
 
     def _update(self, s: tile.Update) -> None:
@@ -493,7 +495,7 @@ class KernelEmitter:
         stored = next(t.dtype for t in self.program.tensors if t.name == s.tensor)
         if s.masks:
             args += [f"mask={self._mask(s.masks, s.dims)}", "other=0.0" if stored.is_float else "other=0"]
-        args += self._policy(s.readers)
+        args += self._policy(s)
         text = f"tl.load({', '.join(args)})"
         if stored is not s.dtype or s.dtype is DType.BOOL:
             text += f".to({TL_TYPES[s.dtype]})"
@@ -526,7 +528,7 @@ class KernelEmitter:
         stored = next(t.dtype for t in self.program.tensors if t.name == low.tensor)
         if low.masks:
             args += [f"mask=({self._mask(low.masks, low.dims)}){outer}", "other=0.0" if stored.is_float else "other=0"]
-        policy = self._policy(low.readers) if low.readers == high.readers else []
+        policy = self._policy(low) if low.readers == high.readers else []
         self.writer.call(f"{low.dst}, {high.dst} = tl.split(tl.load", [*args, *policy], ")")
         for s in (low, high):
             self._dims[s.dst], self._types[s.dst] = s.dims, s.dtype
@@ -546,7 +548,7 @@ class KernelEmitter:
         if low.masks:
             masks = [self._in_turn(turns.inside[m], place, size) if m in turns.inside else m for m in low.masks]
             args += [f"mask={self._mask(masks, low.dims)}", "other=0.0" if stored.is_float else "other=0"]
-        args += self._policy(low.readers) if low.readers == turns.high.readers else []
+        args += self._policy(low) if low.readers == turns.high.readers else []
         self.writer.assign(called, f"tl.load({', '.join(args)})")
         for s in (low, turns.high):
             self._dims[s.dst], self._types[s.dst] = s.dims, s.dtype
@@ -618,17 +620,31 @@ class KernelEmitter:
         total = sympy.Mul(*found.shape)
         return int(total) * found.dtype.bytes if total.is_Integer else 0
 
-    def _policy(self, readers: Sequence[str] | None) -> list[str]:
+    def _policy(self, s: tile.Load) -> list[str]:
         """What is read once need not be kept; whether an axis has several programs may be known when compiled."""
-        if readers is None:
+        if s.readers is None:
             return []
-        counts = [g.count for g in self.program.grid if g.index in readers]
+        counts = [g.count for g in self.program.grid if g.index in s.readers]
         if any(tile.scalars(c) - {k.name for k in self.program.constants} for c in counts):
             return []
-        alone = " and ".join(text for c in counts for text in _is_one(c))
-        if "tl." in alone:
+        alone = [text for c in counts for text in _is_one(c)]
+        if any("tl." in text for text in alone):
             return []  # What a function of Triton's returns is a tensor in 3.6, which decides nothing when compiled.
-        chosen = f' if {alone} else ""' if alone else ""
+        return self._evicted(s, alone)
+
+    def _evicted(self, s: tile.Load | tile.Store, conditions: Sequence[str]) -> list[str]:
+        """The hint that what is moved is not needed again, where tiles hold whole lines of a cache.
+
+        Of a line whose rest another program or trip takes, a part would be moved several times.
+        """
+        stored = next(t.dtype for t in self.program.tensors if t.name == s.tensor)
+        known = math.prod(size for size in s.run if isinstance(size, int))
+        least = -(-LINE_BYTES // (known * stored.bytes))
+        open_sizes = [size for size in s.run if isinstance(size, str)]
+        if least > 1 and not open_sizes:
+            return []
+        asked = [*conditions, *([f"{least} <= {' * '.join(open_sizes)}"] if least > 1 else [])]
+        chosen = f' if {" and ".join(asked)} else ""' if asked else ""
         return [f'eviction_policy="evict_first"{chosen}']
 
     def _length(self, dim: str) -> str:
