@@ -23,6 +23,7 @@ from sgraph_samples import BF16, EPS, F16, F32, SUM, Sample, at, op, sym
 from short_calls import config_of, cost_s
 from tile_simulator import run_module
 
+import prism
 from prism.backends.cpu.emit import emit_module as emit_cpp
 from prism.backends.loading import load_module
 from prism.backends.lower import lower
@@ -673,3 +674,22 @@ def test_the_gate_runs_all_programs_of_a_folded_launch(runner: KernelRunner, tmp
     path.write_text(emit_module(g, formula="f", configs={}).text)
     report = check_numbers(program_of(sample), path, g, config, runner=runner, limit=3)
     assert report.passed, report.failures
+
+
+def test_a_second_stage_within_a_step_reads_what_the_step_is_given() -> None:
+    def layer(x: torch.Tensor, h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for t in range(x.shape[0]):
+            h = torch.tanh(h @ w + x[t] - 0.5 * h)
+            rows.append(h)
+        return torch.stack(rows)
+
+    shapes = (6, 16, 4096), (16, 4096), (4096, 4096)
+    program = prism.trace(layer, [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes])
+    assert program.loops
+    with prism.search(program) as running:
+        found = [p.sgraph for p in running.run().proved]
+    folded = [g for g in found if any(n in r.kernels for n in folds(g) for r in g.repeats)]
+    assert folded
+    for g in folded:
+        check_module(fold_module(share_module(lower(g)), folds(g).values()))

@@ -110,7 +110,10 @@ def _check_fold(module: TileModule, fold: TileFold) -> None:
     if groups[0] != groups[1] or down[0] != down[1] or split.sections or combine.sections:
         fail("tiles are numbered in different orders")
     stored = {s.tensor for s in statements(split.body) if isinstance(s, Store)}
-    before: set[str] = {t.name for t in module.inputs}
+    written = {s.tensor for p in module.programs for s in statements(p.body) if isinstance(s, Store)}
+    # What a step is given is there before it begins.
+    given = {w.tensor.name for r in module.repeats for w in r.windows if w.tensor.name not in written}
+    before: set[str] = {t.name for t in module.inputs} | given
     for launch in module.launches:
         if launch.name == fold.split:
             break
