@@ -1,12 +1,12 @@
 """How good the cost model is, from measured configurations, and its constants fitted to a device.
 
     python benchmarks/model.py judge RESULTS.json                  rank correlation, and how much slower its pick is
-    python benchmarks/model.py judge RESULTS.json --again FOLDER   the same of the model as it is now: no device needed
+    python benchmarks/model.py judge RESULTS.json --again          the same of the model as it is now: no device needed
     python benchmarks/model.py fit RESULTS.json --out FILE.json    the device's constants, by least squares on log time
     python benchmarks/model.py constants docs/cost_constants.md    the page that says where each constant is from
 
 RESULTS.json is what `benchmarks/gpu.py measure` writes (`--configs` for many configurations a case and no baselines);
-FOLDER is the prepared one that was measured: its sGraphs are searched for again once, and kept there.
+What was measured is in the results, its sGraphs among it; of those that hold none `--again` finds nothing.
 By case: Spearman's rank correlation of predicted against measured times, and the measured time of the configuration
 that the model likes best over that of the fastest. A fit sees two of three configurations of each case; the third is
 held out, and what is said of the fitted model is said of those alone.
@@ -22,7 +22,6 @@ import ast
 import itertools
 import json
 import math
-import pickle
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,7 +39,6 @@ HOLD_OUT = 3
 LEAST = 4
 """Configurations of a case that a rank correlation needs."""
 GOAL_RHO, GOAL_SLOWDOWN = 0.85, 1.15
-SGRAPHS = "sgraphs.pickle"
 RIDGE = 0.0001
 """Weight of the fitted numbers' own logarithms, in configurations: what no configuration tells stays as it was."""
 
@@ -131,53 +129,26 @@ def points(body: Mapping[str, Any]) -> list[Point]:
     return found
 
 
-def again(body: Mapping[str, Any], folder: Path) -> list[Point]:
-    """The same configurations as the present model estimates them, with what the compiler said of them.
-
-    Raises:
-        KeyError: the results are of another folder, or the search finds an sGraph of it no more.
-    """
+def again(body: Mapping[str, Any]) -> list[Point]:
+    """The same configurations as the present model estimates them, with what the compiler said of them."""
     from prism.cost.device import device
     from prism.cost.model import Model
     from prism.sgraph.config import Config, Resources
+    from prism.sgraph.record import sgraph_of
 
-    manifest = {c["name"]: c for c in json.loads((folder / "manifest.json").read_text("utf-8"))["cases"]}
-    kept = folder / SGRAPHS
-    known: dict[str, tuple[Any, ...]] = pickle.loads(kept.read_bytes()) if kept.exists() else {}
-    names = {row["name"] for row in body["cases"] if row.get("trials")}
-    if not names <= known.keys():
-        known |= {name: searched(name, manifest[name]) for name in sorted(names - known.keys())}
-        kept.write_bytes(pickle.dumps(known))
-    models: dict[tuple[str, int], Model] = {}
-    entries: dict[tuple[str, str], tuple[int, Mapping[str, Any]]] = {}
-    for name in names:
-        for n, (sgraph, candidate) in enumerate(zip(known[name], manifest[name]["candidates"], strict=True)):
-            models[name, n] = Model(sgraph, device(manifest[name]["target"]), {})
-            entries |= {(name, f"{n} {e['key']}"): (n, e) for e in candidate["configs"]}
+    entries: dict[tuple[str, str], tuple[Model, Mapping[str, Any]]] = {}
+    for row in body["cases"]:
+        for n, candidate in enumerate(row.get("candidates", ())):
+            if candidate["record"] is not None:
+                model = Model(sgraph_of(candidate["record"]), device(row["target"]), {})
+                entries |= {(row["name"], f"{n} {e['key']}"): (model, e) for e in candidate["configs"]}
     found: list[Point] = []
     for p in points(body):
-        n, e = entries[p.case, p.key]
-        resources = [Resources(**r) for r in e["resources"]]
-        seconds = models[p.case, n].seconds(Config.decode(e["config"]), resources)
-        found.append(replace(p, predicted=1e6 * seconds, launches=()))
+        if (p.case, p.key) in entries:
+            model, e = entries[p.case, p.key]
+            seconds = model.seconds(Config.decode(e["config"]), [Resources(**r) for r in e["resources"] or ()])
+            found.append(replace(p, predicted=1e6 * seconds, launches=()))
     return found
-
-
-def searched(name: str, record: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The sGraphs of a prepared case, by another search.
-
-    Raises:
-        KeyError: it does not find one of them.
-    """
-    from prism.api.searching import search
-    from prism.bench.prepare import trace_case
-    from prism.bench.suite import CASES
-    from prism.sgraph import show
-
-    (case,) = (c for c in CASES if c.name == name)
-    with search(trace_case(case), target=record["target"]) as running:
-        by_text = {show.text(p.sgraph): p.sgraph for p in running.run().proved}
-    return tuple(by_text[c["sgraph"]] for c in record["candidates"])
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -364,16 +335,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("judge", "fit", "constants"))
     parser.add_argument("results", type=Path, help="results of configurations; of constants the page that is written")
-    parser.add_argument("--again", type=Path, help="the prepared folder that was measured: estimated anew")
+    parser.add_argument("--again", action="store_true", help="judge the present model's estimates of them")
     parser.add_argument("--out", type=Path, help="where the constants go")
     args = parser.parse_args(argv)
     if args.what == "constants":
         args.results.write_text(told(), encoding="utf-8")
         return 0
     body = json.loads(args.results.read_text())
-    found = again(body, args.again) if args.again else points(body)
+    found = again(body) if args.again else points(body)
     if not found:
-        print("no configuration was measured: run benchmarks/gpu.py measure on a device", file=sys.stderr)
+        lacks = "there are no sGraphs in the results" if args.again else "no configuration was measured"
+        print(f"{lacks}: run benchmarks/gpu.py measure on a device", file=sys.stderr)
         return 1
     whole = judge(found)
     for name, (rho, slowdown) in sorted(whole.by_case.items()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pickle
 import random
 import subprocess
 import sys
@@ -55,6 +54,7 @@ from prism.instantiate.rounds import LONGER
 from prism.process.child import module_command
 from prism.process.worker import EventWorker
 from prism.sgraph.config import Config, Resources
+from prism.sgraph.record import plain
 
 WORKLOADS = {c.workload.name: c for c in CASES}
 
@@ -887,23 +887,19 @@ def test_the_command_writes_constants_that_a_device_takes(tmp_path: Path, capsys
     assert model.main(["judge", str(tmp_path / "e.json")]) == 1
 
 
-def test_what_was_measured_is_estimated_again_by_the_present_model(tmp_path: Path) -> None:
+def test_what_was_measured_is_estimated_again_by_the_present_model() -> None:
     g = matmul()
     config = Config({"T_m": 16, "T_n": 16, "T_k": 32}, {"matmul": 4}, {"matmul": 3})
     said = [Resources("matmul", 4096, 64, 0, 4)]
     entry = {"config": config.encode(), "key": config.key(), "resources": [asdict(r) for r in said]}
-    candidate = {"sgraph": "", "configs": [entry]}
-    cases = [{"name": "mine", "target": "sm_90", "candidates": [candidate]}]
-    (tmp_path / "manifest.json").write_text(json.dumps({"cases": cases}))
-    (tmp_path / model.SGRAPHS).write_bytes(pickle.dumps({"mine": (g,)}))
     trial = {"candidate": 0, "key": config.key(), "error": 0.1, "estimate_us": 1.0, "measured_us": 9.0}
-    (found,) = model.again({"cases": [{"name": "mine", "trials": [trial]}]}, tmp_path)
+    row = {"name": "mine", "target": "sm_90", "trials": [trial]}
+    body = json.loads(json.dumps({"cases": [{**row, "candidates": [{"record": plain(g), "configs": [entry]}]}]}))
+    (found,) = model.again(body)
     assert (found.case, found.measured) == ("mine", 9.0)
     assert found.predicted == 1e6 * Model(g, device("sm_90"), {}).seconds(config, said)
-    # What the folder does not hold is searched for; the suite has no such case.
-    (tmp_path / model.SGRAPHS).unlink()
-    with pytest.raises(ValueError, match="unpack"):
-        model.again({"cases": [{"name": "mine", "trials": [trial]}]}, tmp_path)
+    # Earlier results, and kernels of an output folder, hold no sGraphs.
+    assert not model.again({"cases": [row]})
 
 
 # The command

@@ -54,6 +54,7 @@ from prism.program.nodes import Program, Tensor
 from prism.sgraph import show
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.record import plain
 
 SCHEMA = "prism.bench/1"
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
@@ -196,6 +197,7 @@ def prepare_case(
             {
                 "module": f"modules/{f.candidate.module.name}",
                 "sgraph": show.text(f.proved.sgraph),
+                "record": plain(f.proved.sgraph),
                 "key": f.candidate.key,
                 "kernels": [launch.name for launch in f.proved.sgraph.launches],
                 "takes": [places[t.name] for t in f.proved.sgraph.inputs],

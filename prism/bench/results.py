@@ -15,6 +15,8 @@ COMPILERS = ("eager", COMPILED)
 ESTIMATED = "estimated, never measured on a device"
 INTERPRETED = "interpreted, a rehearsal whose times mean nothing"
 MEASURED = "measured"
+CONFIGURED = ("key", "config", "resources")
+"""What results say of each configuration, by which the cost model is judged again."""
 
 
 def quartiles(samples: Sequence[float]) -> dict[str, float]:
@@ -61,6 +63,14 @@ def measured_row(record: Row, timed: Mapping[str, Row], found: Mapping[str, Any]
     row: dict[str, Any] = {
         **head(record),
         "evidence": MEASURED,
+        "target": record.get("target", ""),
+        "candidates": [
+            {
+                "record": c.get("record"),
+                "configs": [{k: e.get(k) for k in CONFIGURED} for e in c["configs"] if "error" not in e],
+            }
+            for c in record["candidates"]
+        ],
         "prism_us": None,
         "baselines": baselines,
         "quartiles": right,
