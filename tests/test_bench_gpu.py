@@ -902,6 +902,14 @@ def test_what_was_measured_is_estimated_again_by_the_present_model() -> None:
     assert not model.again({"cases": [row]})
 
 
+def test_the_model_is_as_good_as_it_was_at_what_an_h100_measured() -> None:
+    body = json.loads((gpu.RESULTS / "nvidia-h100-collection.json").read_text("utf-8"))
+    judged = model.judge(model.again(body))
+    assert (judged.cases, judged.points) == (21, 126)
+    assert judged.rho > 0.5
+    assert judged.slowdown < 1.12
+
+
 # The command
 
 

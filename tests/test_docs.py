@@ -71,7 +71,17 @@ ELSEWHERE = {
     "python benchmarks/gpu.py report out/gpu/results.json": "needs measurements; see tests/test_bench_gpu.py",
     "python benchmarks/gpu.py measure out/gpu --configs --results configs.json": "needs a GPU",
     "python benchmarks/model.py judge configs.json": "needs measurements",
-    "python benchmarks/model.py judge benchmarks/results/nvidia-h200.json --again out/gpu": "needs the prepared folder",
+    "python benchmarks/gpu.py prepare --uncompiled --no-check --points 6 --spread 0 --out out/collection collection": (
+        "takes ten minutes; tests/test_bench_gpu.py runs it on small cases"
+    ),
+    "python benchmarks/model.py judge benchmarks/results/nvidia-h100-collection.json --again": (
+        "tests/test_bench_gpu.py judges it"
+    ),
+    "python benchmarks/gpu.py compile out/collection --target cuda --workers 14 --cache /tmp/prism-bench": (
+        "needs a GPU"
+    ),
+    "python benchmarks/gpu.py measure out/collection --cache /tmp/prism-bench "
+    "--baseline-compilers 10 --confirm-seconds 0.5": "needs a GPU",
     "python benchmarks/model.py fit configs.json --out nvidia-h200-model.json": "needs measurements",
     "python benchmarks/gpu.py prepare --target-only --out out/gpu suite": "takes half an hour",
     "make .venv/oldest-triton/.prism": "is what `make test` does, too",
