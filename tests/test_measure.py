@@ -194,6 +194,12 @@ def test_errors_are_told_apart() -> None:
 def test_the_childs_description_of_the_gpu_is_read() -> None:
     text = 'warning\n{"name": "H", "target": "sm_90", "cache_bytes": 1, "shared_limit_bytes": 0}\n'
     assert parse_gpu(text) == replace(device("sm_90"), name="H", cache_bytes=1)
+    # An H100's memory, and a card with a part of its multiprocessors.
+    told = text.replace("}", ', "processors": 114, "memory_khz": 2619000, "memory_bits": 5120}')
+    found = parse_gpu(told)
+    assert found is not None
+    assert found.bandwidth_bytes_s == pytest.approx(3.35e12, rel=0.001)
+    assert found.half_dot_flops / found.processors == pytest.approx(device("sm_90").half_dot_flops / 132)
     other = parse_gpu(text.replace("sm_90", "sm_120"))
     assert other is not None
     assert other.target == "sm_120"

@@ -22,7 +22,16 @@ from prism.errors import CompilerError
 from prism.process.child import child_environment, run_tool
 
 _ASK = """
-import json, torch
+import ctypes, json, torch
+
+def driver(attribute):
+    try:
+        found = ctypes.c_int(0)
+        failed = ctypes.CDLL("libcuda.so.1").cuDeviceGetAttribute(ctypes.byref(found), attribute, 0)
+    except (OSError, AttributeError):
+        return 0
+    return 0 if failed else found.value
+
 if torch.cuda.is_available() and torch.version.cuda:
     p = torch.cuda.get_device_properties(0)
     print(json.dumps({
@@ -30,6 +39,9 @@ if torch.cuda.is_available() and torch.version.cuda:
         "target": f"sm_{p.major}{p.minor}",
         "cache_bytes": int(getattr(p, "L2_cache_size", 0) or 0),
         "shared_limit_bytes": int(getattr(p, "shared_memory_per_block_optin", 0) or 0),
+        "processors": int(p.multi_processor_count),
+        "memory_khz": driver(36),
+        "memory_bits": driver(37),
     }))
 """
 _LIMIT_S = 60.0
@@ -53,16 +65,26 @@ def describe_gpu() -> Device | None:
 def parse_gpu(text: str) -> Device | None:
     """The child's answer as a device; None when it said nothing.
 
-    What the child does not know is as the described device of its target has it, or an H200 where none is.
+    What the child does not know is as the described device of its target has it, or an H200 where none is. Rates of all
+    multiprocessors together are in proportion to their number.
     """
     said = next((json.loads(line) for line in text.splitlines() if line.startswith("{")), None)
     if said is None:
         return None
     known = DEVICES.get(said["target"], DEVICES["sm_90"])
+    processors = said.get("processors") or known.processors
+    # Two transfers a cycle, of the bus's width.
+    memory = 2e3 * said.get("memory_khz", 0) * said.get("memory_bits", 0) / 8
+    share = processors / known.processors
     return replace(
         known,
         name=said["name"],
         target=said["target"],
+        processors=processors,
+        bandwidth_bytes_s=memory or known.bandwidth_bytes_s,
+        multiply_adds_s=known.multiply_adds_s * share,
+        half_dot_flops=known.half_dot_flops * share,
+        double_dot_flops=known.double_dot_flops * share,
         cache_bytes=said["cache_bytes"] or known.cache_bytes,
         shared_limit_bytes=said["shared_limit_bytes"] or known.shared_limit_bytes,
     )
