@@ -373,7 +373,8 @@ def test_a_bench_is_closed_while_its_inputs_are_still_drawn(monkeypatch: pytest.
         return drawn(bench)
 
     monkeypatch.setattr(Bench, "_drawn", slowly)
-    bench = Bench(PROGRAM, GPU, {}, worker=Worker([], {}), arena=lambda: Worker([], {}))
+    mute = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    bench = Bench(PROGRAM, GPU, {}, worker=Worker(mute, {}), arena=lambda: Worker(mute, {}))
     bench.ahead([Contender("eager")], trials=True)
     prepared, begun_by = bench._children[0][1], bench._begun
     assert begun_by is not None

@@ -62,7 +62,7 @@ class WarmChild(ForkedChild):
             frozenset((k, v) for k, v in given.items() if k not in INDIFFERENT and (compiles or k != "CXX")),
         )
         self._unanswered = 0
-        self._again = False
+        self._again = self._stopped = False
 
     def start(self) -> bool:
         """As a child's, but for the process, which may be one that was left."""
@@ -80,7 +80,10 @@ class WarmChild(ForkedChild):
         return super().start()
 
     def feed(self, line: str) -> None:
-        self._unanswered += 1
+        with self.taking:
+            if self._stopped:
+                raise BrokenPipeError("it was interrupted before it was asked")
+            self._unanswered += 1
         super().feed(line)
 
     def line(self, end: float) -> bytes | None:
@@ -90,8 +93,11 @@ class WarmChild(ForkedChild):
         return answer
 
     def interrupt(self) -> None:
-        """Kill it if it is busy; a pool interrupts all of its workers before it closes them."""
-        if self._unanswered:
+        """Kill it if it is busy, and let it be asked no more: who interrupts it closes it next."""
+        with self.taking:
+            self._stopped = True
+            busy = bool(self._unanswered)
+        if busy:
             super().interrupt()
 
     def close(self) -> None:
