@@ -86,6 +86,7 @@ ELSEWHERE = {
     "python benchmarks/gpu.py prepare --target-only --out out/gpu suite": "takes half an hour",
     "make .venv/oldest-triton/.prism": "is what `make test` does, too",
     "python benchmarks/model.py judge out/configs.json": "needs measurements",
+    "python benchmarks/whole_path.py --limit 150 --out out/whole-path": "tests/test_on_a_gpu.py runs a step on a CPU",
     "python benchmarks/model.py fit out/configs.json --out out/nvidia-model.json": "needs measurements",
     "python benchmarks/gpu.py options out/configs.json": "needs measurements; see tests/test_bench_gpu.py",
     "python tests/stand_in_gpu.py smoke FOLDER": "needs an environment with the GPU machine's versions",

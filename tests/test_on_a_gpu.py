@@ -13,6 +13,7 @@ import stand_in_gpu
 import torch
 
 import prism
+from benchmarks import whole_path
 from prism.api.records import Choice
 from prism.api.region_search import run_search
 from prism.backends.triton import crosscompile, timing
@@ -79,3 +80,15 @@ def test_a_function_is_optimised_for_the_gpu_that_is_here(
     assert len(stood_in) > 10
     assert not prism.verify(tmp_path / "out").mismatches
     assert 'device="cuda"' in (tmp_path / "out" / "README.md").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_what_users_run_is_tried_on_a_cpu_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # The softmax's and the module's ways are those of other tests; this one is for the script itself.
+    code = whole_path.main(["function", "--target", "cpu", "--trials", "1", "--limit", "500", "--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert (code, said.splitlines()[0]) == (0, "function: done")
+    apart = re.findall(r"apart from float32: (\S+) (\S+)", (tmp_path / "function.txt").read_text("utf-8"))
+    assert len(apart) == 3
+    assert all(float(x) < 1e-6 for pair in apart for x in pair)
+    assert "torch.compile" in said
