@@ -174,8 +174,9 @@ def model(step: Step) -> int:
         ("MatMul", "both down", "lowered"),
         ("Add", "lowered x", "y"),
     ]
+    along: dict[str, Any] = {"axes": [-1], "keepdims": 1}
     made = [
-        helper.make_node(name, given.split(), [out], **({"axes": [-1], "keepdims": 1} if name == "ReduceMean" else {}))
+        helper.make_node(name, given.split(), [out], **(along if name == "ReduceMean" else {}))
         for name, given, out in nodes
     ]
     x, y = (helper.make_tensor_value_info(name, element, [m, k]) for name in "xy")
