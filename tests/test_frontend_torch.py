@@ -467,7 +467,7 @@ def logged() -> Iterator[list[logging.LogRecord]]:
 
 
 def test_torch_says_nothing_besides_the_error(logged: list[logging.LogRecord]) -> None:
-    with pytest.raises(UnsupportedError, match="Sizes of tensors must match"):
+    with pytest.raises(UsageError, match="Sizes of tensors must match"):
         trace(lambda x, y: torch.cat([x, y]), [torch.randn(2, 3), torch.randn(2, 4)])
     assert not logged
 

@@ -369,11 +369,16 @@ def away() -> torch.Tensor:
     return torch.arange(N)[:, None] - torch.arange(N)[None, :]
 
 
+COLUMNS = 1024
+"""As many as leave no processor of a GPU without a program: of fewer, sums anew for each place take no longer."""
 DECAYS: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
-    "masked after": (lambda x, a: since(-a.abs()).exp().tril() @ x, ((N, 16), (N,))),
-    "masked before": (lambda x, a: since(-a.abs()).masked_fill(~UP_TO, -torch.inf).exp() @ x, ((N, 16), (N,))),
-    "a mask as a factor": (lambda x, a: ((since(-a.abs()).exp() * UP_TO[:, :, None]) * x).sum(1), ((N, 16), (N, 16))),
-    "by the distance": (lambda x: (away() * -0.1).exp().tril() @ x, ((N, 16),)),
+    "masked after": (lambda x, a: since(-a.abs()).exp().tril() @ x, ((N, COLUMNS), (N,))),
+    "masked before": (lambda x, a: since(-a.abs()).masked_fill(~UP_TO, -torch.inf).exp() @ x, ((N, COLUMNS), (N,))),
+    "a mask as a factor": (
+        lambda x, a: ((since(-a.abs()).exp() * UP_TO[:, :, None]) * x).sum(1),
+        ((N, COLUMNS), (N, COLUMNS)),
+    ),
+    "by the distance": (lambda x: (away() * -0.1).exp().tril() @ x, ((N, COLUMNS),)),
     "selective": (selective, ((N, 16), (N, 16), (16, 4), (N, 4), (N, 4))),
 }
 
@@ -396,8 +401,6 @@ def attending(scores: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return (seen.softmax(1) * x[None]).sum(1)
 
 
-COLUMNS = 1024
-"""As many as leave no processor of a GPU without a program: of fewer, sums anew for each place take no longer."""
 AVERAGES: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
     "logsumexp": (lambda x: x.logcumsumexp(0), ((N, COLUMNS),)),
     "logsumexp from the end": (lambda x: x.flip(0).logcumsumexp(0).flip(0), ((N, COLUMNS),)),

@@ -202,7 +202,7 @@ class Load:
 
     `readers` is for caches: the grid indices along which programs read the same elements; none where every element is
     read by one program once. It is None where nothing is known, and where a program reads elements several times.
-    So is `run`: sizes whose product is how many elements of the tile lie side by side in memory, at least.
+    So is `run`: how many elements of the tile lie side by side in memory, at least.
     """
 
     dst: Defined
@@ -212,7 +212,7 @@ class Load:
     dims: Dims
     dtype: DType
     readers: tuple[str, ...] | None = None
-    run: tuple[Size, ...] = ()
+    run: Integer = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +374,7 @@ class Store:
     dims: Dims
     src: Annotated[Operand, Holds.USES]
     write_only: bool = False
-    run: tuple[Size, ...] = ()
+    run: Integer = 1
 
 
 Stmt: TypeAlias = (

@@ -202,12 +202,13 @@ class Access:
     row: tuple[tuple[tuple[Step, ...], Extent], ...] = ()
     element: int = 1
 
-    def sectors(self, sizes: Mapping[Axis, Any], binding: Binding) -> Any:
+    def sectors(self, sizes: Mapping[Axis, Any], binding: Binding, unit: int = SECTOR_BYTES) -> Any:
         """How many times its bytes it moves, at least 1: whole sectors, of which a tile's neighbours may be less.
 
         Args:
             sizes: the length of every axis in a tile.
             binding: values of the extents' symbols.
+            unit: bytes that are moved together: a sector's, or a line's.
         """
         run: Any = self.element * 1.0
         whole: Any = True
@@ -220,7 +221,7 @@ class Access:
                 held = np.where(joined, np.maximum(held, step * (1 if axis is None else sizes.get(axis, 1))), held)
             held = np.minimum(held, length)
             run, whole = np.where(whole, run * held, run), np.logical_and(whole, held >= length)
-        return np.maximum(1.0, (LINE_BYTES if self.store else SECTOR_BYTES) / run) if self.row else 1.0
+        return np.maximum(1.0, unit / run) if self.row else 1.0
 
     def shifted(self, other: Access) -> frozenset[Axis] | None:
         """The axes along which it is a constant away from the other access; None where it is elsewhere altogether.

@@ -14,7 +14,7 @@ Nothing here is read from a clock, so that the same device always gives the same
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from prism.errors import UsageError
@@ -156,6 +156,23 @@ class Device:
     matrix_operation: float = MATRIX_OPERATION
     library: bool = True
     tiles: Tiles = Tiles()
+
+    def of_size(self, processors: int, bandwidth_bytes_s: float) -> Device:
+        """A device like it with so many processors, whose rates together are in proportion, and another memory.
+
+        Args:
+            processors: how many.
+            bandwidth_bytes_s: of the memory; its own where that is 0.
+        """
+        share = processors / self.processors
+        return replace(
+            self,
+            processors=processors,
+            bandwidth_bytes_s=bandwidth_bytes_s or self.bandwidth_bytes_s,
+            multiply_adds_s=self.multiply_adds_s * share,
+            half_dot_flops=self.half_dot_flops * share,
+            double_dot_flops=self.double_dot_flops * share,
+        )
 
     @property
     def multiprocessor(self) -> Multiprocessor:

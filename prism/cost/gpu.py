@@ -22,7 +22,7 @@ from prism.cost.constraints import (
     staged_bytes,
     tile_sizes,
 )
-from prism.cost.counts import Access, Dot, KernelCost, Monomial, kernel_cost
+from prism.cost.counts import LINE_BYTES, SECTOR_BYTES, Access, Dot, KernelCost, Monomial, kernel_cost
 from prism.cost.device import KIB, Device
 from prism.cost.persistent import PERSISTENT
 from prism.cost.pipelining import pipelined_loads
@@ -395,7 +395,8 @@ class KernelModel:
         for a in self.cost.accesses:
             traffic = a.traffic.evaluate(env) * 1.0
             # Of windows that overlap in a tile the multiprocessor's own cache has what comes again.
-            moved = moved + traffic * a.distinct(sizes, env) * a.sectors(sizes, env)
+            unit = LINE_BYTES if a.store else SECTOR_BYTES
+            moved = moved + traffic * a.distinct(sizes, env) * a.sectors(sizes, env, unit)
             key = (a.tensor, tuple(sorted(x.name for x in a.axes)))
             if a.store:
                 dram = dram + traffic

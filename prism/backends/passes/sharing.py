@@ -36,17 +36,17 @@ from prism.backends.tile import (
     Pointwise,
     Scalar,
     Sections,
-    Size,
     Stmt,
     Store,
     TileModule,
     TileProgram,
     identifier,
     scalars,
+    symbol,
 )
 from prism.cost.counts import SECTOR_BYTES
 from prism.ir.kit import statements
-from prism.program.extents import Extent, at_most
+from prism.program.extents import Extent, at_most, mul
 from prism.program.nodes import DType
 from prism.sgraph.ranges import SECTION
 
@@ -189,18 +189,15 @@ class Mentions:
         """The grid indices that an address mentions."""
         return self.names(offset) & {g.index for g in self.program.grid}
 
-    def run(self, offset: Affine) -> tuple[Size, ...]:
-        """Sizes of a tile along what is fastest in memory: so many elements lie side by side there, at least."""
+    def run(self, offset: Affine) -> Extent:
+        """How many elements of a tile lie side by side in memory, at least: those along its fastest axes."""
         lanes = {c: self.dims[name] for name, c in offset.terms if name in self.dims}
-        found: list[Size] = []
-        total = 1
-        while total in lanes:
-            dim, axis = lanes.pop(total)
-            found.append(size := self.program.dim(dim).sizes[axis])
-            if isinstance(size, str):
-                break
-            total *= size
-        return tuple(found)
+        run: Extent = 1
+        while run in lanes:
+            dim, axis = lanes.pop(run)
+            size = self.program.dim(dim).sizes[axis]
+            run = mul(run, symbol(size) if isinstance(size, str) else size)
+        return run
 
     def loads(self) -> Iterator[tuple[Load, frozenset[str], bool]]:
         """Every load, the grid indices that it mentions, and whether it is in a loop."""

@@ -65,26 +65,18 @@ def describe_gpu() -> Device | None:
 def parse_gpu(text: str) -> Device | None:
     """The child's answer as a device; None when it said nothing.
 
-    What the child does not know is as the described device of its target has it, or an H200 where none is. Rates of all
-    multiprocessors together are in proportion to their number.
+    What the child does not know is as the described device of its target has it, or an H200 where none is.
     """
     said = next((json.loads(line) for line in text.splitlines() if line.startswith("{")), None)
     if said is None:
         return None
     known = DEVICES.get(said["target"], DEVICES["sm_90"])
-    processors = said.get("processors") or known.processors
     # Two transfers a cycle, of the bus's width.
     memory = 2e3 * said.get("memory_khz", 0) * said.get("memory_bits", 0) / 8
-    share = processors / known.processors
     return replace(
-        known,
+        known.of_size(said.get("processors") or known.processors, memory),
         name=said["name"],
         target=said["target"],
-        processors=processors,
-        bandwidth_bytes_s=memory or known.bandwidth_bytes_s,
-        multiply_adds_s=known.multiply_adds_s * share,
-        half_dot_flops=known.half_dot_flops * share,
-        double_dot_flops=known.double_dot_flops * share,
         cache_bytes=said["cache_bytes"] or known.cache_bytes,
         shared_limit_bytes=said["shared_limit_bytes"] or known.shared_limit_bytes,
     )

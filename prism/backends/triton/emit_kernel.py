@@ -638,12 +638,11 @@ class KernelEmitter:
         Of a line whose rest another program or trip takes, a part would be moved several times.
         """
         stored = next(t.dtype for t in self.program.tensors if t.name == s.tensor)
-        known = math.prod(size for size in s.run if isinstance(size, int))
-        least = -(-LINE_BYTES // (known * stored.bytes))
-        open_sizes = [size for size in s.run if isinstance(size, str)]
-        if least > 1 and not open_sizes:
+        known, chosen_sizes = sympy.sympify(s.run).as_coeff_Mul()
+        least = math.ceil(LINE_BYTES / (int(known) * stored.bytes))
+        if least > 1 and chosen_sizes == 1:
             return []
-        asked = [*conditions, *([f"{least} <= {' * '.join(open_sizes)}"] if least > 1 else [])]
+        asked = [*conditions, *([f"{least} <= {KERNEL.text(chosen_sizes)}"] if least > 1 else [])]
         chosen = f' if {" and ".join(asked)} else ""' if asked else ""
         return [f'eviction_policy="evict_first"{chosen}']
 
