@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,7 +184,7 @@ def hinted_with(p: TileProgram, old: object, new: object) -> TileProgram:
 
 def test_hints_are_printed_where_they_are_known_when_compiled() -> None:
     text = emit_module(samples.matmul(F32).sgraph, formula="f", configs={}).text
-    assert 'eviction_policy="evict_first" if 24 <= T_n and 32 <= T_k else ""' in text
+    assert 'eviction_policy="evict_first" if 24 <= T_n and 8 <= T_k else ""' in text
     # The rows' number is known at launch alone; of a small output nothing is said.
     text = emit_module(samples.symbolic_matmul(F32).sgraph, formula="f", configs={}).text
     assert text.count("eviction_policy") == 1
@@ -191,19 +192,28 @@ def test_hints_are_printed_where_they_are_known_when_compiled() -> None:
     assert large.count('eviction_policy="evict_first"') == 3
 
 
-def test_what_leaves_a_part_of_a_line_to_other_programs_says_nothing_to_caches() -> None:
+def test_what_leaves_a_part_of_a_sector_to_other_programs_says_nothing_to_caches() -> None:
     def columns(x: torch.Tensor) -> torch.Tensor:
         return x.float().square().sum(0).to(x.dtype)
 
-    x = torch.empty(4096, 2048, dtype=torch.bfloat16, device="meta")
-    with prism.search(prism.trace(columns, (x,))) as running:
+    # 16 elements of two bytes are a sector, or 8 of four: of fewer the next columns' program reads the rest.
+    assert hinted_when(columns, (4096, 2048)) == {"16 <= T_d2048", "8 <= T_d2048c"}
+
+
+def test_what_stores_a_part_of_a_line_says_nothing_to_caches() -> None:
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack((x[..., 1::2].exp(), x[..., ::2]), -1).flatten(-2)
+
+    # Of pairs of two bytes 2 lie side by side for sure: a line has 64, and no tile of an axis of two.
+    assert hinted_when(turned, (65536, 128)) >= {"64 <= T_d2"}
+
+
+def hinted_when(function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]) -> set[str]:
+    """When the kernels of a function's sGraphs say to caches that what is moved is not needed again."""
+    x = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    with prism.search(prism.trace(function, (x,))) as running:
         texts = [emit_module(p.sgraph, formula="f", configs={}).text for p in running.run().proved]
-    hints = [line.strip() for text in texts for line in text.splitlines() if "eviction_policy" in line]
-    # 64 elements of two bytes are a line, or 32 of four: with fewer the next columns' program reads the rest of it.
-    asked = {
-        f'eviction_policy="evict_first" if {least} <= T_d2048{stage} else "",' for least, stage in ((64, ""), (32, "c"))
-    }
-    assert set(hints) == asked
+    return {when for text in texts for when in re.findall('eviction_policy="evict_first" if (.*) else ""', text)}
 
 
 def test_elements_side_by_side_are_those_of_the_fastest_axes() -> None:

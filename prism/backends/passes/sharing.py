@@ -13,7 +13,7 @@ Hints. A load is `readers=()` when no two programs, no two iterations, and no ot
 caches need not keep it; else it names the grid indices that it does not mention. Where one iteration takes a part of
 what memory sends at once, and the next one the rest, both read the same. A store is `write_only` when nothing
 loads the tensor. Of both, how many elements lie side by side is said: programs beside each other share the rest of a
-cache's line.
+sector, or of a cache's line.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from prism.backends.tile import (
 from prism.backends.tile_rewrite import accumulators, names_beside
 from prism.backends.triton.ahead import Ahead, loads_ahead, trip
 from prism.backends.triton.paired import Both, Turns, Word, in_turn, pairs, products
-from prism.cost.counts import LINE_BYTES
+from prism.cost.counts import LINE_BYTES, SECTOR_BYTES
 from prism.errors import UnsupportedError
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, add, mul
@@ -633,13 +633,14 @@ class KernelEmitter:
         return self._evicted(s, alone)
 
     def _evicted(self, s: tile.Load | tile.Store, conditions: Sequence[str]) -> list[str]:
-        """The hint that what is moved is not needed again, where tiles hold whole lines of a cache.
+        """The hint that what is moved is not needed again, where tiles hold whole sectors, or lines where they store.
 
-        Of a line whose rest another program or trip takes, a part would be moved several times.
+        A sector whose rest another program reads would be loaded again, and of a line parts go to memory one by one.
         """
         stored = next(t.dtype for t in self.program.tensors if t.name == s.tensor)
         known, chosen_sizes = sympy.sympify(s.run).as_coeff_Mul()
-        least = math.ceil(LINE_BYTES / (int(known) * stored.bytes))
+        unit = LINE_BYTES if isinstance(s, tile.Store) else SECTOR_BYTES
+        least = math.ceil(unit / (int(known) * stored.bytes))
         if least > 1 and chosen_sizes == 1:
             return []
         asked = [*conditions, *([f"{least} <= {KERNEL.text(chosen_sizes)}"] if least > 1 else [])]
