@@ -210,6 +210,31 @@ def test_each_thread_has_its_own(tmp_path: Path) -> None:
     assert not failed
 
 
+def test_two_threads_may_be_the_first_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, entry = made(samples.add_silu(), tmp_path)
+    given = drawn(samples.add_silu())
+    wanted = entry(*given, threads=1)
+    found: list[torch.Tensor] = []
+    compiling = module.compile_source
+    other = threading.Thread(target=lambda: found.extend(entry(*given) for _ in range(4)))
+
+    def interrupted(*args: Any, **named: Any) -> Any:
+        done = compiling(*args, **named)
+        if other.ident is None:
+            other.start()
+            other.join()
+        return done
+
+    # What both need is compiled by the one when the other has come through.
+    monkeypatch.setattr(module, "compile_source", interrupted)
+    module._MAKERS.clear()
+    found += [entry(*given) for _ in range(4)]
+    assert other.ident is not None
+    assert len(found) == 8
+    assert all(torch.equal(y, wanted) for y in found)
+    assert direct(module, given) is not None
+
+
 def test_nothing_is_kept_of_arguments_and_results(add_silu: tuple[ModuleType, Any]) -> None:
     module, _ = add_silu
     x, y = drawn(samples.add_silu())

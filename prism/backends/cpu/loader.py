@@ -155,7 +155,8 @@ def _empty(like, shape, dtype):
         if not _TORCH:
             import torch
 
-            _TORCH.update((name, getattr(torch, name)) for name in (*_DTYPES, "empty_like"))
+            # At once: another thread takes what is there for all of it.
+            _TORCH.update({name: getattr(torch, name) for name in (*_DTYPES, "empty_like")})
         wanted = _TORCH[dtype]
         if like.dtype is not wanted:
             return like.new_empty(shape, dtype=wanted)
@@ -375,12 +376,13 @@ def _learn(config, given, made, buffers, lengths, threads):
         except (OSError, CompilerError):
             library = None
         functions = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _PYTHON]
-        _MAKERS.extend([library, (ctypes.c_void_p * len(functions))(*functions)])
         if library is not None:
             library.prism_direct.argtypes = [
                 ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int
             ]
             library.prism_direct.restype = ctypes.py_object
+        # At once, and when it may be called: another thread may be as far.
+        _MAKERS[:] = library, (ctypes.c_void_p * len(functions))(*functions)
     library, functions = _MAKERS
     if library is None:
         return
