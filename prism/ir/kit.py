@@ -56,6 +56,16 @@ _Collect: TypeAlias = Callable[[Any, list[Any]], None]
 _Change: TypeAlias = Callable[[Any, Mapping[Holds, Callable[[Any], Any]]], Any]
 
 
+def free_name(name: str, taken: set[str]) -> str:
+    """The name, or one like it that is not taken; it is then."""
+    new, n = name, 1
+    while new in taken:
+        n += 1
+        new = f"{name}_{n}"
+    taken.add(new)
+    return new
+
+
 def parts(node: object, *kinds: Holds) -> list[Any]:
     """What stands in the node's fields in places of these kinds, in the order of the fields; None is left out."""
     found: list[Any] = []

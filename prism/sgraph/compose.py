@@ -23,7 +23,7 @@ from types import MappingProxyType
 import sympy
 
 from prism.errors import IllegalIRError
-from prism.ir.kit import Holds, mapped
+from prism.ir.kit import Holds, free_name, mapped
 from prism.program.extents import Extent, normal
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
@@ -197,7 +197,7 @@ def _windows(
         found.append(Window(t, outer))
     for name in body.outputs:
         t = body.tensor(name)
-        of = stacks.get((loop.name, name)) or _free(f"{name}_steps", reserved)
+        of = stacks.get((loop.name, name)) or free_name(f"{name}_steps", reserved)
         held[name] = of
         found.append(Window(t, of))
     for s in loop.states:
@@ -269,16 +269,6 @@ def steps_differ(repeats: Sequence[Repeat], loops: Sequence[ProgramLoop]) -> str
     return ""
 
 
-def _free(name: str, taken: set[str]) -> str:
-    """The name, or one like it that is not taken; it is then."""
-    new, n = name, 1
-    while new in taken:
-        n += 1
-        new = f"{name}_{n}"
-    taken.add(new)
-    return new
-
-
 @dataclass(slots=True)
 class _Renaming:
     """The new names of one part. `taken` are tensor names of the whole, to which the part's buffers are added."""
@@ -299,7 +289,7 @@ class _Renaming:
         for k in sgraph.kernels:
             self.kernels[k.name] = f"{prefix}_{k.name.removeprefix(f'{sgraph.name}_')}"
         for b in sgraph.buffers:
-            self.tensors[b.name] = _free(f"{prefix}_{b.name.removeprefix(f'{sgraph.name}_')}", self.taken)
+            self.tensors[b.name] = free_name(f"{prefix}_{b.name.removeprefix(f'{sgraph.name}_')}", self.taken)
         for s in sgraph.symbols:
             self.symbols[s] = sympy.Symbol(f"{s.name}_{self.place}", integer=True, positive=True)
         for k in sgraph.kernels:

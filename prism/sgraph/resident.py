@@ -159,7 +159,7 @@ def _through_steps(kernel: Kernel, repeat: Repeat, sgraph: SGraph) -> Kernel:
     states = _states(kernel, repeat)
     assert not isinstance(states, str), states
     taken = {d for s in kernel.statements() if (d := kit.defined(s)) is not None}
-    axis = Axis(_free("step", {a.name for a, _ in kernel.roles}), repeat.trips)
+    axis = Axis(kit.free_name("step", {a.name for a, _ in kernel.roles}), repeat.trips)
     step = Index.axis(axis)
     last: Extent = 0 if repeat.reverse else add(repeat.trips, -1)
     at = step.scaled(-1) + Index.const(add(repeat.trips, -1)) if repeat.reverse else step
@@ -168,7 +168,7 @@ def _through_steps(kernel: Kernel, repeat: Repeat, sgraph: SGraph) -> Kernel:
     following: list[Stmt] = []
     stays: set[str] = set()
     for state in states:
-        start = _free(f"{state.before}_start", taken)
+        start = kit.free_name(f"{state.before}_start", taken)
         place = () if state.place is None else (Index.const(state.place),)
         begin += [Load(start, state.first, (*place, *state.index)), Store(state.before, state.index, start)]
         end.append(Store(state.before, state.index, state.stored.src))
@@ -176,7 +176,7 @@ def _through_steps(kernel: Kernel, repeat: Repeat, sgraph: SGraph) -> Kernel:
             stays.add(state.after)
     for state in {s.of: s for s in states if s.after in stays}.values():
         if _needed_at(sgraph, repeat, state.of):
-            value = _free(f"{state.after}_end", taken)
+            value = kit.free_name(f"{state.after}_end", taken)
             following += [
                 Load(value, state.before, state.index),
                 Store(state.of, (Index.const(last), *state.index), value),
@@ -267,7 +267,7 @@ def _along(kernel: Kernel, to: Kernel, states: set[str]) -> dict[Axis, Axis] | N
     if not mine <= found.keys() or {found[a] for a in mine} != theirs:
         return None
     taken = {a.name for a, _ in to.roles}
-    return {a: found[a] if a in found else Axis(_free(a.name, taken), a.extent) for a, _ in kernel.roles}
+    return {a: found[a] if a in found else Axis(kit.free_name(a.name, taken), a.extent) for a, _ in kernel.roles}
 
 
 def _joined(made: Kernel, other: Kernel, axes: Mapping[Axis, Axis]) -> Kernel:
@@ -280,7 +280,7 @@ def _joined(made: Kernel, other: Kernel, axes: Mapping[Axis, Axis]) -> Kernel:
     theirs = {d for s in made.statements() if (d := kit.defined(s)) is not None}
     own = {d for s in other.statements() if (d := kit.defined(s)) is not None}
     taken = theirs | own
-    names = {d: _free(d, taken) if d in theirs else d for d in sorted(own)}
+    names = {d: kit.free_name(d, taken) if d in theirs else d for d in sorted(own)}
     there = {replace(s, dst=""): s.dst for s in made.body if isinstance(s, _PURE)}
     new: list[Stmt] = []
     for s in other.body:
@@ -296,13 +296,3 @@ def _joined(made: Kernel, other: Kernel, axes: Mapping[Axis, Axis]) -> Kernel:
 
 def _listed(index: Sequence[Index]) -> str:
     return f"[{', '.join(map(str, index))}]"
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """The name, or one like it that is not taken; it is then."""
-    new, n = name, 1
-    while new in taken:
-        n += 1
-        new = f"{name}_{n}"
-    taken.add(new)
-    return new
