@@ -140,7 +140,7 @@ def again(body: Mapping[str, Any]) -> list[Point]:
     for row in body["cases"]:
         for n, candidate in enumerate(row.get("candidates", ())):
             if candidate["record"] is not None:
-                model = Model(sgraph_of(candidate["record"]), device(row["target"]), {})
+                model = Model(sgraph_of(json.loads(candidate["record"])), device(row["target"]), {})
                 entries |= {(row["name"], f"{n} {e['key']}"): (model, e) for e in candidate["configs"]}
     found: list[Point] = []
     for p in points(body):

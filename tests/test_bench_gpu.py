@@ -894,7 +894,9 @@ def test_what_was_measured_is_estimated_again_by_the_present_model() -> None:
     entry = {"config": config.encode(), "key": config.key(), "resources": [asdict(r) for r in said]}
     trial = {"candidate": 0, "key": config.key(), "error": 0.1, "estimate_us": 1.0, "measured_us": 9.0}
     row = {"name": "mine", "target": "sm_90", "trials": [trial]}
-    body = json.loads(json.dumps({"cases": [{**row, "candidates": [{"record": plain(g), "configs": [entry]}]}]}))
+    body = json.loads(
+        json.dumps({"cases": [{**row, "candidates": [{"record": json.dumps(plain(g)), "configs": [entry]}]}]})
+    )
     (found,) = model.again(body)
     assert (found.case, found.measured) == ("mine", 9.0)
     assert found.predicted == 1e6 * Model(g, device("sm_90"), {}).seconds(config, said)

@@ -197,7 +197,7 @@ def prepare_case(
             {
                 "module": f"modules/{f.candidate.module.name}",
                 "sgraph": show.text(f.proved.sgraph),
-                "record": plain(f.proved.sgraph),
+                "record": json.dumps(plain(f.proved.sgraph), separators=(",", ":")),
                 "key": f.candidate.key,
                 "kernels": [launch.name for launch in f.proved.sgraph.launches],
                 "takes": [places[t.name] for t in f.proved.sgraph.inputs],
