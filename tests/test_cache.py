@@ -203,7 +203,7 @@ WORK = (
 )
 BESIDES = (
     "prism.api.optimizing.conditions",
-    "prism.backends.cpu.backend.CppBackend.emit",
+    "prism.backends.cpu.emit.loader_text",
     "prism.egraph.worker.Worker._start",
     "prism.platforms.cpu.check_compiler",
 )

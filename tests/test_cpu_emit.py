@@ -24,14 +24,13 @@ from sgraph_samples import BF16, F32, Sample
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from prism.backends.cpu import build, machine
-from prism.backends.cpu.backend import CppBackend
 from prism.backends.cpu.build import compile_module, find_compiler, require_compiler
 from prism.backends.cpu.cxx import Names
-from prism.backends.cpu.emit import emit_module
+from prism.backends.cpu.emit import CPP, emit_module
 from prism.backends.lower import lower
 from prism.backends.protocol import write_module
 from prism.backends.tile import For, Full, Update
-from prism.backends.triton.backend import TritonBackend
+from prism.backends.triton.emit import TRITON
 from prism.errors import BackendError
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import KernelRunner, Output
@@ -314,7 +313,7 @@ def test_an_operator_of_torch_reads_weights_and_returns_nothing_that_it_takes(tm
     torch.testing.assert_close(passed, x)
     np.testing.assert_allclose(made.numpy(), reference(*inputs()), atol=1e-4)
     assert one.item() == 2.5
-    for backend in (CppBackend(1), TritonBackend("sm_90")):
+    for backend in (CPP, TRITON):
         text = "".join(backend.emit(sample.sgraph, weights=True, returned=returned).text.split())
         told = "(Tensor? x=None, Tensor? g=None, Tensor? w=None) -> (Tensor, Tensor, Tensor)"
         assert "".join(told.split()) in text
@@ -325,20 +324,6 @@ def test_a_module_without_configurations_asks_for_one(tmp_path: Path) -> None:
     made = load(write_module(source, tmp_path / "m.py"), "unconfigured")
     with pytest.raises(ValueError, match="pass config="):
         getattr(made, source.entry)(*samples.matmul().inputs({}))
-
-
-def test_configurations_are_chosen_by_length(tmp_path: Path) -> None:
-    sample = samples.symbolic_matmul()
-    small, large = {"T_m": 1, "T_n": 8, "T_k": 16}, {"T_m": 16, "T_n": 8, "T_k": 16}
-    source = emit_module(
-        sample.sgraph,
-        configs={"cpu": [config(small), config(large)]},
-        shapes={"cpu": [{"M": (1, 8)}, {"M": (9, 64)}]},
-    )
-    made = load(write_module(source, tmp_path / "m.py"), "shaped")
-    assert made.choose({"M": 3})["symbols"] == small
-    assert made.choose({"M": 9})["symbols"] == large
-    assert made.choose({"M": 999})["symbols"] == large
 
 
 def test_lengths_that_a_program_is_not_for_are_refused(tmp_path: Path) -> None:
@@ -359,7 +344,7 @@ def test_lengths_that_a_program_is_not_for_are_refused(tmp_path: Path) -> None:
     called = getattr(load(write_module(unbounded, tmp_path / "unbounded.py"), "unbounded"), unbounded.entry)
     with pytest.raises(ValueError, match="pass config="):
         called(x, w)
-    for backend in (CppBackend(1), TritonBackend("sm_90")):
+    for backend in (CPP, TRITON):
         text = backend.emit(sample.sgraph, ranges={"M": SymbolRange(3, 8, hint=5, open=True)}).text
         assert "if M < 3:" in text
 

@@ -27,12 +27,12 @@ from test_measure import PROGRAM as TWICE
 
 from examples.common import load_example
 from prism.backends.cpu import build
-from prism.backends.cpu.backend import CppBackend
+from prism.backends.cpu.emit import CPP
 from prism.backends.cpu.machine import describe
 from prism.backends.cpu.running import launcher
 from prism.backends.eager import eager
-from prism.backends.protocol import Argument, Backend, Compiled, ModuleSource, write_module
-from prism.backends.triton.backend import TritonBackend
+from prism.backends.protocol import Backend, ModuleSource, write_module
+from prism.backends.triton.emit import TRITON
 from prism.cli import main
 from prism.cost.constraints import checks, constraints, domains, footprint
 from prism.cost.cpu import CpuModel
@@ -194,7 +194,7 @@ def test_points_come_in_the_order_of_the_model() -> None:
 # The backend protocol and the choice of a platform.
 
 
-@pytest.mark.parametrize("backend", [TritonBackend("sm_90"), CppBackend(2)], ids=["Triton", "C++"])
+@pytest.mark.parametrize("backend", [TRITON, CPP], ids=["Triton", "C++"])
 def test_both_backends_satisfy_the_protocol(backend: Backend) -> None:
     """mypy checks the signatures; what they give back is looked at here."""
     source = backend.emit(matmul(32, 32, 32), formula="y = x w", configs={"t": [Config({"T_m": 16}, {}, {})]})
@@ -202,35 +202,12 @@ def test_both_backends_satisfy_the_protocol(backend: Backend) -> None:
     assert source.entry in source.text
     assert source.kernels == ("matmul",) or len(source.kernels) == 1
     compile(source.text, "emitted", "exec")
-    for method in (backend.compile, backend.run, backend.time):
-        assert callable(method)
     assert backend.name in ("Triton", "C++")
-
-
-def test_cpp_compiles_runs_and_times(tmp_path: Path) -> None:
-    g = matmul(20, 24, 72)
-    backend = CppBackend(2)
-    path = write_module(backend.emit(g), tmp_path / "m.py")
-    config = Config({s.name: 16 for s in g.symbols}, {}, {})
-    arguments = [Argument(tuple(int(e) for e in t.shape), t.dtype.value) for t in (*g.inputs, *g.outputs)]
-    compiled = backend.compile(path, config, arguments, 60.0)
-    assert isinstance(compiled, Compiled)
-    assert not compiled.error
-    assert compiled.resources
-    kinds = {t.name: getattr(torch, t.dtype.value) for t in (*g.inputs, *g.outputs)}
-    inputs = [torch.randn([int(e) for e in t.shape]).to(kinds[t.name]) for t in g.inputs]
-    (out,) = [torch.full([int(e) for e in t.shape], float("nan")).to(kinds[t.name]) for t in g.outputs]
-    backend.run(path, config, inputs, [out])
-    exact = inputs[0].double() @ inputs[1].double()
-    assert (out.double() - exact).abs().max() < 0.1
-    times = backend.time(path, config, inputs, [out], 3)
-    assert len(times) == 3
-    assert all(0 < t < 1 for t in times)
 
 
 def test_panels_of_weights_live_as_long_as_the_weights(tmp_path: Path) -> None:
     g = matmul(64, 64, 64, DType.FLOAT32)
-    call = launcher(write_module(CppBackend(1).emit(g), tmp_path / "m.py"))
+    call = launcher(write_module(CPP.emit(g), tmp_path / "m.py"))
     config = Config({s.name: 64 for s in g.symbols}, {}, {})
     x, w = torch.ones(64, 64), torch.ones(64, 64)
 
@@ -353,7 +330,7 @@ def test_what_does_not_compile_and_what_crashes_is_a_failed_trial(tmp_path: Path
     broken = write_module(found.backend.emit(g), tmp_path / "broken.py")
     for source in tmp_path.glob("*.cpp"):
         source.write_text("this is no C++;\n")
-    with closing(cpu.CpuCompiler(found.backend, found.compiler, {})) as compiler:
+    with closing(cpu.CpuCompiler(found.device.processors, found.compiler, {})) as compiler:
         candidate = Candidate("k", g, broken, (config,), lambda c, r: 1.0)
         (outcome,) = compiler.compile([(candidate, config)])
     assert outcome.failure is Failure.COMPILE

@@ -19,9 +19,9 @@ from prism.api.loading import load
 from prism.api.optimizing import check_supported
 from prism.api.proving import prove_models
 from prism.api.trivial import check_gain
-from prism.backends.cpu.backend import CppBackend
-from prism.backends.protocol import write_module
-from prism.backends.triton.backend import TritonBackend
+from prism.backends.cpu.emit import CPP
+from prism.backends.protocol import Backend, write_module
+from prism.backends.triton.emit import TRITON
 from prism.backends.weights import weights_bytes
 from prism.errors import NoImprovementError, UnsupportedError
 from prism.platforms.contenders import Contenders
@@ -83,7 +83,7 @@ def test_what_is_left_is_what_a_kernel_computes(program: Program) -> None:
     check_supported(left)
 
 
-def module(backend: CppBackend | TritonBackend, program: Program, folder: Path) -> ModuleType:
+def module(backend: Backend, program: Program, folder: Path) -> ModuleType:
     """The emitted module of the first sGraph that is proved; tiles of 4."""
     left, returned = computed(program)
     with prism.search(left) as found:
@@ -102,7 +102,7 @@ def module(backend: CppBackend | TritonBackend, program: Program, folder: Path) 
 
 
 def test_an_emitted_function_returns_all_outputs(program: Program, tmp_path: Path) -> None:
-    launch: Callable[..., tuple[torch.Tensor, ...]] = module(CppBackend(1), program, tmp_path).many
+    launch: Callable[..., tuple[torch.Tensor, ...]] = module(CPP, program, tmp_path).many
     for found, wanted in zip(launch(X, IDS), many(X, IDS), strict=True):
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
         torch.testing.assert_close(found, wanted)
@@ -112,7 +112,7 @@ def test_an_emitted_function_returns_all_outputs(program: Program, tmp_path: Pat
 
 
 def test_triton_constants(program: Program, tmp_path: Path) -> None:
-    made = module(TritonBackend("sm_90"), program, tmp_path)
+    made = module(TRITON, program, tmp_path)
     for r, wanted in zip(computed(program)[1], many(X, IDS), strict=True):
         if isinstance(r, Made):
             values = tuple(v if wanted.dtype.is_floating_point else int(v) for v in map(float, map(str, r.values)))

@@ -238,7 +238,6 @@ def test_a_call_without_a_configuration_takes_the_tuned_one(interpreter: Interpr
         sample.sgraph,
         formula="f",
         configs={"sm_90": [narrow, narrow]},
-        shapes={"sm_90": [{"M": (1, 4)}, {"M": (5, 99)}]},
     )
     text = source.text + "\n\ndef untuned(x, y, *, config=None):\n    return add_silu(x, y)\n"
     path = tmp_path / "tuned.py"

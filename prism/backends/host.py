@@ -328,6 +328,21 @@ def _solve(place: str, extent: Extent, found: dict[str, str], integers: PythonIn
     return True
 
 
+def write_configs(w: Writer, what: str, configs: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
+    """The tuned configurations, as they are encoded, by target; `what` says what is in them."""
+    w.line(f"# By target: {what}.")
+    if not configs:
+        w.line("CONFIGS = {}")
+        return
+    with w.block("CONFIGS = {", "}"):
+        for target, entries in configs.items():
+            with w.block(f'"{target}": [', "],"):
+                for entry in entries:
+                    with w.block("{", "},"):
+                        for name, chosen in entry.items():
+                            w.line(f'"{name}": {chosen},'.replace("'", '"'))
+
+
 def operator_text(entry: str, inputs: Sequence[str], optional: bool, results: int, imported: bool) -> str:
     """The function that makes an operator of torch of a launcher; the module has `_results` besides.
 

@@ -1,4 +1,4 @@
-"""What search, tuning and output exchange with a backend: configurations, resources, emitted modules, its methods."""
+"""What search, tuning and output exchange with a backend: configurations, resources, emitted modules."""
 
 from __future__ import annotations
 
@@ -56,24 +56,10 @@ class Argument:
     dtype: str
 
 
-class Backend(Protocol):
-    """One language that kernels are printed in.
+class Emit(Protocol):
+    """Lowers an sGraph and prints it."""
 
-    It *lowers* an sGraph and prints it (`emit`), *compiles* what it printed and says what *resources* each launch takes
-    (`compile`, whose answer `Compiled` holds them), *launches* it (`run`) and *times* it (`time`).
-    tests/test_backends.py holds every backend to that: the same sGraphs, against the float64 oracle.
-
-    What an sGraph is lowered to (tile programs), its schedules, names and masks are the same for all and are in
-    `prism.backends`; a backend prints tile programs, compiles what it printed, runs it and times it. Compiling, running
-    and timing may take the process down: `prism.instantiate` asks for them in children.
-    """
-
-    @property
-    def name(self) -> str:
-        """As reports call it."""
-        ...
-
-    def emit(
+    def __call__(
         self,
         sgraph: SGraph,
         *,
@@ -83,40 +69,37 @@ class Backend(Protocol):
         returned: Sequence[Returned] = (),
         ranges: Mapping[str, SymbolRange] | None = None,
     ) -> ModuleSource:
-        """The sGraph, lowered and printed as a module of its own.
+        """The sGraph as a module of its own.
 
         Args:
             sgraph: the sGraph.
             formula: what it computes, for the docstrings.
-            configs: tuned configurations by target.
+            configs: tuned configurations by target; without any the launcher asks for one.
             weights: arguments may be left out, and are then read from the weights file beside the module.
             returned: what the function returns, where that is not the sGraph's outputs in order.
             ranges: the lengths that it is for, by symbol: the function refuses others.
+
+        Raises:
+            UnsupportedError: the sGraph holds something that cannot be emitted.
+            BackendError: what was emitted is not Python, a bug in prism.
         """
-        ...
 
-    def compile(self, module: Path, config: Config, arguments: Sequence[Argument], timeout_s: float) -> Compiled:
-        """Compile every launch of an emitted module, and say what it takes of the device.
 
-        What cannot be compiled is an answer, with the error in it, and no exception.
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One language that kernels are printed in.
 
-        Args:
-            module: the module's file, with what goes with it beside.
-            config: the configuration.
-            arguments: the launcher's inputs, then its outputs.
-            timeout_s: seconds that it may take.
-        """
-        ...
+    What an sGraph is lowered to (tile programs), its schedules, names and masks are the same for all and are in
+    `prism.backends`. Compiling, running and timing what was printed may take the process down: children do that, whose
+    requests have one form. tests/test_backends.py holds every backend to the same sGraphs, against the float64 oracle.
 
-    def run(self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Run every launch of an emitted module, in order, and wait for the last."""
-        ...
+    Attributes:
+        name: as reports call it.
+        emit: lowers and prints.
+    """
 
-    def time(
-        self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any], repeats: int
-    ) -> list[float]:
-        """Seconds of one call, `repeats` times, after a warm-up; arguments as of `run`."""
-        ...
+    name: str
+    emit: Emit
 
 
 def write_module(source: ModuleSource, path: Path) -> Path:

@@ -102,11 +102,13 @@ class Writer(Lines):
         self.line(flat)
 
     @contextmanager
-    def block(self, head: str) -> Iterator[None]:
-        """A compound statement: its head, then a block."""
+    def block(self, head: str, tail: str = "") -> Iterator[None]:
+        """A compound statement, or what stands in brackets: its head, a block, and what closes it."""
         self.line(head)
         with self.indented():
             yield
+        if tail:
+            self.line(tail)
 
 
 def _split_call(source: str) -> tuple[str, list[str], str]:

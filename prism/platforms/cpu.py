@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from prism.backends.cpu.backend import CppBackend
 from prism.backends.cpu.build import COMPILE_LIMIT_S, check_compiler, product_known, products_of
+from prism.backends.cpu.emit import CPP
 from prism.backends.cpu.kernel import TENSOR_TYPES
 from prism.backends.cpu.machine import Machine, describe
 from prism.backends.cpu.support import FLAGS, TUNING, find_compiler
@@ -58,6 +58,7 @@ class CpuPlatform(Timed):
 
     device: Device
     compiler: str
+    backend = CPP
     target: str = "cpu"
     cache: Path | None = None
     memory: str = "tiles"
@@ -70,11 +71,6 @@ class CpuPlatform(Timed):
     """What trials link, where `pool` compiles it."""
     background: Background = field(default_factory=Background)
     """The children that make baselines ready, which stand still during all benches' trials."""
-
-    @property
-    def backend(self) -> CppBackend:
-        """See Platform."""
-        return CppBackend(self.device.processors)
 
     def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> CpuModel:
         """See Platform."""
@@ -145,7 +141,7 @@ class CpuPlatform(Timed):
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
         compiler = CpuCompiler(
-            self.backend, self.compiler, bench.hints, pool=self.pool, cache=self.cache, products=self.products
+            self.device.processors, self.compiler, bench.hints, pool=self.pool, cache=self.cache, products=self.products
         )
         return Measuring(bench, compiler, shared=True, store=store)
 
@@ -157,8 +153,8 @@ class CpuCompiler:
     is being timed.
 
     Args:
-        backend: compiles.
-        compiler: its name and version.
+        threads: that kernels run on.
+        compiler: the compiler's name and version.
         hints: a value for every symbol of the extents.
         limit_s: seconds a compilation may take.
         pool: the worker processes, which then are not ended with it; its own when None.
@@ -168,7 +164,7 @@ class CpuCompiler:
 
     def __init__(
         self,
-        backend: CppBackend,
+        threads: int,
         compiler: str,
         hints: Mapping[str, int],
         limit_s: float = COMPILE_LIMIT_S,
@@ -176,18 +172,18 @@ class CpuCompiler:
         cache: Path | None = None,
         products: Products | None = None,
     ) -> None:
-        self._backend = backend
+        self._threads = threads
         self._compiler = compiler
         self._hints = dict(hints)
         self._limit_s = limit_s
         self._lent = pool is not None
-        self._pool = pool or compile_pool(backend.threads, cache)
+        self._pool = pool or compile_pool(threads, cache)
         self._products = products or Products(self._pool, cache)
 
     @property
     def basis(self) -> str:
         """What the compiler's word depends on."""
-        return f"{PROTOCOL} {self._compiler} {self._backend.threads} threads at {sorted(self._hints.items())}"
+        return f"{PROTOCOL} {self._compiler} {self._threads} threads at {sorted(self._hints.items())}"
 
     def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
@@ -205,7 +201,7 @@ class CpuCompiler:
         if reply.answer.get("error"):
             make_room(Path(tempfile.gettempdir()))  # of compilers it is not known why they failed
             return Outcome(None, Failure.COMPILE, str(reply.answer["error"]))
-        return Outcome(None, resources=working_sets(c.sgraph, config, self._hints, self._backend.threads))
+        return Outcome(None, resources=working_sets(c.sgraph, config, self._hints, self._threads))
 
     def close(self) -> None:
         """Kill the workers, if they are its own."""

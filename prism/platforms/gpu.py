@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.backends.protocol import arguments
-from prism.backends.triton.backend import TritonBackend
 from prism.backends.triton.crosscompile import COMPILE_LIMIT_S, CompileJob, request, worker_environment
 from prism.backends.triton.device import check_assembler, check_c_compiler
+from prism.backends.triton.emit import TRITON
 from prism.backends.triton.timing import WORKER
 from prism.cost.compiled import compiled_estimate
 from prism.cost.device import Device
@@ -49,15 +49,11 @@ class _Gpu:
     """What Triton is to both."""
 
     device: Device
+    backend = TRITON
     compiler = ""
     memory = "shared"
     worst = math.inf
     """Whatever: a bad kernel costs a GPU next to nothing."""
-
-    @property
-    def backend(self) -> TritonBackend:
-        """See Platform."""
-        return TritonBackend(self.device.target)
 
     def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> Model:
         """See Platform."""

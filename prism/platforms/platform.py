@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from prism.backends.protocol import Backend
 from prism.cost.device import Device
@@ -26,6 +26,7 @@ class _Target(ABC):
     Attributes:
         target: what was asked for: `sm_90`, `cuda`, `cpu`.
         device: the device as the search, the constraints and the partitioner see it.
+        backend: what prints kernels.
         compiler: the system's compiler that kernels depend on; empty where a package brings it.
         memory: what `Resources.shared` counts, in a word.
         worst: how many times the estimate of its family's best configuration another one may have to be tried.
@@ -35,6 +36,7 @@ class _Target(ABC):
 
     target: str
     device: Device
+    backend: ClassVar[Backend]
     compiler: str
     memory: str
     worst: float
@@ -45,11 +47,6 @@ class _Target(ABC):
     def device_name(self) -> str:
         """The device as reports call it."""
         return self.device.name
-
-    @property
-    @abstractmethod
-    def backend(self) -> Backend:
-        """What prints kernels."""
 
     @abstractmethod
     def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> CostModel:

@@ -22,7 +22,7 @@ from prism.backends.cpu.products import product_source, support
 from prism.backends.cpu.support import PRODUCTS, products_in
 from prism.backends.lower import lower
 from prism.backends.passes.exponents import of_two
-from prism.backends.protocol import ModuleSource
+from prism.backends.protocol import Backend, ModuleSource
 from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, scalars
 from prism.backends.tile import Store as TileStore
 from prism.backends.tile_spec import check_module
@@ -34,7 +34,6 @@ from prism.program.returned import Returned
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
-Ranges = Mapping[str, tuple[int, int]]
 DEFAULT_TILE = 32
 """A symbol's value in a source that is compiled by hand, without a configuration."""
 
@@ -45,28 +44,10 @@ def emit_module(
     formula: str = "",
     configs: Mapping[str, Sequence[Config]] | None = None,
     weights: bool = False,
-    shapes: Mapping[str, Sequence[Ranges]] | None = None,
     returned: Sequence[Returned] = (),
     ranges: Mapping[str, SymbolRange] | None = None,
 ) -> ModuleSource:
-    """The sGraph as C++ with its loader.
-
-    Args:
-        sgraph: the sGraph.
-        formula: what it computes, for the docstrings.
-        configs: the tuned configurations by target name, "cpu" mostly; without any the launcher asks for one.
-        weights: arguments may be left out, and are then read from `weights.pt` beside the module.
-        shapes: for each target, in step with `configs`, the lengths (inclusive) that a configuration is for.
-        returned: what the function returns, where that is not the sGraph's outputs in order.
-        ranges: the lengths that it is for, by symbol: the function refuses others.
-
-    Returns:
-        the loader's source; `extra` holds the C++ sources by file name.
-
-    Raises:
-        UnsupportedError: the sGraph holds something that cannot be emitted.
-        BackendError: the loader that was emitted is not Python, a bug in prism.
-    """
+    """The sGraph as C++, whose sources are `extra`, with its loader: see `prism.backends.protocol.Emit`."""
     module = complete(lower(sgraph, defer=False).over(of_two))
     check_module(module)
     entry = identifier(sgraph.name)
@@ -78,12 +59,15 @@ def emit_module(
     extra |= {f"{name}.cpp": product_source(name) for name in products_in("".join(extra.values()))}
     if direct(module, returned):
         extra["direct-call.cpp"] = support("direct")
-    text = loader_text(module, sgraph, main, formula, configs or {}, weights, shapes or {}, returned, ranges)
+    text = loader_text(module, sgraph, main, formula, configs or {}, weights, returned, ranges)
     try:
         ast.parse(text)
     except SyntaxError as error:
         raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
     return ModuleSource(entry, text, tuple(launch.name for launch in module.launches), extra)
+
+
+CPP = Backend("C++", emit_module)
 
 
 def complete(module: TileModule) -> TileModule:

@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from importlib.resources import files
-from typing import Any
 
-from prism.backends.host import STATED, STATED_NAMES, STATED_OPTION, TORCH_OP_NAMES, Signature, name_tensors, tuple_of
+from prism.backends.host import (
+    STATED,
+    STATED_NAMES,
+    STATED_OPTION,
+    TORCH_OP_NAMES,
+    Signature,
+    name_tensors,
+    tuple_of,
+    write_configs,
+)
 from prism.backends.lifetimes import shared_places
 from prism.backends.source import PythonIntegers, Writer
 from prism.backends.tile import TileModule, identifier, scalars
@@ -193,18 +201,12 @@ def _arena(sizes, places):
     return _OWN.arena[1]
 
 
-def choose(sizes):
-    """The tuned configuration for the lengths of the axes."""
+def choose():
+    """The tuned configuration."""
     entries = CONFIGS.get("cpu") or next(iter(CONFIGS.values()), None)
     if not entries:
         raise ValueError("this module has no tuned configuration: pass config=")
-    if len(entries) == 1:
-        return entries[0]
-    for entry in entries:
-        ranges = entry.get("shapes", {})
-        if all(low <= sizes.get(name, low) <= high for name, (low, high) in ranges.items()):
-            return entry
-    return entries[-1]
+    return entries[0]
 
 
 _VALUES = itemgetter(*SYMBOLS) if SYMBOLS else len
@@ -497,7 +499,6 @@ def loader_text(
     formula: str,
     configs: Mapping[str, Sequence[Config]],
     weights: bool,
-    shapes: Mapping[str, Sequence[Mapping[str, tuple[int, int]]]],
     returned: Sequence[Returned] = (),
     ranges: Mapping[str, SymbolRange] | None = None,
 ) -> str:
@@ -510,7 +511,6 @@ def loader_text(
         formula: what is computed, for docstrings.
         configs: the tuned configurations by target.
         weights: whether arguments may be left out and read from the weights file.
-        shapes: for each target, in step with `configs`, the lengths that a configuration is for.
         returned: what the function returns, where that is not the module's outputs in order.
         ranges: the lengths that it is for, by symbol.
     """
@@ -524,7 +524,8 @@ def loader_text(
         w.line(line)
     w.line("import numpy as np")
     w.blank()
-    _configs(w, configs, shapes)
+    encoded = {target: [{"symbols": dict(c.symbols)} for c in entries] for target, entries in configs.items()}
+    write_configs(w, "tile sizes and part counts", encoded)
     named = {s: identifier(s) for s in module.symbols}
     w.line("# The symbols of a configuration, and what the source calls them.")
     w.line(f"SYMBOLS = {named!r}" if named else "SYMBOLS = {}")
@@ -551,27 +552,6 @@ def direct(module: TileModule, returned: Sequence[Returned]) -> bool:
 
 def _import_order(line: str) -> tuple[bool, str]:
     return line.startswith("from"), line
-
-
-def _configs(
-    w: Writer,
-    configs: Mapping[str, Sequence[Config]],
-    shapes: Mapping[str, Sequence[Mapping[str, tuple[int, int]]]],
-) -> None:
-    w.line("# By target: tile sizes and part counts.")
-    w.line("CONFIGS = {" + ("}" if not configs else ""))
-    if not configs:
-        return
-    with w.indented():
-        for target, entries in configs.items():
-            w.line(f'"{target}": [')
-            with w.indented():
-                for n, c in enumerate(entries):
-                    ranges = shapes[target][n] if n < len(shapes.get(target, ())) else {}
-                    parts: dict[str, Any] = {"shapes": {identifier(n): r for n, r in ranges.items()}} if ranges else {}
-                    w.line(f"{ {**parts, 'symbols': dict(c.symbols)}!r},".replace("'", '"'))
-            w.line("],")
-    w.line("}")
 
 
 def _buffers(module: TileModule) -> str:
@@ -621,10 +601,8 @@ def _launcher(
                 with w.block("if found is not None:"):
                     w.line("return found")
         signature.checks(w)
-        sizes = ", ".join(f'"{n}": {n}' for n in signature.lengths)
-        w.line("if config is None:")
-        with w.indented():
-            w.line(f"config = choose({{{sizes}}})")
+        with w.block("if config is None:"):
+            w.line("config = choose()")
         symbols = {identifier(s): s for s in module.symbols}
         for n in sorted({n for b in module.buffers for e in b.shape for n in scalars(e)} & set(symbols)):
             w.line(f'{n} = config["symbols"]["{symbols[n]}"]')

@@ -16,8 +16,7 @@ from prism.backends.protocol import Argument as Argument
 from prism.backends.protocol import Compiled
 from prism.errors import UsageError
 from prism.folders import cache_root
-from prism.process.child import child_environment, module_command
-from prism.process.worker import Ending, Worker
+from prism.process.child import child_environment
 from prism.sgraph.config import Config, Resources
 
 WORKER = "prism.backends.triton.compile_worker"
@@ -93,20 +92,3 @@ def worker_environment(cache: Path | None = None) -> dict[str, str]:
         OMP_NUM_THREADS="1",
         OPENBLAS_NUM_THREADS="1",
     )
-
-
-def compile_once(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S) -> Compiled:
-    """Compile one job in a child process of its own (3 s of start-up; use a pool for many).
-
-    Raises:
-        UsageError: the target is unknown.
-    """
-    capability(job.target)
-    worker = Worker(module_command(WORKER), worker_environment())
-    try:
-        reply = worker.ask(request(job, timeout_s), timeout_s)
-    finally:
-        worker.close()
-    if reply.ending is not Ending.ANSWERED:
-        return Compiled(error=f"{reply.ending}: {reply.detail}")
-    return compiled(reply.answer)

@@ -16,9 +16,9 @@ import ast
 import itertools
 from collections.abc import Mapping, Sequence
 
-from prism.backends.host import STATED, STATED_NAMES, TORCH_OP_NAMES, Signature, name_tensors
+from prism.backends.host import STATED, STATED_NAMES, TORCH_OP_NAMES, Signature, name_tensors, write_configs
 from prism.backends.passes import tile_module
-from prism.backends.protocol import ModuleSource
+from prism.backends.protocol import Backend, ModuleSource
 from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
 from prism.backends.tile import TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
@@ -33,39 +33,21 @@ from prism.program.returned import Made, Returned
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
-Ranges = Mapping[str, tuple[int, int]]
-
 
 def emit_module(
     sgraph: SGraph,
     *,
-    formula: str,
-    configs: Mapping[str, Sequence[Config]],
+    formula: str = "",
+    configs: Mapping[str, Sequence[Config]] | None = None,
     weights: bool = False,
-    shapes: Mapping[str, Sequence[Ranges]] | None = None,
     returned: Sequence[Returned] = (),
     ranges: Mapping[str, SymbolRange] | None = None,
     options: Sequence[type[Printed]] = PRINTED,
 ) -> ModuleSource:
-    """The sGraph as a Triton module.
-
-    Args:
-        sgraph: the sGraph.
-        formula: what it computes, for the docstrings.
-        configs: the tuned configurations by target name; may be empty, then the launcher asks for one.
-        weights: arguments may be left out, and are then read from `weights.pt` beside the module.
-        shapes: for each target, in step with `configs`, the lengths (inclusive) that a configuration is for.
-        returned: what the function returns, where that is not the sGraph's outputs in order.
-        ranges: the lengths that it is for, by symbol: the function refuses others.
-        options: those that launches may have.
-
-    Raises:
-        UnsupportedError: the sGraph holds something that cannot be emitted.
-        BackendError: what was emitted is not Python, a bug in prism.
-    """
+    """The sGraph as a Triton module, whose launches may have these options: see `prism.backends.protocol.Emit`."""
     module = tile_module(sgraph)
     check_module(module)
-    text = _text(module, sgraph, formula, configs, weights, shapes or {}, returned, ranges or {}, options)
+    text = _text(module, sgraph, formula, configs or {}, weights, returned, ranges or {}, options)
     try:
         ast.parse(text)
     except SyntaxError as error:
@@ -80,7 +62,6 @@ def _text(
     formula: str,
     configs: Mapping[str, Sequence[Config]],
     weights: bool,
-    shapes: Mapping[str, Sequence[Ranges]],
     returned: Sequence[Returned],
     ranges: Mapping[str, SymbolRange],
     options: Sequence[type[Printed]],
@@ -135,7 +116,8 @@ def _text(
         if o.imports:
             w.line(o.imports)
     w.blank()
-    _configs(w, configs, shapes)
+    encoded = {target: [c.encode() for c in entries] for target, entries in configs.items()}
+    write_configs(w, "tile sizes and part counts, warps and pipeline stages of each kernel", encoded)
     for name in sorted(helpers):
         w.paste(HELPERS[name])
     w.paste(kernels.text)
@@ -217,29 +199,4 @@ def _as_defined(module: TileModule) -> list[TileLaunch]:
     return [x for name, launch in by_name.items() for x in (called.get(name), launch) if x is not None]
 
 
-def _configs(w: Writer, configs: Mapping[str, Sequence[Config]], shapes: Mapping[str, Sequence[Ranges]]) -> None:
-    w.line("# By target: tile sizes and part counts, warps and pipeline stages of each kernel.")
-    if not configs:
-        w.line("CONFIGS = {}")
-        return
-    w.line("CONFIGS = {")
-    with w.indented():
-        for target, entries in configs.items():
-            w.line(f'"{target}": [')
-            with w.indented():
-                for n, c in enumerate(entries):
-                    ranges = shapes.get(target, ())[n] if n < len(shapes.get(target, ())) else {}
-                    w.line("{")
-                    with w.indented():
-                        if ranges:
-                            w.line(f'"shapes": {_dict({identifier(n): r for n, r in ranges.items()})},')
-                        for name, chosen in c.encode().items():
-                            held = _dict(chosen) if isinstance(chosen, dict) else str(chosen).replace("'", '"')
-                            w.line(f'"{name}": {held},')
-                    w.line("},")
-            w.line("],")
-    w.line("}")
-
-
-def _dict(items: Mapping[str, object]) -> str:
-    return "{" + ", ".join(f'"{k}": {v}' for k, v in items.items()) + "}"
+TRITON = Backend("Triton", emit_module)

@@ -53,8 +53,8 @@ CHOOSE = '''
 _TARGETS = {}
 
 
-def choose(device, sizes):
-    """The tuned configuration for a device and for the lengths of the axes."""
+def choose(device):
+    """The tuned configuration for a device."""
     target = _TARGETS.get(device)
     if target is None:
         target = "sm_%d%d" % torch.cuda.get_device_capability(device) if device.type == "cuda" else device.type
@@ -62,11 +62,7 @@ def choose(device, sizes):
     entries = CONFIGS.get(target) or CONFIGS.get(device.type) or next(iter(CONFIGS.values()), None)
     if not entries:
         raise ValueError("this module has no tuned configuration: pass config=")
-    for entry in entries:
-        ranges = entry.get("shapes", {})
-        if all(low <= sizes.get(name, low) <= high for name, (low, high) in ranges.items()):
-            return entry
-    return entries[-1]
+    return entries[0]
 '''
 
 WEIGHT = '''
@@ -351,9 +347,7 @@ class HostEmitter:
             self._device_checks()
             for n in inputs:
                 w.line(f"{n} = {n}.contiguous()")
-            lengths = signature.lengths
-            sizes = f"dict({', '.join(f'{n}={n}' for n in lengths)})" if lengths else "{}"
-            w.line(f"config = choose({inputs[0]}.device, {sizes}) if config is None else config")
+            w.line(f"config = choose({inputs[0]}.device) if config is None else config")
             for t in m.outputs:
                 w.call(
                     f"{self.tensors.host[t.name]} = torch.empty",
