@@ -208,6 +208,25 @@ def test_results_without_a_whole_of_their_own_lie_as_they_did(faster: Callable[[
         torch.testing.assert_close(a, b, check_stride=True)
 
 
+def test_results_that_kernels_do_not_give_run_as_they_did(faster: Callable[[], list[str]]) -> None:
+    """Beside a loss, which keeps its targets for the way back, and running counts: the others are not lost by them."""
+
+    def function(x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, count = torch.sigmoid(x * 2), ids + 2**26
+        return ids.view(-1), y, count, y.sum(0).double(), count.t()[1:], y.t()
+
+    x, ids = torch.randn(7, 5), torch.arange(6).view(2, 3)
+    island = compiling.Island(torch.fx.symbolic_trace(function), compiling.Kernels(QUICK))
+    for _ in range(2):
+        want, found = function(x, ids), island(x, ids)
+        for a, b in zip(want, found, strict=True):
+            torch.testing.assert_close(a, b, check_stride=True)
+        assert found[0].data_ptr() == ids.data_ptr()
+        for place, of in ((4, 2), (5, 1)):
+            assert found[place].untyped_storage().data_ptr() == found[of].untyped_storage().data_ptr()
+    assert "of the time" in faster()[0]
+
+
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
     """The graphs that are divided from now on; islands run as they did."""
     found: list[torch.fx.GraphModule] = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -25,12 +25,13 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from prism.api.loading import trace
-from prism.api.optimizing import optimize
+from prism.api.optimizing import optimize, refused_outputs
 from prism.api.options import ProgramOptions
 from prism.backends.protocol import load_function
 from prism.errors import PrismError, UsageError
 from prism.instantiate.lock import program_hash
 from prism.program.nodes import Program
+from prism.program.returned import Computed, computed
 
 LOG = logging.getLogger("prism.compile")
 
@@ -129,11 +130,14 @@ class Outcome:
         call: the kernels; None where it runs as it did.
         speedup: over the best baseline, as an optimization's report has it; 0.0 without kernels.
         why: it runs as it did, or empty.
+        apart: the places of results that kernels do not give, as whole numbers that may be large: these are computed
+            as they were.
     """
 
     call: Call | None
     speedup: float = 0.0
     why: str = ""
+    apart: frozenset[int] = frozenset()
 
     def __str__(self) -> str:
         return f"run as they did: {self.why}" if self.call is None else f"take 1/{self.speedup:.2f} of the time"
@@ -157,12 +161,19 @@ class Kernels:
         target = self.options.get("target") or ("cuda" if on_gpu else "cpu")
         try:
             program = trace(function, tensors, name="island")
+            apart = _apart(program)
+            if apart:
+
+                def rest(*given: torch.Tensor) -> tuple[Any, ...]:
+                    return tuple(r for place, r in enumerate(function(*given)) if place not in apart)
+
+                program = trace(rest, tensors, name="island")
         except PrismError as error:
             return Outcome(None, why=error.one_line())
         key = f"{target} {program_hash(program)}"
         if key not in self.outcomes:
             self.outcomes[key] = self._made(program, {**self.options, "target": target})
-        return self.outcomes[key]
+        return replace(self.outcomes[key], apart=apart)
 
     def _made(self, program: Program, options: Mapping[str, Any]) -> Outcome:
         try:
@@ -170,6 +181,17 @@ class Kernels:
         except PrismError as error:
             return Outcome(None, why=error.one_line())
         return Outcome(load_function(result.source), result.report.speedup or 0.0)
+
+
+def _apart(program: Program) -> frozenset[int]:
+    """The places of results that kernels do not give; none where they give none of them, which is refused."""
+    left, returned = computed(program)
+    refused = refused_outputs(left)
+    if len(refused) == len(left.outputs):
+        return frozenset()
+    return frozenset(
+        place for place, r in enumerate(returned) if isinstance(r, Computed) and left.outputs[r.place] in refused
+    )
 
 
 class Graph:
@@ -336,6 +358,17 @@ def _is_rounding(node: torch.fx.Node) -> bool:
     return False
 
 
+def _results(graph: torch.fx.GraphModule, places: frozenset[int]) -> torch.fx.GraphModule:
+    """A graph of some of the results, and of no more than it takes to compute them."""
+    part = torch.fx.Graph()
+    copied: dict[torch.fx.Node, torch.fx.Node] = {}
+    results = part.graph_copy(graph.graph, copied)
+    assert isinstance(results, tuple)
+    part.output(tuple(r for place, r in enumerate(results) if place in places))
+    part.eliminate_dead_code()
+    return torch.fx.GraphModule(graph, part)
+
+
 def _name(node: torch.fx.Node) -> str:
     return node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
 
@@ -431,6 +464,7 @@ class Island(torch.nn.Module):
         self.operators = operators
         self.kernels = kernels
         self.outcomes: dict[Key, tuple[Outcome, tuple[Layout, ...]]] = {}
+        self.apart: dict[frozenset[int], torch.fx.GraphModule] = {}
         (last,) = (node for node in operators.graph.nodes if node.op == "output")
         self.several = isinstance(last.args[0], (tuple, list))
 
@@ -449,8 +483,11 @@ class Island(torch.nn.Module):
         tensors = [g for g in given if isinstance(g, torch.Tensor)]
         first = len(tensors)
         found = outcome.call(*tensors)
-        for layout, computed in zip(lie, found if isinstance(found, tuple) else (found,), strict=True):
-            tensors.append(layout.of(len(tensors), tensors, computed))
+        made = iter(found if isinstance(found, tuple) else (found,))
+        apart = iter(self.apart[outcome.apart](*given) if outcome.apart else ())
+        for place, layout in enumerate(lie):
+            own = next(apart) if place in outcome.apart else layout.of(first + place, tensors, next(made))
+            tensors.append(own)
         return tuple(tensors[first:]) if self.several else tensors[first]
 
     @torch._dynamo.disable(recursive=True)  # type: ignore[untyped-decorator]
@@ -467,5 +504,7 @@ class Island(torch.nn.Module):
             except Exception as error:  # whoever trains a model is not to lose it by this
                 LOG.exception("a bug in prism")
                 outcome = Outcome(None, why=f"a bug in prism: {error}")
+            if outcome.call is not None and outcome.apart:
+                self.apart[outcome.apart] = _results(self.operators, outcome.apart)
             LOG.info("%d operators %s", len(_operators(self.operators)), outcome)
             return outcome, () if outcome.call is None else layouts(function, tensors)

@@ -49,7 +49,7 @@ from prism.platforms.platform import Estimated
 from prism.process.deadline import OutOfTimeError
 from prism.program.assumptions import check_examples, under
 from prism.program.integers import Interval, interval, of_type, range_of
-from prism.program.nodes import DType, Program
+from prism.program.nodes import DType, Program, Tensor
 from prism.program.returned import computed
 from prism.report.folder import WEIGHTS_NAME, render_folder, write_folder
 from prism.report.units import duration, evidence_note, times_line
@@ -264,26 +264,40 @@ def check_supported(program: Program) -> None:
     Raises:
         UnsupportedError: an input or an output is in float64, or an output of whole numbers may be too large.
     """
-    for t in (*program.inputs, *(program.tensor(n) for n in program.outputs)):
+    for t in program.inputs:
         if t.dtype is DType.FLOAT64:
-            raise UnsupportedError(
-                "kernels in float64 are not emitted",
-                where=f"tensor {t.name}",
-                why="kernels compute in float32",
-                fix="convert the model to float32, float16 or bfloat16",
-            )
+            raise _in_float64(t)
+    for error in refused_outputs(program).values():
+        raise error
+
+
+def refused_outputs(program: Program) -> dict[str, UnsupportedError]:
+    """The outputs that kernels do not give, and why."""
     bounds: dict[str, Interval] = {t.name: of_type(t.dtype) for t in program.inputs}
     for d in program.definitions:
         found = interval(d.expr, bounds.__getitem__, program.ranges)
         bounds[d.name] = found if found.within(range_of(d.dtype)) else of_type(d.dtype)
-    for name in program.outputs:
-        if not program.tensor(name).dtype.is_float and bounds[name].largest > FLOAT32_WHOLE:
-            raise UnsupportedError(
-                f"an output of type {program.tensor(name).dtype.value} that may be large",
-                where=f"output {name}",
+    refused: dict[str, UnsupportedError] = {}
+    for t in map(program.tensor, program.outputs):
+        if t.dtype is DType.FLOAT64:
+            refused[t.name] = _in_float64(t)
+        elif not t.dtype.is_float and bounds[t.name].largest > FLOAT32_WHOLE:
+            refused[t.name] = UnsupportedError(
+                f"an output of type {t.dtype.value} that may be large",
+                where=f"output {t.name}",
                 why="kernels compute in float32, which holds all whole numbers up to 2^24",
                 fix="cut the model before this output",
             )
+    return refused
+
+
+def _in_float64(t: Tensor) -> UnsupportedError:
+    return UnsupportedError(
+        "kernels in float64 are not emitted",
+        where=f"tensor {t.name}",
+        why="kernels compute in float32",
+        fix="convert the model to float32, float16 or bfloat16",
+    )
 
 
 def _at(program: Program, shapes: Mapping[str, int]) -> Program:
