@@ -28,6 +28,10 @@ class Lines:
         """One line, or an empty one."""
         self._lines.append("    " * self._depth + text if text else "")
 
+    def let(self, name: str, source: str, *, again: bool = False) -> None:
+        """An integer; or another number for one that there is (`again`)."""
+        self.line(f"{name} = {source}")
+
     def blank(self, count: int = 1) -> None:
         """Exactly `count` empty lines between what was written and what follows."""
         while self._lines and not self._lines[-1]:
@@ -154,6 +158,10 @@ class IntegerPrinter(ABC):
         text, level = self._print(sympy.sympify(expression))
         return text if level == ATOM else f"({text})"
 
+    def factor(self, expression: Extent) -> str:
+        """The same, in parentheses where it must have them to be a factor."""
+        return self.operand(expression)
+
     @abstractmethod
     def name(self, symbol: str) -> str:
         """What a symbol is called."""
@@ -234,7 +242,7 @@ class PythonIntegers(IntegerPrinter):
         return symbol
 
     def factor(self, expression: Extent) -> str:
-        """The same, in parentheses where it must have them to be a factor."""
+        """See IntegerPrinter."""
         text, level = self._print(sympy.sympify(expression))
         bare = level >= PRODUCT and "//" not in text and "%" not in text and not text.startswith("-")
         return text if bare else f"({text})"

@@ -58,6 +58,10 @@ class Names:
 class Writer(Lines):
     """C++."""
 
+    def let(self, name: str, source: str, *, again: bool = False) -> None:
+        """See Lines."""
+        self.line(f"{name} = {source};" if again else f"const int64_t {name} = {source};")
+
     @contextmanager
     def block(self, head: str = "", tail: str = "") -> Iterator[None]:
         """A block in braces after its head."""

@@ -9,11 +9,12 @@ from itertools import pairwise, zip_longest
 import sympy
 
 from prism.backends import tile
-from prism.backends.cpu.cxx import KIND_TYPES, Names, Writer, factor, integer, literal
+from prism.backends.cpu.cxx import KIND_TYPES, CxxIntegers, Names, Writer, factor, integer, literal
 from prism.backends.cpu.levels import with_products_of_bytes
 from prism.backends.cpu.nest import NestEmitter, Storage, loads_of
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
+from prism.backends.place import write_place
 from prism.backends.tile import Size, Stmt, TileProgram, scalars
 from prism.ir.kit import statements
 from prism.program.extents import Extent, mul
@@ -178,7 +179,7 @@ class KernelEmitter:
             const = "" if t.name in written else "const "
             parameters.append(f"{const}{TENSOR_TYPES[t.dtype]}* __restrict p_{self.names(t.name)}")
         with w.block(f"static void {p.name}_program({', '.join(parameters + lengths)})"):
-            self._grid()
+            write_place(p, "pid", w, CxxIntegers(self.names), self.names.fresh)
             for name in sorted(self.storage.arrays):
                 kind = KIND_TYPES[self.v.kind_of(name)]
                 room = self._room(self.v.lanes_of(name))
@@ -193,57 +194,6 @@ class KernelEmitter:
                 w.line(f"float* packed_a = v_take<float>(at, {packing[0]});")
                 w.line(f"float* packed_b = v_take<float>(at, {packing[1]});")
             self._block(p.body, self._groups)
-
-    def _grid(self) -> None:
-        grid, w, groups = self.program.grid, self.w, self.program.groups
-        if self.program.sections is not None:
-            grid = self._sections(self.program.sections)
-        for n, g in reversed(list(enumerate(grid))):
-            if groups is not None and g.index in (groups.slow, groups.fast):
-                if g.index == groups.fast:
-                    self._grouped(n, groups.size)
-            elif n == 0:
-                self._index(g, "pid")
-            else:
-                count = factor(g.count, self.names)
-                self._index(g, f"pid % {count}")
-                w.line(f"pid /= {count};")
-
-    def _index(self, g: tile.GridAxis, source: str) -> None:
-        """The index along one axis of the grid; `source` is what it would be if it counted up."""
-        text = f"{factor(g.count, self.names)} - 1 - {source}" if g.reversed else source
-        self.w.line(f"const int64_t {self.names(g.index)} = {text};")
-
-    def _sections(self, sections: tile.Sections) -> tuple[tile.GridAxis, ...]:
-        """The index along the axis that changes last in a section; the other axes, whose place `pid` is then."""
-        others = tuple(g for g in self.program.grid if g.index != sections.index)
-        (own,) = (g for g in self.program.grid if g.index == sections.index)
-        length, total = (" * ".join(factor(g.count, self.names) for g in axes) for axes in ((own,), others))
-        rows, first, count, inside = (
-            self.names.fresh(base) for base in ("section", "section_first", "section_rows", "inside")
-        )
-        w = self.w
-        w.line(f"const int64_t {rows} = v_cdiv({sections.programs}, {length});")
-        w.line(f"const int64_t {first} = pid / ({rows} * {length}) * {rows};")
-        w.line(f"const int64_t {count} = v_mini({total} - {first}, {rows});")
-        w.line(f"const int64_t {inside} = pid % ({rows} * {length});")
-        self._index(own, f"{inside} / {count}")
-        w.line(f"pid = {first} + {inside} % {count};")
-        return others
-
-    def _grouped(self, n: int, size: int) -> None:
-        """The indices along the axes n-1 and n of the grid: groups of programs, of which the last may be smaller."""
-        grid, w = self.program.grid[n - 1 : n + 1], self.w
-        rows, columns = (factor(g.count, self.names) for g in grid)
-        inside, first, count = (self.names.fresh(base) for base in ("inside", "group_first", "group_rows"))
-        w.line(f"const int64_t {inside} = {'pid' if n == 1 else f'pid % ({rows} * {columns})'};")
-        if n > 1:
-            w.line(f"pid /= {rows} * {columns};")
-        w.line(f"const int64_t {first} = {inside} / ({size} * {columns}) * {size};")
-        w.line(f"const int64_t {count} = v_mini({rows} - {first}, {size});")
-        row = f"{first} + {inside} % ({size} * {columns}) % {count}"
-        self._index(grid[0], f"({row})" if grid[0].reversed else row)
-        self._index(grid[1], f"{inside} % ({size} * {columns}) / {count}")
 
     def _block(self, body: Sequence[Stmt], groups: Sequence[Group]) -> None:
         w = self.w
