@@ -439,11 +439,16 @@ def _angle(
     if ids.rank != 2:
         raise node.shape_error(f"position_ids of the shape {list(ids.shape)}")
     place = graph.at(ids, (Index.const(0) if ids.shape[0] == 1 else batch, position))
-    index = None if ids.tensor else as_index(place)
+    return at_position(graph, cache, graph.place(place, Axis("r", cache.shape[0])), at)
+
+
+def at_position(graph: Graph, cache: OnnxValue, place: Expr, at: Index) -> Expr:
+    """What a cache holds of a position's pair; at a position that is known, a read."""
+    index = as_index(place)
     if index is not None and index.within(cache.shape[0]):
         return graph.at(cache, (index, at))
     bound = Axis("r", cache.shape[0])
-    return looked_up(bound, graph.place(place, bound), graph.at(cache, (Index.axis(bound), at)))
+    return looked_up(bound, place, graph.at(cache, (Index.axis(bound), at)))
 
 
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType({"Attention": _attention, "RotaryEmbedding": _rotary})

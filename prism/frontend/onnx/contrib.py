@@ -12,12 +12,11 @@ from typing import Any
 
 import onnx
 
-from prism.frontend.onnx import contrib_attention, linear, norms, quantized, views
-from prism.frontend.onnx.graph import MAIN_DOMAINS, Graph, Node, OnnxValue
+from prism.frontend.onnx import contrib_attention, linear, norms, pointwise, quantized, views
+from prism.frontend.onnx.graph import MAIN_DOMAINS, Graph, Node, OnnxValue, Operand, single
 from prism.frontend.onnx.norms import fits
-from prism.frontend.onnx.reduce import rows
 from prism.frontend.onnx.schemas import Signature
-from prism.frontend.rows import inverse_root, mean, square
+from prism.frontend.rows import inverse_root, square
 from prism.program import build
 from prism.program.extents import cdiv
 from prism.program.fold import op, sub
@@ -25,7 +24,7 @@ from prism.program.formulas import UNARY, gelu, leaky_relu
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, DType, Expr, ReduceKind
-from prism.program.views import axes_of, broadcast_shapes, same_extent
+from prism.program.views import axes_of, same_extent
 
 DOMAIN = "com.microsoft"
 Translator = Callable[[Graph, Node], Sequence["OnnxValue | None"]]
@@ -69,11 +68,6 @@ def _sum(parts: Sequence[Expr]) -> Expr:
     return total
 
 
-def _quick_gelu(graph: Graph, node: Node) -> Sequence[OnnxValue]:
-    alpha = Const(node.number("alpha"))
-    return [graph.pointwise(node, [node.input(0)], lambda x: op("mul", x, op("sigmoid", op("mul", alpha, x))))]
-
-
 def _split_gelu(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """After a bias, the first half of the last dimension times the gelu of the second."""
     x, bias = node.input(0), node.input(1)
@@ -92,27 +86,13 @@ def _split_gelu(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     return [graph.define(node, axes, op("mul", element(here), gate), x.dtype)]
 
 
-def _bias_add(graph: Graph, node: Node) -> Sequence[OnnxValue]:
-    given = [node.input(n) for n in range(3)]
-    return [graph.pointwise(node, given, lambda *parts: _sum(parts))]
-
-
 # Normalisations
-
-
-def _rms(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue, first: int) -> OnnxValue:
-    """x / sqrt(mean x^2 + epsilon) * scale, over the dimensions from `first` on."""
-    fits(node, scale, x.shape, "the scale")
-    axes = axes_of(x.shape)
-    squares = mean(rows(graph, x, axes, list(range(first, x.rank))), square)
-    normal = op("mul", graph.read(x, axes), inverse_root(squares, node.number("epsilon")))
-    return graph.define(node, axes, op("mul", normal, graph.read(scale, axes)), x.dtype)
 
 
 def _simplified_layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
     node.integer("stash_type")  # the precision of a step
-    return [_rms(graph, node, x, node.input(1), node.axis("axis", x.rank))]
+    return [norms.rms_norm(graph, node, x, node.input(1), node.axis("axis", x.rank))]
 
 
 def _with_skip(graph: Graph, node: Node, bias: int) -> tuple[OnnxValue, list[OnnxValue | None]]:
@@ -139,7 +119,7 @@ def _skip_layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
 def _skip_simplified_layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     _refuse_statistics(node)
     summed, also = _with_skip(graph, node, 3)
-    return [_rms(graph, node, summed, node.input(2), summed.rank - 1), *also]
+    return [norms.rms_norm(graph, node, summed, node.input(2), summed.rank - 1), *also]
 
 
 def _refuse_statistics(node: Node) -> None:
@@ -221,28 +201,18 @@ def _fused_matmul(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     flags = [(node.flag(f"trans{x}"), node.flag(f"transBatch{x}")) for x in "AB"]
     if min(v.rank for v in given) < 1 or any(v.rank < 2 and any(f) for v, f in zip(given, flags, strict=True)):
         raise node.shape_error("a product of scalars, or of a vector that is transposed")
-    orders = [_order(v.rank, *f) for v, f in zip(given, flags, strict=True)]
-    shapes = [[v.shape[d] for d in order] for v, order in zip(given, orders, strict=True)]
-    (a, b), (left, right) = given, shapes
-    deep = right[-2] if b.rank > 1 else right[0]
-    node.agree([(left[-1], deep)], f"contracted dimensions of extents {left[-1]} and {deep} differ")
-    k = Axis("k", left[-1])
-    batch = axes_of(broadcast_shapes(tuple(left[:-2]), tuple(right[:-2]), where=node.where), "b")
-    m = (Axis("m", left[-2]),) if a.rank > 1 else ()
-    n = (Axis("n", right[-1]),) if b.rank > 1 else ()
-
-    def read(v: OnnxValue, shape: Sequence[Any], order: Sequence[int], axes: Sequence[Axis]) -> Expr:
-        aligned = axes[len(axes) - v.rank :]
-        places = [Index.const(0) if e == 1 else Index.axis(x) for e, x in zip(shape, aligned, strict=True)]
-        return graph.at(v, [places[list(order).index(d)] for d in range(v.rank)])
-
-    one = read(a, left, orders[0], (*batch, *m, k))
-    other = read(b, right, orders[1], (*batch, k, *n))
-    total = build.reduce(ReduceKind.SUM, k, op("mul", one, other))
+    a, b = (_turned(graph, v, _order(v.rank, *f)) for v, f in zip(given, flags, strict=True))
+    axes, total = linear.product(node, a, b)
     alpha = node.number("alpha")
     if alpha != 1.0:
         total = op("mul", Const(alpha), total)
-    return [graph.define(node, (*batch, *m, *n), total, a.dtype)]
+    return [graph.define(node, axes, total, given[0].dtype)]
+
+
+def _turned(graph: Graph, value: OnnxValue, order: Sequence[int]) -> Operand:
+    """An operand with its dimensions in another order."""
+    shape = tuple(value.shape[d] for d in order)
+    return Operand(shape, lambda index: graph.at(value, [index[order.index(d)] for d in range(value.rank)]))
 
 
 def _order(rank: int, transposed: bool, batch_last: bool) -> list[int]:
@@ -305,14 +275,6 @@ def _matmul_n_bits(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     at, row = Index.axis(k), Index.axis(n)
     outer = axes_of(a.shape[:-1], "b")
 
-    def level(packed: OnnxValue, index: Sequence[Index], place: Index) -> Expr:
-        """The number at a place of a row of bytes, low bits first."""
-        each = 8 // bits
-        byte = graph.at(packed, [*index, place.floordiv(each)])
-        if each == 1:
-            return byte
-        return _bits(byte, build.position(place.mod(each)), bits)
-
     def of_block(value: OnnxValue, place: Index) -> Expr:
         if value.rank == 1:
             return graph.at(value, [row.scaled(blocks) + place])
@@ -321,26 +283,25 @@ def _matmul_n_bits(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     here = at.floordiv(block)
     zero: Expr = Const(float(1 << (bits - 1)))
     if zeros is not None and zeros.dtype is DType.UINT8:
-        width = cdiv(blocks * bits, 8)
         if zeros.rank == 1:
-            each = 8 // bits
-            place = row.scaled(width) + here.floordiv(each)
-            byte = graph.at(zeros, [place])
-            zero = byte if each == 1 else _bits(byte, build.position(here.mod(each)), bits)
+            begins = row.scaled(cdiv(blocks * bits, 8))
+            zero = _number(lambda byte: graph.at(zeros, [begins + byte]), here, bits)
         else:
-            zero = level(zeros, [row], here)
+            zero = _number(lambda byte: graph.at(zeros, [row, byte]), here, bits)
     elif zeros is not None:
         zero = of_block(zeros, here)
-    weight = op("mul", sub(level(b, [row, here], at.mod(block)), zero), of_block(scales, here))
+    level = _number(lambda byte: graph.at(b, [row, here, byte]), at.mod(block), bits)
+    weight = op("mul", sub(level, zero), of_block(scales, here))
     total = build.reduce(ReduceKind.SUM, k, op("mul", graph.read(a, (*outer, k)), weight))
     if bias is not None:
         total = op("add", total, graph.at(bias, [row]))
     return [graph.define(node, (*outer, n), total, a.dtype)]
 
 
-def _bits(byte: Expr, place: Expr, bits: int) -> Expr:
-    """Of a byte that holds several numbers, low bits first, the one at a place."""
+def _number(at: Callable[[Index], Expr], where: Index, bits: int) -> Expr:
+    """The number at a place of a row of bytes, each of which holds several, low bits first."""
     each, size = 8 // bits, float(1 << bits)
+    byte, place = at(where.floordiv(each)), build.position(where.mod(each))
 
     def shifted(n: int) -> Expr:
         return byte if n == 0 else op("floor", op("mul", byte, Const(2.0 ** -(bits * n))))
@@ -369,8 +330,7 @@ def _gather_block_quantized(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     row = Index.axis(bound)
 
     def number(packed: OnnxValue, place: Index) -> Expr:
-        byte = graph.at(packed, [row, place.floordiv(each)])
-        return byte if each == 1 else _bits(byte, build.position(place.mod(each)), bits)
+        return _number(lambda byte: graph.at(packed, [row, byte]), place, bits)
 
     here = column.floordiv(block)
     zero = Const(float(1 << (bits - 1))) if zeros is None else number(zeros, here)
@@ -381,7 +341,9 @@ def _gather_block_quantized(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
-        "BiasAdd": _bias_add,
+        "BiasAdd": lambda graph, node: [
+            graph.pointwise(node, [node.input(n) for n in range(3)], lambda *parts: _sum(parts))
+        ],
         "BiasGelu": _biased(gelu),
         "BiasSplitGelu": _split_gelu,
         "DequantizeLinear": quantized.TRANSLATORS["DequantizeLinear"],
@@ -396,7 +358,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "MatMulIntegerToFloat": _matmul_integer_to_float,
         "MatMulNBits": _matmul_n_bits,
         "QuantizeLinear": quantized.TRANSLATORS["QuantizeLinear"],
-        "QuickGelu": _quick_gelu,
+        "QuickGelu": single(pointwise.TRANSLATORS["Swish"]),
         "SimplifiedLayerNormalization": _simplified_layer_norm,
         "SkipLayerNormalization": _skip_layer_norm,
         "SkipSimplifiedLayerNormalization": _skip_simplified_layer_norm,

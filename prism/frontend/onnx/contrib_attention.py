@@ -15,6 +15,7 @@ from typing import Any
 
 from prism.frontend.onnx.attention import (
     Scored,
+    at_position,
     attend,
     default_scale,
     rotated_heads,
@@ -25,7 +26,7 @@ from prism.frontend.onnx.attention import (
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements
 from prism.program import build
 from prism.program.extents import Extent, add, mul
-from prism.program.fold import as_index, op, sub
+from prism.program.fold import op, sub
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, Expr, ReduceKind
@@ -300,18 +301,9 @@ def _rotary(graph: Graph, node: Node) -> Sequence[OnnxValue]:
             where = op("add", graph.at(positions, [Index.const(0)]), build.position(position))
         else:
             where = graph.at(positions, [Index.const(0) if positions.shape[0] == 1 else batch, position])
-        return _at_position(graph, cache, where, at)
+        return at_position(graph, cache, where, at)
 
     return [rotated_heads(graph, node, x, size, rotated, partial(angle, cos), partial(angle, sin))]
-
-
-def _at_position(graph: Graph, cache: OnnxValue, position: Expr, at: Index) -> Expr:
-    """What a cache holds of a position's pair; at a position that is known, a read."""
-    index = as_index(position)
-    if index is not None and index.within(cache.shape[0]):
-        return graph.at(cache, (index, at))
-    bound = Axis("r", cache.shape[0])
-    return looked_up(bound, position, graph.at(cache, (Index.axis(bound), at)))
 
 
 def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
@@ -358,7 +350,7 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
             pairs = int(cos.shape[1])
 
             def angle(pair: Index) -> tuple[Expr, Expr]:
-                return _at_position(graph, cos, position, pair), _at_position(graph, sin, position, pair)
+                return at_position(graph, cos, position, pair), at_position(graph, sin, position, pair)
 
             return rotation(at, size, 2 * pairs, lambda k: plain(batch, head, place, k), angle, interleaved=interleaved)
 

@@ -205,6 +205,19 @@ class Node:
                 raise self.shape_error(what, differ=(a, b))
 
 
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A shape, and how the elements of a value, or what is made of them, are read."""
+
+    shape: Shape
+    at: Callable[[Sequence[Index]], Expr]
+
+    def read(self, axes: Sequence[Axis]) -> Expr:
+        """One element broadcast to the axes, aligned at the last dimension."""
+        aligned = axes[len(axes) - len(self.shape) :]
+        return self.at([Index.const(0) if e == 1 else Index.axis(a) for e, a in zip(self.shape, aligned, strict=True)])
+
+
 def known_elements(value: OnnxValue) -> Elements | None:
     """The elements of a value as extents, when they are integers known at translation."""
     if value.elements is not None:
@@ -345,9 +358,11 @@ class Graph(State):
 
     def read(self, value: OnnxValue, axes: Sequence[Axis]) -> Expr:
         """One element of the value broadcast to the axes, aligned at the last dimension."""
-        aligned = axes[len(axes) - value.rank :]
-        index = [Index.const(0) if e == 1 else Index.axis(a) for e, a in zip(value.shape, aligned, strict=True)]
-        return self.at(value, index)
+        return self.operand(value).read(axes)
+
+    def operand(self, value: OnnxValue) -> Operand:
+        """The value as an operand of what both readers share."""
+        return Operand(value.shape, lambda index: self.at(value, index))
 
     def bounds(self, value: OnnxValue | Expr) -> Interval:
         """Bounds of the elements of a value, or of an expression over the program's tensors."""

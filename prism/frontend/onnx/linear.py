@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 
 from prism.frontend.einsum import contraction, subscripts
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Operand
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import op
@@ -21,18 +21,21 @@ def _contracted(node: Node, a: Extent, b: Extent) -> Axis:
     return Axis("k", a)
 
 
+def product(node: Node, a: Operand, b: Operand) -> tuple[tuple[Axis, ...], Expr]:
+    """The axes and the element of a product of matrices, of stacks of them, or of vectors."""
+    if not a.shape or not b.shape:
+        raise node.shape_error(f"{node.op} of a scalar")
+    k = _contracted(node, a.shape[-1], b.shape[-2] if len(b.shape) > 1 else b.shape[0])
+    batch = axes_of(broadcast_shapes(a.shape[:-2], b.shape[:-2], where=node.where), "b")
+    m = (Axis("m", a.shape[-2]),) if len(a.shape) > 1 else ()
+    n = (Axis("n", b.shape[-1]),) if len(b.shape) > 1 else ()
+    terms = op("mul", a.read((*batch, *m, k)), b.read((*batch, k, *n)))
+    return (*batch, *m, *n), build.reduce(ReduceKind.SUM, k, terms)
+
+
 def _matmul(graph: Graph, node: Node) -> OnnxValue:
     a, b = node.input(0), node.input(1)
-    if a.rank == 0 or b.rank == 0:
-        raise node.shape_error("MatMul of a scalar")
-    k = _contracted(node, a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0])
-    batch = axes_of(broadcast_shapes(a.shape[:-2], b.shape[:-2], where=node.where), "b")
-    m = (Axis("m", a.shape[-2]),) if a.rank > 1 else ()
-    n = (Axis("n", b.shape[-1]),) if b.rank > 1 else ()
-    left = graph.read(a, (*batch, *m, k))
-    right = graph.read(b, (*batch, k, *n))
-    total = build.reduce(ReduceKind.SUM, k, op("mul", left, right))
-    return graph.define(node, (*batch, *m, *n), total, a.dtype)
+    return graph.define(node, *product(node, graph.operand(a), graph.operand(b)), a.dtype)
 
 
 def _gemm(graph: Graph, node: Node) -> OnnxValue:

@@ -55,13 +55,17 @@ def layer_norm(
 
 
 def _rms_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
-    x, scale = node.input(0), node.input(1)
-    axis, eps = node.axis("axis", x.rank), node.number("epsilon")
+    x = node.input(0)
+    return [rms_norm(graph, node, x, node.input(1), node.axis("axis", x.rank))]
+
+
+def rms_norm(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue, first: int) -> OnnxValue:
+    """The node's first result: x / sqrt(mean x^2 + epsilon) * scale, over the dimensions from `first` on."""
     fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
-    squares = mean(rows(graph, x, axes, list(range(axis, x.rank))), square)
-    value = op("mul", graph.read(x, axes), inverse_root(squares, eps))
-    return [graph.define(node, axes, op("mul", value, graph.read(scale, axes)), x.dtype)]
+    squares = mean(rows(graph, x, axes, list(range(first, x.rank))), square)
+    value = op("mul", graph.read(x, axes), inverse_root(squares, node.number("epsilon")))
+    return graph.define(node, axes, op("mul", value, graph.read(scale, axes)), x.dtype)
 
 
 def _over_channels(graph: Graph, node: Node, value: OnnxValue, channel: Axis) -> Expr:

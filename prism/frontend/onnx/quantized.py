@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from prism.frontend.onnx import windows
+from prism.frontend.onnx import linear, windows
 from prism.frontend.onnx.dtypes import dtype_of
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Operand, Translator
 from prism.program import build, integers
 from prism.program.fold import op, sub
 from prism.program.formulas import quotient
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, ReduceKind
-from prism.program.views import axes_of, broadcast_shapes, same_extent
+from prism.program.views import axes_of, same_extent
 
 
 def _is_single(value: OnnxValue | None) -> bool:
@@ -140,18 +140,19 @@ def product(
     graph: Graph, node: Node, a: OnnxValue, b: OnnxValue, zeros: Sequence[OnnxValue | None]
 ) -> tuple[tuple[Axis, ...], Axis | None, Axis | None, Expr]:
     """(the axes, the row's, the column's, the sum of products) of a matrix product of levels above their zeros."""
-    if a.rank == 0 or b.rank == 0:
-        raise node.shape_error("a product of a scalar")
-    deep = b.shape[-2] if b.rank > 1 else b.shape[0]
-    node.agree([(a.shape[-1], deep)], f"contracted dimensions of extents {a.shape[-1]} and {deep} differ")
-    k = Axis("k", a.shape[-1])
-    batch = axes_of(broadcast_shapes(a.shape[:-2], b.shape[:-2], where=node.where), "b")
-    m = (Axis("m", a.shape[-2]),) if a.rank > 1 else ()
-    n = (Axis("n", b.shape[-1]),) if b.rank > 1 else ()
-    row, column = m[0] if m else None, n[0] if n else None
-    left = _above(graph, node, graph.read(a, (*batch, *m, k)), zeros[0], row, "a zero point")
-    right = _above(graph, node, graph.read(b, (*batch, k, *n)), zeros[1], column, "a zero point")
-    return (*batch, *m, *n), row, column, build.reduce(ReduceKind.SUM, k, op("mul", left, right))
+
+    def left(index: Sequence[Index]) -> Expr:
+        row = index[-2].as_axis() if a.rank > 1 else None
+        return _above(graph, node, graph.at(a, index), zeros[0], row, "a zero point")
+
+    def right(index: Sequence[Index]) -> Expr:
+        column = index[-1].as_axis() if b.rank > 1 else None
+        return _above(graph, node, graph.at(b, index), zeros[1], column, "a zero point")
+
+    axes, total = linear.product(node, Operand(a.shape, left), Operand(b.shape, right))
+    column = axes[-1] if b.rank > 1 else None
+    row = axes[-1 if column is None else -2] if a.rank > 1 else None
+    return axes, row, column, total
 
 
 def _matmul_integer(graph: Graph, node: Node) -> Sequence[OnnxValue]:
@@ -182,7 +183,7 @@ def _levels(
         channel = index[0].as_axis()
         return _above(graph, node, graph.at(w, index), zeros[1], channel, "a zero point")
 
-    return windows.convolution(graph, node, x, w, windows.Operand(x.shape, read), windows.Operand(w.shape, weight))
+    return windows.convolution(graph, node, x, w, Operand(x.shape, read), Operand(w.shape, weight))
 
 
 def _conv_integer(graph: Graph, node: Node) -> Sequence[OnnxValue]:

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from prism.frontend import windows
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Operand, Translator
 from prism.frontend.windows import Margin, Pool, Window
 from prism.program.extents import Extent, add, at_most, cdiv, is_static, mul
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr
 from prism.program.views import Shape, axes_of, same_extent
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A value, and how its elements are read."""
-
-    shape: Shape
-    at: Callable[[Sequence[Index]], Expr]
-
-
-def operand(graph: Graph, value: OnnxValue) -> Operand:
-    """The value as the shared definitions take it."""
-    return Operand(value.shape, lambda index: graph.at(value, index))
 
 
 def _each(node: Node, name: str, spatial: int, default: int) -> list[int]:
@@ -135,7 +121,7 @@ def convolution(
 
 def _conv(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, w = node.input(0), node.input(1)
-    axes, value = convolution(graph, node, x, w, operand(graph, x), operand(graph, w))
+    axes, value = convolution(graph, node, x, w, graph.operand(x), graph.operand(w))
     return [graph.define(node, axes, _biased(graph, node, value, axes[1]), x.dtype)]
 
 
@@ -178,7 +164,7 @@ def _conv_transpose(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         lie.append(Window(extent, tap, stride, dilation, before, after))
         out.append(add(full, -before - after))
     axes = axes_of((x.shape[0], mul(w.shape[1], groups), *out))
-    value = windows.transposed_convolution(operand(graph, x), operand(graph, w), axes, lie, groups)
+    value = windows.transposed_convolution(graph.operand(x), graph.operand(w), axes, lie, groups)
     return [graph.define(node, axes, _biased(graph, node, value, axes[1]), x.dtype)]
 
 
@@ -217,7 +203,7 @@ def _pooled(graph: Graph, node: Node, x: OnnxValue) -> tuple[tuple[Axis, ...], l
             fix="export it with pads",
         )
     axes = axes_of((*x.shape[:2], *(w.count(ceil=ceil) for w in lie)))
-    return axes, lie, windows.pool(operand(graph, x), axes, lie)
+    return axes, lie, windows.pool(graph.operand(x), axes, lie)
 
 
 def _refuse_empty_windows(node: Node, axes: Sequence[Axis], lie: Sequence[Window]) -> None:
@@ -264,7 +250,7 @@ def _global(combine: Callable[[Node, Pool, DType], Expr]) -> Translator:
         image = _image(node, x)
         axes = axes_of((*x.shape[:2], *[1] * len(image)))
         whole = [Window(e, e) for e in image]
-        pooled = windows.pool(operand(graph, x), axes, whole)
+        pooled = windows.pool(graph.operand(x), axes, whole)
         return [graph.define(node, axes, combine(node, pooled, x.dtype), x.dtype)]
 
     return translate
@@ -289,7 +275,7 @@ def _pad(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         margins[d] = Margin(x.shape[d], numbers[place], numbers[place + len(dims)])
     axes = axes_of([m.total for m in margins])
     mode = str(node.attributes["mode"])
-    read = operand(graph, x)
+    read = graph.operand(x)
     match mode:
         case "constant":
             value = windows.filled(read, axes, margins, _fill(graph, node))
