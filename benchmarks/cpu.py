@@ -103,7 +103,7 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
     from prism.api import optimize
     from prism.backends.protocol import write_module
     from prism.errors import PrismError
-    from prism.instantiate.machine_load import from_plain
+    from prism.instantiate.machine_load import Load
     from prism.instantiate.rounds import INCREDIBLE, LONGER
     from prism.platforms.cpu import cpu_environment
 
@@ -145,7 +145,7 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
             answers.append(timed(job, request | {"repeats": times * args.repeats}, folder, environment))
             rows.append(figures(answers[-1]["contenders"], flops_of(job), size, dtype, target.device.cache_bytes))
     found = together(rows, [a["contenders"] for a in answers])
-    loads = [from_plain(a["load"]) for a in answers]
+    loads = [Load(**a["load"]) for a in answers]
     crowded = any(x.crowded for x in loads)
     others = max((x.others for x in loads if x.others is not None), default=None)
     return row | found | {"load_before": round(load, 2), "others": others, "crowded": crowded}

@@ -15,6 +15,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,7 +29,7 @@ from benchmarks.cpu_cases import CASES, Case
 from benchmarks.cpu_report import DRAM_BYTES, quartiles
 from prism.backends.interleave import interleave
 from prism.backends.native import native
-from prism.instantiate.machine_load import Watch, plain
+from prism.instantiate.machine_load import Watch
 from prism.instantiate.rounds import Prepared, Queue, contest
 from prism.platforms.contenders import Call, module_call, onnx_call, tensors_of, torch_call
 from prism.platforms.cpu_worker import threads
@@ -193,7 +194,7 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             answer[name] |= {"seconds": seconds, "threads": n}
     for name, early, late in zip(rates, before, after, strict=True):
         answer[name] = {"seconds": [*early, *late]}
-    return {"contenders": answer, "load": plain(load)}
+    return {"contenders": answer, "load": asdict(load)}
 
 
 def main() -> None:

@@ -29,9 +29,7 @@ from prism.instantiate.confirm import (
     Confirmation,
     Standing,
     confirm,
-    confirmation_from,
     installed,
-    plain_confirmation,
 )
 from prism.instantiate.machine_load import Load, Watch, busy_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, Timed, summarise
@@ -434,8 +432,10 @@ def test_a_stored_confirmation_is_the_same_and_a_new_one_replaces_it(tmp_path: P
     assert not anew.won
     assert not anew.stored
     assert confirmed(Arena({}), Store(cache)).matches == anew.matches, "what was measured last is what is stored"
-    assert confirmation_from(plain_confirmation(anew)) == anew
-    assert confirmation_from({"matches": [{"standings": [1]}]}) is None
+    assert confirmed(Arena({}), Store(cache)) == replace(anew, stored=True)
+    for path in (tmp_path / "timings-1").rglob("*.json"):
+        path.write_text('{"matches": [{"standings": [1]}]}')
+    assert not confirmed(other, Store(cache)).stored, "what is damaged is measured again"
 
 
 def test_what_takes_the_child_with_it_is_left_out_and_the_others_meet() -> None:

@@ -23,9 +23,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from prism.errors import UsageError
 from prism.instantiate.cache import Store, digest
-from prism.instantiate.machine_load import Load, from_plain, plain, quiet
+from prism.instantiate.machine_load import Load, quiet
 from prism.instantiate.measure import (
     BASELINE,
     KERNEL,
@@ -35,8 +37,6 @@ from prism.instantiate.measure import (
     Measuring,
     Timed,
     identity,
-    plain_timed,
-    timed_from,
 )
 from prism.instantiate.proposals import Point
 from prism.instantiate.rounds import (
@@ -205,12 +205,12 @@ def confirm(
     who = [identity(c) for c in (*baselines, *kernels)]
     key = digest("matches", basis, bench.program_key, bench.source_key if baselines else "", who, limits)
     entry = store.get(key)
-    found = None if entry is None or until.given > entry.get(WITHIN, math.inf) else confirmation_from(entry)
+    found = None if entry is None or until.given > entry.get(WITHIN, math.inf) else _stored(entry)
     if found is not None:
-        return replace(found, stored=True)
+        return found
     matches, whole = _matches(bench, kernels, baselines, until, first or until, most)
     found = Confirmation(tuple(matches), gain_between(matches), now_text())
-    store.put(key, plain_confirmation(found) | ({} if whole else {WITHIN: until.given}))
+    store.put(key, msgspec.to_builtins(found) | ({} if whole else {WITHIN: until.given}))
     return found
 
 
@@ -309,38 +309,17 @@ def _result(contenders: Sequence[Contender], match: Match) -> Result:
     return Result(standings, match.load)
 
 
+def _stored(entry: Mapping[str, Any]) -> Confirmation | None:
+    """Matches of an earlier run; None where the entry is damaged, which only costs the time to measure again."""
+    try:
+        return replace(msgspec.convert(entry, Confirmation), stored=True)
+    except msgspec.ValidationError:
+        return None
+
+
 def now_text() -> str:
     """This minute, UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def plain_confirmation(c: Confirmation) -> dict[str, Any]:
-    """As JSON takes it."""
-    return {
-        "date": c.date,
-        "matches": [
-            {
-                "load": None if m.load is None else plain(m.load),
-                "standings": [[s.name, s.side, s.threads, plain_timed(s.timed)] for s in m.standings],
-            }
-            for m in c.matches
-        ],
-    }
-
-
-def confirmation_from(found: Mapping[str, Any]) -> Confirmation | None:
-    """What `plain_confirmation` made; None where it is damaged, which only costs the time to measure again."""
-    try:
-        matches = tuple(
-            Result(
-                tuple(Standing(str(n), str(side), int(k), timed_from(t)) for n, side, k, t in m["standings"]),
-                None if m["load"] is None else from_plain(m["load"]),
-            )
-            for m in found["matches"]
-        )
-        return Confirmation(matches, gain_between(matches), str(found["date"])) if matches else None
-    except (KeyError, TypeError, ValueError, IndexError):
-        return None
 
 
 # The baselines that are installed: what a user of the same model would run instead of prism's kernels.

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 STAT = Path("/proc/stat")
 CROWDED = 0.5
@@ -96,16 +95,6 @@ def load_now(threads: int) -> Load:
 def others_now() -> float | None:
     """How many cores other processes keep busy at this moment; None where the system does not tell."""
     return load_now(1).others
-
-
-def plain(load: Load) -> dict[str, Any]:
-    """As JSON takes it."""
-    return {"cores": load.cores, "threads": load.threads, "others": load.others, "average": load.average}
-
-
-def from_plain(found: Mapping[str, Any]) -> Load:
-    """What `plain` made."""
-    return Load(int(found["cores"]), int(found["threads"]), found["others"], found["average"])
 
 
 def usable_cores() -> frozenset[int]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 
 from prism.backends.tensors import save
@@ -34,9 +35,9 @@ from prism.instantiate.gate.check import Drawn, inputs_key, program_samples, sgr
 from prism.instantiate.gate.draws import as_stated, draw_inputs
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.lock import program_hash
-from prism.instantiate.machine_load import Load, from_plain
+from prism.instantiate.machine_load import Load
 from prism.instantiate.rounds import AGAIN
-from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, over_limit, plain_outcome, sources_of
+from prism.instantiate.study import Candidate, Failure, Outcome, over_limit, sources_of
 from prism.process.child import Closing
 from prism.process.worker import Background, Ending, Reply, Worker
 from prism.program.extents import evaluate
@@ -67,8 +68,8 @@ hundreds of ordinary numbers overflow, and of what is not finite nothing can be 
 FAR_OFF = 0.05
 """By how much a baseline may be off, relative to an output's root mean square: beyond, it computes something else."""
 KERNEL, BASELINE = "kernel", "baseline"
-PROTOCOL = 8
-"""Raise it when what is timed changes, so that old times are not taken for new ones."""
+PROTOCOL = 9
+"""Raise it when what is timed, or how it is stored, changes, so that old times are not taken for new ones."""
 
 
 class Compiling(Protocol):
@@ -422,7 +423,7 @@ class Arena(ABC):
             return lost, reply.detail or str(reply.answer.get("error", ""))
         load = reply.answer.get("load")
         timed = self._checked(contenders, reply.answer["contenders"])
-        return Match(tuple(timed), from_plain(load) if load else None)
+        return Match(tuple(timed), Load(**load) if load else None)
 
 
 def _prepared(
@@ -562,7 +563,7 @@ class Bench(Arena):
         with self._background.halted():
             reply = self._worker.ask(request, limit)
         if reply.ending is Ending.ANSWERED and not reply.answer.get("error"):
-            self.load = from_plain(found) if (found := reply.answer.get("load")) else None
+            self.load = Load(**found) if (found := reply.answer.get("load")) else None
             return self._checked(contenders, reply.answer["contenders"])
         if len(contenders) > 1:
             return [t for c in contenders for t in self.time([c], repeats)]
@@ -720,28 +721,6 @@ def identity(c: Contender) -> list[object]:
     return [sources_of(c.module), c.config.key(), c.threads]
 
 
-def plain_timed(t: Timed) -> dict[str, Any]:
-    """As JSON takes it."""
-    m = t.measurement
-    return {
-        "name": t.name,
-        "measurement": None if m is None else list(m.taken),
-        "failure": t.failure.value if t.failure else None,
-        "detail": t.detail,
-    }
-
-
-def timed_from(found: Mapping[str, Any]) -> Timed:
-    """What `plain_timed` made."""
-    m = found["measurement"]
-    return Timed(
-        str(found["name"]),
-        None if m is None else summarise([float(x) for x in m]),
-        Failure(found["failure"]) if found["failure"] else None,
-        str(found["detail"]),
-    )
-
-
 def classify(error: str) -> Failure:
     """The kind of failure behind an exception's text."""
     lowered = error.lower()
@@ -810,9 +789,9 @@ class Measuring(Closing):
         key = digest("points", self.basis, [[sources_of(c.module), config.key()] for c, config in points])
         known = self._store.get(key) if points else None
         if known is not None:
-            return [outcome_from(o) for o in known["outcomes"]]
+            return msgspec.convert(known["outcomes"], list[Outcome])
         found = list(self.evaluate(points))
-        self._store.put(key, {"outcomes": [plain_outcome(o) for o in found]})
+        self._store.put(key, {"outcomes": msgspec.to_builtins(found)})
         return found
 
     def meet(self, contenders: Sequence[Contender], repeats: int) -> list[Timed]:
@@ -820,9 +799,9 @@ class Measuring(Closing):
         key = digest("meeting", self.basis, self.bench.program_key, [identity(c) for c in contenders], repeats)
         known = self._store.get(key)
         if known is not None:
-            return [timed_from(t) for t in known["timed"]]
+            return msgspec.convert(known["timed"], list[Timed])
         found = self.bench.time(contenders, repeats)
-        self._store.put(key, {"timed": [plain_timed(t) for t in found]})
+        self._store.put(key, {"timed": msgspec.to_builtins(found)})
         return found
 
     def rank(self, measurement: Measurement) -> float:

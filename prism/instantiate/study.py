@@ -9,7 +9,6 @@ smaller budget later gives what it would have given before.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import msgspec
 
 from prism.errors import UsageError
 from prism.events import Evidence
@@ -171,11 +172,11 @@ class TuneResult:
 class Journal(Protocol):
     """Where a study's trials are kept."""
 
-    def load(self) -> Iterable[tuple[str, Mapping[str, object]]]:
-        """What was recorded: the point's key and the outcome as plain data, in order."""
+    def load(self) -> Iterable[tuple[str, Outcome]]:
+        """What was recorded: the point's key and the outcome, in order."""
         ...
 
-    def append(self, key: str, point: Point, outcome: Mapping[str, object], seconds: float | None) -> None:
+    def append(self, key: str, point: Point, outcome: Outcome) -> None:
         """Record one trial."""
         ...
 
@@ -222,9 +223,9 @@ def tune(
         candidates, evaluator, region, storage_dir, seed, "sweep" if sequential else "tpe", proposer, anew
     )
     known: list[Trial] = []
-    for key, plain in journal.load():
+    for key, outcome in journal.load():
         if key in by_key and all(t.point != by_key[key] for t in known):
-            known.append(Trial(by_key[key], outcome_from(plain)))
+            known.append(Trial(by_key[key], outcome))
     before = len(known)
     repeats = 0
     leaders = _leaders(ordered)
@@ -263,7 +264,7 @@ def tune(
             with until.limited():
                 outcomes = evaluator.evaluate([(candidates[p.candidate], p.config) for p in fresh])
                 for point, outcome in zip(fresh, outcomes, strict=True):
-                    journal.append(_key(candidates, point), point, plain_outcome(outcome), outcome.seconds)
+                    journal.append(_key(candidates, point), point, outcome)
                     known.append(Trial(point, outcome))
                     if on_trial is not None:
                         on_trial(len(known), goal, min(_seconds(known), default=None))
@@ -399,27 +400,6 @@ def _result(trials: Sequence[Trial], evidence: Evidence, feasible: int, repeats:
     )
 
 
-def plain_outcome(outcome: Outcome) -> dict[str, object]:
-    """As JSON takes it."""
-    return {
-        "seconds": outcome.seconds,
-        "failure": outcome.failure.value if outcome.failure else None,
-        "detail": outcome.detail,
-        "resources": [[r.kernel, r.shared, r.registers, r.spills, r.warps] for r in outcome.resources],
-    }
-
-
-def outcome_from(plain: Mapping[str, object]) -> Outcome:
-    """What `plain_outcome` made."""
-    seconds, failure, resources = plain["seconds"], plain["failure"], plain["resources"]
-    return Outcome(
-        float(seconds) if isinstance(seconds, (int, float)) else None,
-        Failure(str(failure)) if failure else None,
-        str(plain["detail"]),
-        tuple(Resources(*r) for r in resources) if isinstance(resources, list) else (),
-    )
-
-
 class OptunaJournal:
     """The journal of one study: an Optuna study in a file, which Optuna's own tools can open.
 
@@ -467,24 +447,24 @@ class OptunaJournal:
         study = optuna.create_study(storage=storage, study_name=self._path.stem, load_if_exists=True)
         for t in study.get_trials(deepcopy=False):
             if "point" in t.user_attrs:
-                outcome_from(json.loads(t.user_attrs["outcome"]))
+                msgspec.json.decode(t.user_attrs["outcome"], type=Outcome)
         return study
 
-    def load(self) -> Iterable[tuple[str, Mapping[str, object]]]:
+    def load(self) -> Iterable[tuple[str, Outcome]]:
         """What was recorded, in order."""
         for t in self._study.get_trials(deepcopy=False):
             if "point" in t.user_attrs:
-                yield str(t.user_attrs["point"]), json.loads(t.user_attrs["outcome"])
+                yield str(t.user_attrs["point"]), msgspec.json.decode(t.user_attrs["outcome"], type=Outcome)
 
-    def append(self, key: str, point: Point, outcome: Mapping[str, object], seconds: float | None) -> None:
+    def append(self, key: str, point: Point, outcome: Outcome) -> None:
         """Record one trial; on a disk that is full, neither this one nor what follows."""
         if self._full:
             return
-        text = json.dumps(outcome, sort_keys=True)
+        text = msgspec.json.encode(outcome).decode()
         whole = 0
         try:
             whole = self._path.stat().st_size
-            self._study.add_trial(self._proposer.frozen(point, seconds, {"point": key, "outcome": text}))
+            self._study.add_trial(self._proposer.frozen(point, outcome.seconds, {"point": key, "outcome": text}))
         except (OSError, ValueError):  # the latter where another run has left half a line meanwhile
             self._full = True
             with suppress(OSError):  # what follows half a line would not be read
@@ -530,10 +510,10 @@ def _cut_to_lines(path: Path) -> None:
 class _Forgotten:
     """A journal that keeps nothing."""
 
-    def load(self) -> Iterable[tuple[str, Mapping[str, object]]]:
+    def load(self) -> Iterable[tuple[str, Outcome]]:
         return ()
 
-    def append(self, key: str, point: Point, outcome: Mapping[str, object], seconds: float | None) -> None:
+    def append(self, key: str, point: Point, outcome: Outcome) -> None:
         pass
 
 

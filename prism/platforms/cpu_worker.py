@@ -17,6 +17,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from prism.backends.cpu import build
 from prism.backends.cpu.running import bound_call
 from prism.backends.interleave import interleave
 from prism.backends.tensors import Framed, save
-from prism.instantiate.machine_load import Watch, load_now, plain
+from prism.instantiate.machine_load import Watch, load_now
 from prism.instantiate.rounds import ENDLESS_S, HOPELESS, LASTING, LEADING, WARM_S, Prepared, Queue, contest, rounds
 from prism.process.imports import uncollected
 from prism.process.serve import Answer, Request, one_line, serve
@@ -208,7 +209,7 @@ def time_contenders(request: Request) -> Answer:
             answer["samples"] = next(samples)
             answer["calls"] = p.calls
     save(results, request["results"])
-    return {"contenders": answers, "load": plain(load)}
+    return {"contenders": answers, "load": asdict(load)}
 
 
 def trial(contenders: Sequence[Prepared], repeats: int, beat_s: float) -> list[list[float]]:
