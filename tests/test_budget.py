@@ -247,7 +247,7 @@ def test_regions_without_time_are_taken_by_the_cost_model_until_a_run_has_more(
 
     with pytest.MonkeyPatch.context() as short:
         short.setattr(composing, "_region_chosen", lambda *_: time.sleep(60))
-        short.setattr(composing, "TUNED", 0.02)
+        short.setattr("prism.api.time_limit.TUNED", 0.02)
         short.setattr(composing, "LEAST_S", 0.01)
         short.setattr(composing, "_in_time", noted)
         made = run(REGIONS, seconds=120.0)
@@ -287,6 +287,47 @@ def test_regions_without_time_are_taken_by_the_cost_model_until_a_run_has_more(
     for longer in (120.0, 500.0, 1e6):  # it is finished, whatever the limit
         run(REGIONS, seconds=longer)
         assert run.stages == ["stored"]
+
+
+def test_a_run_that_was_interrupted_is_closed_with_what_it_finished_and_the_next_one_goes_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_by_one(monkeypatch)
+    in_time, begun = composing._in_time, [0]
+
+    def interrupted(*args: Any) -> Any:
+        begun[0] += 1
+        if begun[0] == 3:
+            raise KeyboardInterrupt
+        return in_time(*args)
+
+    with pytest.MonkeyPatch.context() as by_hand:
+        by_hand.setattr(composing, "_in_time", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(REGIONS)
+    tuned: list[int] = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        found = tune(*args, **options)
+        tuned.append(len(found.trials) - found.resumed)
+        return found
+
+    monkeypatch.setattr(choosing, "tune", counted)
+    with pytest.MonkeyPatch.context() as closing:
+        closing.setattr("prism.api.partitioned.run_search", done_again)
+        closing.setattr(composing, "run_search", done_again)
+        closes = Deadline.to_close(120.0)
+        made = run(REGIONS, seconds=closes)
+    assert not tuned, "nothing is begun"
+    assert made.report.measurement is not None
+    (told,) = (w for w in run.warnings if "tuned by the cost model alone" in w)
+    with pytest.raises(NoImprovementError, match="the time ended before"):
+        run("m (float[4, 48] x) => (float[4, 48] y) { t = Tanh(x)  r = Mul(t, x)  y = Exp(r) }", seconds=closes)
+    run.warnings.clear()
+    run(REGIONS, seconds=1.0e4)
+    assert tuned
+    assert "stored" not in run.stages
+    assert told not in run.warnings
 
 
 def done_again(*_: object, **__: object) -> Any:

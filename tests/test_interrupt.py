@@ -8,18 +8,24 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from quick import slow_but
 
 from prism.cli import app
+from prism.cli.interrupts import TerminatedError
+from prism.errors import NoImprovementError
+from prism.events import Count, Event, Listener
 from prism.folders import cache_or_spare
+from prism.process.deadline import Deadline
 
 MODEL = Path(__file__).resolve().parent.parent / "examples" / "models" / "add_silu.onnx"
 
 
-@pytest.mark.parametrize("stage", slow_but(["saturation"], ["saturation", "emission", "tuning"]))
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path, stage: str) -> None:
+@pytest.mark.parametrize("stage", slow_but(["saturation"], ["saturation", "emission"]))
+def test_a_run_that_is_interrupted_before_it_measured_anything_leaves_nothing(tmp_path: Path, stage: str) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "prism", "optimize", str(MODEL), "--target", "sm_90", "--out", str(out)]
     command += ["--max-sgraphs", "2", "--max-families", "8"]
@@ -124,3 +130,57 @@ def test_a_run_without_a_cache_does_not_say_that_it_keeps_anything(
     assert capsys.readouterr().err == "prism: to begin again: prism optimize m.onnx\nprism: error: interrupted\n"
     assert app.main(["show", "m.onnx"]) == 130
     assert capsys.readouterr().err == "prism: error: interrupted\n"
+
+
+ON = "prism: what was finished is kept; to go on: prism optimize {}\nprism: error: interrupted\n"
+CLOSES = "prism: warning: interrupted: what is finished is put together, checked, timed and written, within 45 s; "
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        ([Count("trials", 1, 9), KeyboardInterrupt()], None, ""),
+        ([Count("trials", 2, 9, 1e-3), TerminatedError()], None, ""),
+        ([Count("trials", 2, 9, 1e-3), KeyboardInterrupt()], "a report", CLOSES),
+        ([Count("regions stored", 1), KeyboardInterrupt()], "a report", CLOSES),
+        ([Count("trials", 2, 9, 1e-3), KeyboardInterrupt()], KeyboardInterrupt(), CLOSES),
+        (
+            [Count("trials", 2, 9, 1e-3), KeyboardInterrupt()],
+            NoImprovementError("nothing beats it", why="it is as fast"),
+            "prism: warning: nothing is written: nothing beats it: it is as fast",
+        ),
+    ],
+)
+def test_what_was_measured_is_written(
+    first: list[Event | BaseException],
+    then: str | BaseException | None,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Once more, as a run that begins nothing, unless nothing was measured, or the machine ends what runs."""
+    times: list[Deadline | None] = []
+    printed: list[object] = []
+
+    def optimized(_program: object, *, listener: Listener, seconds: Deadline | None, anew: bool, **_: object) -> Any:
+        times.append(seconds)
+        assert anew == (len(times) == 1)
+        for event in first if len(times) == 1 else [then]:
+            if isinstance(event, BaseException):
+                raise event
+            if isinstance(event, Event):
+                listener(event)
+        return SimpleNamespace(report=then)
+
+    monkeypatch.setattr("prism.api.optimize", optimized)
+    monkeypatch.setattr("prism.cli.output.print_report", lambda report, **_: printed.append(report))
+    out = str(tmp_path / "out")
+    assert app.main(["optimize", str(MODEL), "--out", out, "--anew", "--target", "sm_90"]) == 130
+    assert times[0] is None
+    assert [t is not None and t.closing and 0 < t.left <= 45 for t in times[1:]] == [True] * (then is not None)
+    assert printed == [then] * isinstance(then, str)
+    told = capsys.readouterr().err
+    assert said in told
+    assert ("warning" in told) == bool(said)
+    assert told.endswith(ON.format(shlex.join([str(MODEL), "--out", out, "--anew", "--target", "sm_90"])))

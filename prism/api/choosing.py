@@ -24,7 +24,7 @@ from prism.api.partitioned import merged_checks
 from prism.api.records import Choice, Request, not_timed
 from prism.api.region_search import SearchResult
 from prism.api.results import Results, results_of
-from prism.api.time_limit import CLOSING_S, LEAST_S, MATCH_S, PART_TRIED, SHORT_CASES, WRITING_S, trials_end
+from prism.api.time_limit import CLOSING_S, LEAST_S, MATCH_S, SHORT_CASES, WRITING_S, trials_end
 from prism.errors import (
     CompilerError,
     NoImprovementError,
@@ -142,7 +142,7 @@ def tools_of(
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prism-"))),
         recorder,
         Store(Cache("timings", cache), anew=anew),
-        results_of(request, platform, cache, anew=anew),
+        results_of(request, platform, cache, anew=anew, closing=time.closing),
         cache / "studies",
         time,
         [],
@@ -269,7 +269,7 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                     seed=request.seed,
                     anew=tools.store.anew and bench is not None,
                     on_trial=partial(tools.recorder.count, "trials"),
-                    until=tools.time.part(PART_TRIED) if tools.part else trials_end(tools.time),
+                    until=trials_end(tools.time, tools.part),
                     least=evaluator.least if isinstance(evaluator, Estimating) else None,
                 )
                 ranking = tuned.ranking or by_model(chosen, tools.platform, request.program.hints)

@@ -31,12 +31,10 @@ from prism.api.second_opinion import merged
 from prism.api.time_limit import (
     AGAIN,
     ALL_SEARCHED,
-    ENDING_S,
     FINISHED,
     LEAST_S,
     SEARCHED,
-    TUNED,
-    TUNED_ONCE,
+    regions_end,
     search_end,
 )
 from prism.egraph.worker import Worker
@@ -162,6 +160,8 @@ def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchRe
     if found is not None:
         tools.recorder.finish("search", f"stored: {len(found.proved)} proved")
         return found
+    if tools.time.closing:
+        raise OutOfTimeError
     before = len(tools.recorder.warnings)
     until = search_end(tools.time)
     found = run_search(request.program, request.device, request.budget, worker, tools.recorder, until)
@@ -249,8 +249,7 @@ def _each_chosen(
         VerificationError: kernels that were proved compute something else.
     """
     choices: dict[str, Choice] = {}
-    tuned = TUNED if request.matches > 1 else TUNED_ONCE
-    until = min(tools.time.part(tuned), tools.time.moved(-ENDING_S), key=lambda d: d.end)
+    until = regions_end(tools.time, request.matches)
     short = 0.0
     while True:
         refused: set[str] = set()

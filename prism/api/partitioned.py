@@ -288,8 +288,11 @@ def search_regions(
     Raises:
         UnsupportedError: an index of a region cannot be made affine.
         WorkerError: an e-graph worker ran into its time limit twice.
+        OutOfTimeError: nothing is to be begun, and none of these was.
     """
     done = {} if known is None else known
+    if kept is not None and kept.closing and not any(kept.search(r.canonical().program, budget) for r in regions):
+        raise OutOfTimeError
     at_once = whole(program, target) if as_one and len(regions) > 1 else None
     # Where the whole computes products again that its parts hand over, it is dear to search, and seldom faster.
     first = at_once is not None and size_of(program, target).products <= sum(

@@ -137,12 +137,14 @@ class Results:
         basis: what all entries depend on.
         machine: what choices depend on besides.
         anew: whether choices are made again, as everything is timed again; searches are not.
+        closing: whether what no earlier run searched is not searched now.
     """
 
     root: Path | None
     basis: str
     machine: str
     anew: bool
+    closing: bool = False
 
     def search(self, program: Program, budget: SearchBudget) -> SearchResult | None:
         """What an earlier search of the program found."""
@@ -304,13 +306,13 @@ def load_compared(
     return program, False
 
 
-def results_of(request: Request, platform: Platform, cache: Path, *, anew: bool) -> Results:
+def results_of(request: Request, platform: Platform, cache: Path, *, anew: bool, closing: bool = False) -> Results:
     """The results of earlier runs that hold for a request; with `anew`, everything is timed again."""
     rules = [(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in request.rules or rule_files()]
     basis = digest(code_digest(), versions(), rules, request.target, repr(request.device))
     threads = platform.thread_counts() if platform.timed else ()  # type: ignore[union-attr]
     machine = digest(platform.device_name, platform.compiler, platform.backend.name, threads, version_of("onnxruntime"))
-    return Results(cache, basis, machine, anew)
+    return Results(cache, basis, machine, anew, closing)
 
 
 @cache

@@ -44,6 +44,8 @@ MATCH_S = 6.0
 """What the first match and the folder are left by them, seconds."""
 FINISHED = sys.float_info.max
 """The limit, seconds, of runs that had time enough: any, but not none."""
+CLOSED_S = 45.0
+"""What a run that was interrupted takes, at most, to put together, check, time and write what it finished, seconds."""
 GRACE_S = 1.2
 """What it takes, beyond the time that is given, to end: seconds,"""
 GRACE_SHARE = 0.06
@@ -63,9 +65,23 @@ def search_end(time: Deadline) -> Deadline:
     return max(within, time.part(LEAST_SEARCHED), key=lambda d: d.end)
 
 
-def trials_end(time: Deadline) -> Deadline:
-    """When the trials of a program end that is then checked and meets its baselines, of the time for all of these."""
+def trials_end(time: Deadline, part: bool = False) -> Deadline:
+    """When the trials of a program end, of the time for these and all that follows.
+
+    What follows are checks and a first match with baselines, but for what becomes `part` of another module.
+    """
+    if time.closing:
+        return time.part(0.0)
+    if part:
+        return time.part(PART_TRIED)
     return min(time.part(TRIED), time.moved(-MEETING_S), key=lambda d: d.end)
+
+
+def regions_end(time: Deadline, matches: int) -> Deadline:
+    """When all regions are tuned, of a module that meets its baselines so often, at most."""
+    if time.closing:
+        return time.part(0.0)
+    return min(time.part(TUNED if matches > 1 else TUNED_ONCE), time.moved(-ENDING_S), key=lambda d: d.end)
 
 
 @contextmanager

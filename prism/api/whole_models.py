@@ -817,7 +817,7 @@ class Late:
 
     def keep(self, islands: Sequence[IslandReport]) -> None:
         """Keep which they were, of a run that came to its end."""
-        if islands:
+        if islands and not self.options.time.closing:
             known = {i.name: i.why for i in islands}
             self.cache.put(self.key, {"given": self.options.time.given, "islands": known})
 

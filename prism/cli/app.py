@@ -12,23 +12,25 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
-from prism.cli.interrupts import interrupted_once, to_go_on
+from prism.cli.interrupts import interrupted_once, is_kept, to_be_closed, to_go_on
 from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError, debugging
-from prism.folders import NOT_KEPT
 from prism.process.imports import uncollected
 from prism.process.serve import refused_by_machine
 
 if TYPE_CHECKING:
     from prism.api import SearchBudget
+    from prism.cli.progress import Progress
+    from prism.process.deadline import Deadline
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda", "cpu"]
 Baseline = Literal["eager", "compile", "onnxruntime"]
@@ -73,7 +75,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except PrismError as e:
         return _fail(e.one_line(), e.exit_code, debug)
     except KeyboardInterrupt as e:
-        for line in to_go_on(argv, kept=NOT_KEPT not in getattr(e, "__notes__", ())):
+        for line in to_go_on(argv, kept=is_kept(e)):
             _say(line)
         return _fail("interrupted", ExitCode.INTERRUPTED, debug=False)
     except MemoryError:
@@ -221,11 +223,12 @@ def optimize(
     values, ranges = _shapes(shape)
     if outside is not None and not ranges:
         raise UsageError("there is no range", where="--outside", fix="give one, as in --shape seq=1..4096")
-    ends = None if seconds is None else time.monotonic() + seconds - since_start()
+    time_given = None if seconds is None else Deadline(time.monotonic() + seconds - since_start(), seconds)
     own = _own(rules)
     folder = check_writable(out if out is not None else Path(f"{model.stem}.prism"))
-    with Progress(verbose=verbose) as progress:
-        progress.ends = ends
+
+    def run(progress: Progress, within: Deadline | None, again: bool) -> Callable[[], None]:
+        progress.ends = None if within is None else within.end
         with uncollected():
             import prism.api as api
 
@@ -253,11 +256,13 @@ def optimize(
             "shapes": values,
             "listener": progress.listen,
             "baselines": baseline or None,
-            "anew": anew,
+            "anew": again,
             "inputs": given,
-            "seconds": None if ends is None or seconds is None else Deadline(ends, seconds),
+            "seconds": within,
             **own,
         }
+        from prism.cli import output
+
         if program is None:
             if assume:
                 raise UsageError(
@@ -269,22 +274,49 @@ def optimize(
             if ranges:
                 options["original"] = outside is not None
                 over = api.optimize_model_ranges(model, ranges, check=check, **options).report
-            else:
-                whole = api.optimize_model(model, check=check, **options).report
-        elif ranges:
+                return partial(output.print_ranged_report, over, folder=folder, as_json=json)
+            whole = api.optimize_model(model, check=check, **options).report
+            return partial(output.print_model_report, whole, folder=folder, as_json=json)
+        if ranges:
             options["original"] = None if outside is None else model
             over = api.optimize_ranges(program, ranges, **options).report
-        else:
-            report = api.optimize(program, **options).report
-    from prism.cli.output import print_model_report, print_ranged_report, print_report
+            return partial(output.print_ranged_report, over, folder=folder, as_json=json)
+        report = api.optimize(program, **options).report
+        return partial(output.print_report, report, folder=folder, as_json=json)
 
-    if program is None and not ranges:
-        print_model_report(whole, folder=folder, as_json=json)
-    elif ranges:
-        print_ranged_report(over, folder=folder, as_json=json)
-    else:
-        print_report(report, folder=folder, as_json=json)
+    interrupt: KeyboardInterrupt | None = None
+    with Progress(verbose=verbose) as progress:
+        try:
+            printed = run(progress, time_given, anew)
+        except KeyboardInterrupt as error:
+            if not progress.measured or not to_be_closed(error):
+                raise
+            interrupt = error
+        # Outside of its handler, so that another Ctrl-C ends this, too.
+        if interrupt is not None:
+            printed = _closed(partial(run, progress), progress, interrupt)
+    printed()
+    if interrupt is not None:
+        raise interrupt
     return ExitCode.DONE
+
+
+def _closed(
+    run: Callable[[Deadline, bool], Callable[[], None]], progress: Progress, interrupt: KeyboardInterrupt
+) -> Callable[[], None]:
+    """Write what a run has finished that was interrupted; raises the interrupt again where that is nothing."""
+    from prism.api.time_limit import CLOSED_S
+    from prism.process.deadline import Deadline
+
+    progress.recorder.warn(
+        f"interrupted: what is finished is put together, checked, timed and written, within {CLOSED_S:g} s; "
+        "another Ctrl-C ends at once"
+    )
+    try:
+        return run(Deadline.to_close(CLOSED_S), False)
+    except PrismError as error:
+        progress.recorder.warn(f"nothing is written: {error.what}{f': {error.why}' * bool(error.why)}")
+    raise interrupt
 
 
 def _own(rules: tuple[Path, ...]) -> dict[str, Any]:

@@ -17,6 +17,10 @@ UNWINDING_S = 10.0
 """What tidying up may take, seconds, before the next signal interrupts it."""
 
 
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM: whoever sends it does not wait for long."""
+
+
 @contextmanager
 def interrupted_once() -> Iterator[None]:
     """Let SIGTERM unwind as Ctrl-C does, so that temporary files go and workers are ended.
@@ -29,12 +33,12 @@ def interrupted_once() -> Iterator[None]:
         return
     since = -math.inf
 
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+    def interrupt(signum: int, _frame: FrameType | None) -> None:
         nonlocal since
         now = time.monotonic()
         if not _unwinding() or now - since > UNWINDING_S:
             since = now
-            raise KeyboardInterrupt
+            raise TerminatedError if signum == signal.SIGTERM else KeyboardInterrupt
 
     # Where Ctrl-C is another's to handle, or is ignored, as of a job in the background, it stays so.
     numbers = [signal.SIGTERM, *[signal.SIGINT] * (signal.getsignal(signal.SIGINT) is signal.default_int_handler)]
@@ -45,6 +49,18 @@ def interrupted_once() -> Iterator[None]:
         for number, handler in before.items():
             if signal.getsignal(number) is interrupt:
                 signal.signal(number, handler)
+
+
+def is_kept(error: KeyboardInterrupt) -> bool:
+    """Whether what the run finished that this interrupted is kept."""
+    from prism.folders import NOT_KEPT
+
+    return NOT_KEPT not in getattr(error, "__notes__", ())
+
+
+def to_be_closed(error: KeyboardInterrupt) -> bool:
+    """Whether the run that this interrupted is to write what it finished."""
+    return is_kept(error) and not isinstance(error, TerminatedError)
 
 
 def to_go_on(argv: Sequence[str] | None = None, kept: bool = True) -> list[str]:

@@ -29,6 +29,8 @@ class Progress:
     Attributes:
         recorder: for stages that the command itself runs.
         ends: `time.monotonic()` at which the run is to end; None for no limit.
+        measured: whether something was finished that a run that is interrupted can make something of: a trial was made,
+            or what an earlier run chose was found.
     """
 
     def __init__(self, *, verbose: bool = False, console: Console | None = None, silence_s: float = SILENCE_S) -> None:
@@ -42,6 +44,7 @@ class Progress:
         self._ended = threading.Event()
         self.recorder = Recorder(self.listen)
         self.ends: float | None = None
+        self.measured = False
         self._within: dict[int, str] = {}
 
     def __enter__(self) -> Self:
@@ -71,6 +74,7 @@ class Progress:
                 if self._verbose:
                     self._line(f"{self._doing} ...")
             case StageFinished(stage, seconds, detail):
+                self.measured |= stage == "stored"
                 self._stage = self._doing = ""
                 self._began = time.monotonic()
                 self._live("")
@@ -78,6 +82,7 @@ class Progress:
             case Within(level, what):
                 self._within = {n: w for n, w in self._within.items() if n < level} | ({level: what} if what else {})
             case Count(what, value, total, best):
+                self.measured |= best is not None or what == "regions stored"
                 of = number(value) if total is None else f"{number(value)}/{number(total)}"
                 self._doing = f"{self._place()}{self._stage}: {of} {what}"
                 self._doing += "" if best is None else f", the best {duration(best)}"

@@ -33,10 +33,12 @@ class Deadline:
     Attributes:
         end: by `time.monotonic()`; infinite for never.
         given: the seconds that the whole run was given, of which this may be the end of a part; infinite for never.
+        closing: whether nothing is begun any more: what earlier runs finished is put together by then.
     """
 
     end: float = math.inf
     given: float = math.inf
+    closing: bool = False
 
     @classmethod
     def after(cls, seconds: float | Deadline | None) -> Deadline:
@@ -44,6 +46,11 @@ class Deadline:
         if isinstance(seconds, Deadline):
             return seconds
         return cls() if seconds is None else cls(time.monotonic() + seconds, seconds)
+
+    @classmethod
+    def to_close(cls, seconds: float) -> Deadline:
+        """So many seconds from now, to put together what is finished. What comes of it is for no other run."""
+        return cls(time.monotonic() + seconds, 0.0, closing=True)
 
     @property
     def finite(self) -> bool:
