@@ -30,6 +30,7 @@ from prism.instantiate.confirm import (
     Standing,
     confirm,
     installed,
+    usual,
 )
 from prism.instantiate.machine_load import Load, Watch, busy_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, Timed, summarise
@@ -560,7 +561,10 @@ def test_the_baselines_are_those_that_are_installed(monkeypatch: pytest.MonkeyPa
         (n, k) for n in ("torch eager", "torch.compile", "onnxruntime") for k in (4, 1)
     ]
     assert not missing
+    assert usual(model, "cpu") == ("eager", "onnxruntime"), "a model's file is run by onnxruntime"
+    assert usual(model, "cuda") == usual(PROGRAM, "cpu") == ("eager", "compile", "onnxruntime")
     monkeypatch.setattr(util, "find_spec", lambda name: None)
+    assert usual(model, "cpu") == ("eager", "compile", "onnxruntime")
     assert installed(model, "cpu", ("onnxruntime",), (1,)) == ([], {"onnxruntime": "it is not installed"})
     assert "ONNX file" in installed(PROGRAM, "cpu", ("onnxruntime",), (1,))[1]["onnxruntime"]
     assert "CPUs" in installed(model, "cuda", ("onnxruntime",), (0,))[1]["onnxruntime"]

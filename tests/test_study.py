@@ -235,6 +235,38 @@ def test_a_study_that_ended_early_resumes_and_ends_there(tmp_path: Path) -> None
     assert shape(again) == shape(alone)
 
 
+def by_order(seconds: Sequence[float], budget: int, journal: Path | None = None) -> TuneResult:
+    """A study whose points take so many seconds, in the order of the model; the last of them whatever is left."""
+    points = [config(1 << n, 1) for n in range(48)]
+    taken = {p.key(): seconds[min(n, len(seconds) - 1)] for n, p in enumerate(points)}
+
+    class Ordered(Table):
+        def evaluate(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
+            yield from (Outcome(taken[c.key()]) for _, c in points)
+
+    known = Candidate("a", EMPTY, Path("/nonexistent"), tuple(points), lambda c, r: float(c.symbols["T_m"]))
+    return tune([known], Ordered(), region="r", budget=budget, storage_dir=journal)
+
+
+def test_a_measured_study_ends_when_the_last_trials_gained_nothing(tmp_path: Path) -> None:
+    flat = by_order([1.0, 0.98, 1.02], 12)
+    assert (len(flat.trials), flat.settled) == (SEEDS, True)
+    # A gain among the last third is looked into for a batch more, one that is too small to be known is not.
+    assert len(by_order([1.0] * 6 + [0.5, 0.7], 12).trials) == SEEDS + BATCH
+    assert len(by_order([1.0] * 6 + [0.97, 1.0], 12).trials) == SEEDS
+    falling = by_order([0.9**n for n in range(16)], 16)
+    assert (len(falling.trials), falling.settled) == (16, False)
+    # Who asks for more trials is given more patience, and a run that was cut off ends where it would have ended.
+    assert len(by_order([1.0, 1.0, 0.5, 1.0], 40).trials) > SEEDS + BATCH
+    by_order([1.0, 0.98, 1.02], 5, tmp_path)
+    assert shape(by_order([1.0, 0.98, 1.02], 12, tmp_path)) == shape(flat)
+
+
+def test_a_study_in_which_nothing_has_run_is_not_over() -> None:
+    table = Table(dict.fromkeys((1, 2, 4, 16), Failure.CRASH))
+    assert len(tune(large(), table, region="r", budget=12).trials) == 12
+
+
 def test_ways_to_tile_come_before_stages_and_parts_where_estimates_say_nothing() -> None:
     """A study of few trials has every tile size and number of warps that the model cannot tell from the best."""
     n, parts = Axis("n", 4096), symbol("S_n")

@@ -54,10 +54,10 @@ ROUNDS = 3
 ESTIMATED_BASELINE = "operator by operator"
 """What estimates are compared with."""
 CONFIRMED = 3
-"""Finalists that meet the baseline on a device that is here."""
-CLOSE, CLOSE_QUIET = 1.25, 1.1
-"""How many times the time of the fastest a finalist may have taken to meet the baseline, by so much those that met in
-interleaved rounds may change places in others: where cores are taken, and elsewhere."""
+"""Finalists that meet the baseline on a device that is here, where cores were taken as they met; else one."""
+CLOSE = 1.25
+"""How many times the time of the fastest a finalist may have taken to meet the baseline: by so much those that met in
+interleaved rounds may change places in others, where cores are taken."""
 ALTERNATIVES = 64
 """Configurations that the numeric gate is offered to be quick under."""
 SHOWN = 4
@@ -233,10 +233,9 @@ def _choose(request: Request, chosen: list[Finalist], tools: Tools, bench: Bench
     with recorder.stage("check") as detail:
         begin_contest(request, bench, tools)
         # A region meets no baseline by itself: the fastest of those that met each other is taken.
-        wanted = CONFIRMED if bench is not None and request.baselines and not tools.time.finite else 1
+        several = bench is not None and not quiet(bench.load) and bool(request.baselines) and not tools.time.finite
         limit = SHORT_CASES if tools.time.finite else None
-        close_by = CLOSE_QUIET if bench is not None and quiet(bench.load) else CLOSE
-        right = right_of(request, chosen, tuned, tools, bench, wanted, limit, close_by)
+        right = right_of(request, chosen, tuned, tools, bench, CONFIRMED if several else 1, limit)
         detail.append(f"{right[0][1].cases} cases")
     right = beside(chosen, right, platform.timed)
     best, checked = right[0]
@@ -277,11 +276,11 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                 if tuned.trials or not tuned.feasible or ranking or not LEAST_S < tools.time.left < math.inf:
                     break
             goal = min(request.trials, tuned.feasible)
-            if len(tuned.trials) < goal and not tuned.settled:
+            whole = tuned.settled or len(tuned.trials) >= goal
+            if not whole:
                 tools.cut.append(f"{len(tuned.trials)} of {goal} trials were made")
-            if len(tuned.trials) < goal:
                 tuned = replace(tuned, ranking=ranking)
-            if isinstance(evaluator, Measuring) and len(tuned.trials) == goal:
+            if isinstance(evaluator, Measuring) and whole:
                 tuned = challenged(
                     tuned,
                     [f.candidate for f in chosen],
@@ -314,12 +313,10 @@ def right_of(
     bench: Bench | None,
     wanted: int,
     limit: int | None = None,
-    close_by: float = CLOSE,
 ) -> list[tuple[Best, CheckSummary]]:
     """The fastest of the finalists that pass the numeric gate, at most `wanted`: one, and others that are close to it.
 
-    `limit` as for `check_module`, `bench` as `bench_of` has it; what takes no more than `close_by` times as long as the
-    fastest is close.
+    `limit` as for `check_module`, `bench` as `bench_of` has it.
 
     Raises:
         VerificationError: none passes, and one computes something else than its sGraph.
@@ -336,7 +333,7 @@ def right_of(
         bench.tell(drawn)
     until = NEVER if tools.part else tools.time.moved(-MATCH_S)
     waiting = [*tuned.ranking]
-    close = [b for b in waiting if b.seconds <= close_by * waiting[0].seconds]
+    close = [b for b in waiting if b.seconds <= CLOSE * waiting[0].seconds]
     for best in close[:wanted]:
         c = chosen[best.candidate].candidate
         offered = c.points[:ALTERNATIVES]

@@ -42,7 +42,7 @@ from prism.errors import (
 )
 from prism.events import Artifacts, Recorder, RunReport
 from prism.folders import cache_or_spare
-from prism.instantiate.confirm import MATCHES
+from prism.instantiate.confirm import MATCHES, usual
 from prism.instantiate.confirm import NAMES as BASELINES
 from prism.platforms.choice import platform_of
 from prism.platforms.platform import Estimated
@@ -198,7 +198,7 @@ def produce(program: Program, options: Options, only_better: bool = True, matche
         check_supported(program)
         files = rule_paths(options.rules)
         bounds = options.budget or SearchBudget()
-        compared = tuple(BASELINES) if baselines is None else tuple(baselines)
+        compared = usual(program, platform.target) if baselines is None else tuple(baselines)
         request = Request(
             program,
             platform.target,

@@ -48,7 +48,7 @@ class Options:
         listener: called with progress events.
         rules: rule files of your own, beside those that ship with prism; see docs/rules.md.
         baselines: what kernels are timed against on a device that is here, of `eager`, `compile` and `onnxruntime`:
-            the best of those that are installed counts; all by default.
+            the best of those that are installed counts. By default all, but `compile` where onnxruntime runs the file.
         anew: whether everything is timed again; by default what an earlier run of the same program stored is used.
         seconds: after which the run ends, with the best that is proved, checked and measured by then; a run that is
             given as many, or fewer, comes to the same at once, and one that is given more goes on. Only the main

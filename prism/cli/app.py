@@ -202,7 +202,8 @@ def optimize(
         search: what bounds it.
         rules: a rule file of your own; give it again for others. docs/rules.md says how to write one.
         baseline: what kernels are timed against where they are timed: torch "eager" or "compile", "onnxruntime"; give
-            it again for others. By default all that are installed; the best of them counts.
+            it again for others. By default eager and onnxruntime, or "compile" where onnxruntime does not run the model
+            (on a GPU, or as it is not installed); the best of them counts.
         inputs: a file of numpy.savez with an array for each input of the model: what comes out is checked on these,
             too, and tuned at their shapes.
         assume: what is so of an input, as "x > 0", "x != 0", "x in [0, 1]", "x in {0, 1}": the kernels are for such

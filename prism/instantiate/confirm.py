@@ -346,6 +346,15 @@ def installed(
     return found, missing
 
 
+def usual(program: Program, target: str) -> tuple[str, ...]:
+    """What options call the baselines of a run that names none: all, but what nobody runs a model's file by.
+
+    Where onnxruntime runs the file that a program is from, it is what kernels have to beat, beside torch's libraries.
+    What torch's compiler makes of the calls that stand for the file's operators takes longer to make than all else.
+    """
+    return tuple(name for name in NAMES if name != "compile" or _why_not(program, target))
+
+
 def _why_not(program: Program, target: str) -> str:
     """Why onnxruntime does not run the program; empty where it may."""
     if target != "cpu":
@@ -357,9 +366,9 @@ def _why_not(program: Program, target: str) -> str:
     return ""
 
 
-LEADERS = 8
+LEADERS = 6
 """Trials that are timed again, at most."""
-REPEATS = 12
+REPEATS = 8
 """Samples of each."""
 
 

@@ -2,9 +2,9 @@
 
 A trial is a point: an sGraph's index and a configuration of it. The trials of a study form one sequence that depends
 on the candidates and the seed alone: first the best points of the cost model, then, in a space too large to sweep,
-what Optuna's TPE proposes from the trials before, in batches that are compiled ahead together. A budget cuts the
-sequence, and a journal on disk keeps it, so a study resumes where it stopped, never tries a point twice, and a
-smaller budget later gives what it would have given before.
+what Optuna's TPE proposes from the trials before, in batches that are compiled ahead together. The sequence ends with
+the budget, or with a batch after which nothing has gained for a while. A journal on disk keeps it, so a study resumes
+where it stopped and never tries a point twice.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ DEFAULT_BUDGET = 12
 """Trials a region."""
 TIED = 0.05
 """Estimates that differ by less than this share say nothing of which point is faster (guess)."""
+PATIENCE = 4
+"""A study ends when this part of its budget, one in so many trials, gained nothing in a row."""
+GAIN = 0.05
+"""What is faster by less than this share is no gain: so much do trials differ that are seconds apart (measured)."""
 RESCUE = 48
 """How many more there are at most while none has fitted on the device."""
 
@@ -149,7 +153,7 @@ class TuneResult:
         resumed: how many trials were in the journal before.
         feasible: how many points there were in all.
         swept: whether every point was tried.
-        settled: whether it ended because nothing left can be faster.
+        settled: whether it ended because nothing left can be faster, or what was tried last was not.
     """
 
     evidence: Evidence
@@ -208,6 +212,7 @@ def tune(
         until: when trials end; the one that is under way then does not count.
         least: what a trial of a point takes at least. Where it is given, a study ends, once every leading sGraph has
             had a trial, when nothing that is left can be faster than the best: the winner is that of all the trials.
+            Where it is not, it ends after a batch when the last trials gained nothing (`PATIENCE`).
 
     Raises:
         UsageError: the budget is not positive.
@@ -229,7 +234,7 @@ def tune(
     before = len(known)
     repeats = 0
     leaders = _leaders(ordered)
-    ends = _Ends(by_key, candidates, min(leaders, goal), least)
+    ends = _Idle(budget) if least is None else _Ends(by_key, candidates, min(leaders, goal), least)
     while ends.after(known) is None and (
         len(known) < goal
         or (
@@ -276,6 +281,32 @@ def tune(
     return replace(found, settled=over is not None)
 
 
+class _Idle:
+    """When a study is over before its budget is spent, where times are measured: nothing has gained for a while.
+
+    What comes after the cost model's best points are guesses of another kind, and few of them. It is looked for after
+    whole batches, and depends on the order of trials alone, so it does not matter where an earlier run was cut off.
+
+    Args:
+        budget: trials at most.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self._patience = max(1, budget // PATIENCE)
+        self._next = SEEDS
+        self._found: int | None = None
+
+    def after(self, known: Sequence[Trial]) -> int | None:
+        """The number of trials after which it is over; None where these are not enough."""
+        while self._found is None and self._next <= len(known):
+            before = min(_seconds(known[: max(0, self._next - self._patience)]), default=math.inf)
+            best = min(_seconds(known[: self._next]), default=math.inf)
+            if before < math.inf and best > before * (1 - GAIN):
+                self._found = self._next
+            self._next += BATCH
+        return self._found
+
+
 class _Ends:
     """When a study is over before its budget is spent: its best is no slower than what is left can be.
 
@@ -285,7 +316,7 @@ class _Ends:
         points: all, by their keys.
         candidates: whose points they are.
         first: how many trials there are in any case.
-        least: what a trial takes at least; None where nothing is known of that.
+        least: what a trial takes at least.
     """
 
     def __init__(
@@ -293,7 +324,7 @@ class _Ends:
         points: Mapping[str, Point],
         candidates: Sequence[Candidate],
         first: int,
-        least: Callable[[Candidate, Config], float] | None,
+        least: Callable[[Candidate, Config], float],
     ) -> None:
         self._points = points
         self._candidates = candidates
@@ -304,7 +335,7 @@ class _Ends:
 
     def after(self, known: Sequence[Trial]) -> int | None:
         """The number of trials after which it is over; None where these are not enough."""
-        while self._least is not None and self._found is None and self._next <= len(known):
+        while self._found is None and self._next <= len(known):
             if self._over(known[: self._next]):
                 self._found = self._next
             self._next += 1
@@ -317,7 +348,6 @@ class _Ends:
 
     def _bound(self, key: str) -> float:
         if key not in self._bounds:
-            assert self._least is not None
             point = self._points[key]
             self._bounds[key] = self._least(self._candidates[point.candidate], point.config)
         return self._bounds[key]
