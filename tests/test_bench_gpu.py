@@ -942,7 +942,7 @@ def test_kernels_of_an_output_folder_become_a_case(tmp_path: Path) -> None:
     program = trace_case(one)
     assert own_case(program).bytes == one.bytes
     source = (
-        'CONFIGS = {"sm_90": [{"shapes": {}, "symbols": {"T": 1}, "warps": {"k": 4}, "stages": {"k": 1}}]}\n'
+        'CONFIGS = {"sm_90": [{"symbols": {"T": 1}, "warps": {"k": 4}, "stages": {"k": 1}}]}\n'
         "def launches(block, h, alpha, y, *, config):\n    yield\n"
     )
     assert module_facts(source)[1] == ["block", "h", "alpha", "y"]

@@ -475,15 +475,14 @@ def from_output(record: Mapping[str, Any], program: Program, output: Path, folde
         )
     (folder / "modules").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, folder / "modules" / source.name)
-    plain = [{name: chosen for name, chosen in c.items() if name != "shapes"} for c in configs]
     entries: list[dict[str, Any]] = [
         {"config": c, "key": str(c), "model_us": None, "estimate_us": float(n), "resources": [], "limiter": ""}
-        for n, c in enumerate(plain)
+        for n, c in enumerate(configs)
     ]
     candidate = {
         "module": f"modules/{source.name}",
         "sgraph": (output / "sgraph.txt").read_text("utf-8") if (output / "sgraph.txt").exists() else "",
-        "kernels": sorted([*plain[0]["warps"], *foreign(Config.decode(plain[0]))]),
+        "kernels": sorted([*configs[0]["warps"], *foreign(Config.decode(configs[0]))]),
         "takes": [names[a] for a in arguments[:many]],
         "configs": entries,
     }

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from prism.backends.source import PRODUCT, IntegerPrinter, Lines
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent
+from prism.program.ops import OPS
 
 _TAKEN = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr continue
@@ -124,10 +125,8 @@ def number(value: float) -> str:
 
 KIND_TYPES: Mapping[str, str] = {"f": "float", "i": "int32_t", "l": "int64_t", "b": "bool"}
 _COMPARE = {"lt": "<", "le": "<=", "eq": "=="}
-_FUNCTIONS = frozenset(
-    {"exp", "exp2", "log", "log2", "sqrt", "sin", "cos", "tanh", "atan", "erf", "sigmoid", "pow"}
-    | {"abs", "sign", "floor", "round"}
-)
+_FUNCTIONS = {*OPS, "exp2"}
+"""What math.hpp has, each under its name, where `operation` says nothing else."""
 
 
 def operation(op: str, a: Sequence[str], kind: str, vector: bool, where: str) -> str:

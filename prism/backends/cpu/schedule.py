@@ -19,9 +19,8 @@ from prism.program.nodes import DType, ReduceKind
 from prism.program.ops import OPS
 
 _COSTS: Mapping[str, int] = {
-    **{name: op.flops for name, op in OPS.items()},
-    **dict.fromkeys(("exp", "exp2", "log", "log2", "tanh", "atan", "erf", "sigmoid", "sin", "cos", "pow"), 12),
-    **dict.fromkeys(("recip", "div", "sqrt"), 4),
+    **{name: 12 if op.rounds and op.flops > 1 else op.flops for name, op in OPS.items()},
+    **{"recip": 4, "div": 4, "sqrt": 4, "exp2": 12},
 }
 RECOMPUTE = 6
 """What costs less is computed again for every use of it, rather than kept in an array."""

@@ -39,6 +39,7 @@ from prism.backends.tile import (
 )
 from prism.backends.tile_rewrite import accumulators, names_beside
 from prism.backends.triton.ahead import Ahead, loads_ahead, trip
+from prism.backends.triton.emit_helpers import HELPERS
 from prism.backends.triton.paired import Both, Turns, Word, in_turn, pairs, products
 from prism.cost.counts import LINE_BYTES, SECTOR_BYTES
 from prism.errors import UnsupportedError
@@ -46,17 +47,7 @@ from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, add, mul
 from prism.program.nodes import DType, ReduceKind, Tensor
 
-TL_TYPES: Mapping[DType, str] = {
-    DType.FLOAT32: "tl.float32",
-    DType.FLOAT16: "tl.float16",
-    DType.BFLOAT16: "tl.bfloat16",
-    DType.INT64: "tl.int64",
-    DType.INT32: "tl.int32",
-    DType.INT16: "tl.int16",
-    DType.INT8: "tl.int8",
-    DType.UINT8: "tl.uint8",
-    DType.BOOL: "tl.int1",
-}
+TL_TYPES: Mapping[DType, str] = {d: f"tl.{d.value}" for d in DType} | {DType.BOOL: "tl.int1"}
 STREAMED = 1 << 24
 """Bytes of an output from which on a store does not ask caches to keep it: what reads a smaller one may find it."""
 # Precedence of an expression: an atom binds tightest.
@@ -758,12 +749,12 @@ class KernelEmitter:
                 return Text(f"tl.{s.op}({a.source})", _ATOM, dims)
             case "bitand":
                 return Text(f"({a.at(_ATOM)} & {args[1].at(_ATOM)})", _ATOM, dims)
-            case "tanh" | "atan" | "sign" | "round" | "pow":
+            case _:
                 name = {"round": "round_half_even", "pow": "power", "atan": "arctangent"}.get(s.op, s.op)
+                if name not in HELPERS:
+                    raise UnsupportedError(f"no Triton expression for {s.op}", where=self.program.name)
                 self.helpers.add(name)
                 return Text(f"{name}({', '.join(x.source for x in args)})", _ATOM, dims)
-            case _:
-                raise UnsupportedError(f"no Triton expression for {s.op}", where=self.program.name)
 
 
 def _by_bits(text: Text, dtype: DType, bits: Bits) -> Text:

@@ -20,19 +20,9 @@ from prism.program.index import Index
 from prism.program.nodes import Const, DType
 from prism.program.views import axes_of, places_index
 
+_OTHERWISE_NAMED: Mapping[DType, str] = {DType.FLOAT64: "DOUBLE", DType.FLOAT32: "FLOAT"}
 _DTYPES: Mapping[int, DType] = MappingProxyType(
-    {
-        TensorProto.DOUBLE: DType.FLOAT64,
-        TensorProto.FLOAT: DType.FLOAT32,
-        TensorProto.FLOAT16: DType.FLOAT16,
-        TensorProto.BFLOAT16: DType.BFLOAT16,
-        TensorProto.INT64: DType.INT64,
-        TensorProto.INT32: DType.INT32,
-        TensorProto.INT16: DType.INT16,
-        TensorProto.INT8: DType.INT8,
-        TensorProto.UINT8: DType.UINT8,
-        TensorProto.BOOL: DType.BOOL,
-    }
+    {TensorProto.DataType.Value(_OTHERWISE_NAMED.get(d, d.name)): d for d in DType}
 )
 
 
