@@ -24,28 +24,8 @@ from prism.program.extents import Extent, add, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.ops import COMPARISONS, OPS
+from prism.sgraph import nodes as sg
 from prism.sgraph.hidden import Condition, hidden, line
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Kernel,
-    Kind,
-    Load,
-    Loop,
-    LoopRole,
-    Moment,
-    Operand,
-    Pointwise,
-    Position,
-    Scan,
-    Split,
-    Statistic,
-    Stmt,
-    Store,
-    TileReduce,
-    value_axes,
-)
 
 F32 = DType.FLOAT32
 _NAMES: Mapping[str, str] = {
@@ -97,7 +77,7 @@ class KernelLowering:
         on_chip: tensors that name tiles which the program keeps: an accumulator each.
     """
 
-    kernel: Kernel
+    kernel: sg.Kernel
     layout: Layout
     types: Types
     tensors: Mapping[str, Tensor]
@@ -108,9 +88,9 @@ class KernelLowering:
     _out: list[tile.Stmt] = field(default_factory=list)
     _values: dict[str, TileValue] = field(default_factory=dict)
     # Reductions that are left to after their loop: the accumulator keeps the axis.
-    _deferred: dict[str, Kind] = field(default_factory=dict)
+    _deferred: dict[str, sg.Kind] = field(default_factory=dict)
     # Matrix products that wait for the accumulator they are added to.
-    _waiting: dict[str, Contract] = field(default_factory=dict)
+    _waiting: dict[str, sg.Contract] = field(default_factory=dict)
     _factor: dict[str, str] = field(default_factory=dict)
     _anew: dict[str, str] = field(default_factory=dict)
     # Scans by whose moves others are rescaled; where nothing but -inf was seen so far.
@@ -145,11 +125,11 @@ class KernelLowering:
         for s in self.kernel.statements():
             for name in sources(s):
                 self._uses[name] = self._uses.get(name, 0) + 1
-            if isinstance(s, Accumulate | Scan):
+            if isinstance(s, sg.Accumulate | sg.Scan):
                 self._accumulated.add(s.src)
-            if isinstance(s, Scan) and s.how.rescaled:
+            if isinstance(s, sg.Scan) and s.how.rescaled:
                 self._rescaling.add(str(s.growth))
-        self._axes = value_axes(self.kernel)
+        self._axes = sg.value_axes(self.kernel)
         self._hidden = hidden(self.kernel)
         self._indexing.start()
         self._block(self.kernel.body)
@@ -157,33 +137,33 @@ class KernelLowering:
 
     # Statements.
 
-    def _block(self, body: Iterable[Stmt], axis: Axis | None = None) -> None:
+    def _block(self, body: Iterable[sg.Stmt], axis: Axis | None = None) -> None:
         """The statements of the kernel, or of a loop over the axis."""
         for s in body:
             match s:
-                case Load():
+                case sg.Load():
                     self._load(s)
-                case Gather():
+                case sg.Gather():
                     self._gather(s)
-                case Position(dst, index):
+                case sg.Position(dst, index):
                     self._position(dst, index)
-                case Pointwise():
+                case sg.Pointwise():
                     self._pointwise(s)
-                case TileReduce():
+                case sg.TileReduce():
                     self._reduce(s)
-                case Contract():
+                case sg.Contract():
                     self._contract(s)
-                case Loop():
+                case sg.Loop():
                     self._loop(s)
-                case Accumulate():
+                case sg.Accumulate():
                     assert axis is not None
                     self._accumulate(s, axis)
-                case Scan():
+                case sg.Scan():
                     self._scan(s)
-                case Store():
+                case sg.Store():
                     self._store(s)
 
-    def _load(self, s: Load) -> None:
+    def _load(self, s: sg.Load) -> None:
         if s.tensor in self.on_chip:
             kept = self._kept[s.tensor]
             self._values[s.dst] = replace(kept, name=self.names.fresh(s.tensor))
@@ -243,7 +223,7 @@ class KernelLowering:
         self._out.append(tile.Pointwise(made.name, "le", sides, made.dims, DType.BOOL))
         return made
 
-    def _gather(self, s: Gather) -> None:
+    def _gather(self, s: sg.Gather) -> None:
         tensor = self.tensors[s.tensor]
         axes = frozenset(a for i in s.index for a in i.axes())
         fixed = [n for n in range(len(s.index)) if all(p.dimension != n for p in s.places)]
@@ -314,10 +294,10 @@ class KernelLowering:
         for s in self.kernel.statements():
             if name not in sources(s):
                 continue
-            product = self.layout.products.get(s.dst) if isinstance(s, Contract) else None
+            product = self.layout.products.get(s.dst) if isinstance(s, sg.Contract) else None
             if product is None or len(product.m) != 1 or len(product.n) != 1:
                 return None
-            assert isinstance(s, Contract)
+            assert isinstance(s, sg.Contract)
             first = name == (s.rhs if product.swapped else s.lhs)
             found.add((*product.m, product.k) if first else (product.k, *product.n))
         if len(found) > 1:
@@ -337,7 +317,7 @@ class KernelLowering:
         self._out.append(tile.IndexValue(name, affine, dims))
         return TileValue(name, dims, DType.INT32)
 
-    def _pointwise(self, s: Pointwise) -> None:
+    def _pointwise(self, s: sg.Pointwise) -> None:
         quotient = self.quotients.of(s)
         if quotient is not None:
             self._values[s.dst] = self._quotient(*quotient)
@@ -359,7 +339,7 @@ class KernelLowering:
         zero = rules.zero([a.zero if isinstance(a, TileValue) else a for a in args])
         self._values[s.dst] = TileValue(name, dims, rules.result, zero)
 
-    def _quotient(self, dividend: Operand, divisor: Operand, scale: float) -> TileValue:
+    def _quotient(self, dividend: sg.Operand, divisor: sg.Operand, scale: float) -> TileValue:
         """A division by a number times a value, as a value."""
         given = [self._cast(self._values[o], F32) if isinstance(o, str) else float(o) for o in (dividend, divisor)]
         below = given[1]
@@ -404,7 +384,7 @@ class KernelLowering:
         zero = value.zero | {axis} if kind is ReduceKind.SUM else frozenset()
         return replace(value, name=name, zero=zero, raw=None, raw_dtype=None)
 
-    def _reduce(self, s: TileReduce) -> None:
+    def _reduce(self, s: sg.TileReduce) -> None:
         value = self._cast(self._values[s.src], F32)
         if s.moments:
             names = (s.src, *s.moments)
@@ -414,10 +394,10 @@ class KernelLowering:
             given = Moments(mean.name, squares.name, squares.dims, rest=rest.name)
             self._statistic(s.dst, self._deviations.parts(given, count.name, s.axis))
             return
-        if isinstance(s.kind, Statistic):
-            merged = s.kind is Statistic.MERGED
+        if isinstance(s.kind, sg.Statistic):
+            merged = s.kind is sg.Statistic.MERGED
             found = self._moments[s.src] if merged else Moments(value.name, None, value.dims)
-            if isinstance(self.kernel.role(s.axis), LoopRole | Split):
+            if isinstance(self.kernel.role(s.axis), sg.LoopRole | sg.Split):
                 self._moments[s.dst] = found
                 self._values[s.dst] = value
             else:
@@ -444,7 +424,7 @@ class KernelLowering:
         zero = value.zero - {axis} if kind is ReduceKind.SUM else frozenset()
         return TileValue(name, tuple(d for d in value.dims if d != dim.name), F32, zero)
 
-    def _contract(self, s: Contract) -> None:
+    def _contract(self, s: sg.Contract) -> None:
         product = self.layout.products.get(s.dst)
         if product is not None:
             # A sum that has no other use goes straight into its accumulator.
@@ -471,7 +451,7 @@ class KernelLowering:
                 value = self._reduced(ReduceKind.SUM, value, s.axis, f"sum_{s.axis.name}")
         self._values[s.dst] = value
 
-    def _dot(self, s: Contract, into: str | None) -> TileValue:
+    def _dot(self, s: sg.Contract, into: str | None) -> TileValue:
         """The matrix product; added to the accumulator `into`, if any."""
         product = self.layout.products[s.dst]
         wanted = self.types.dot(s.lhs, s.rhs)
@@ -500,16 +480,16 @@ class KernelLowering:
 
     # Loops and accumulators.
 
-    def _loop(self, loop: Loop) -> None:
+    def _loop(self, loop: sg.Loop) -> None:
         axis, body = loop.axis, loop.body
-        made: dict[str, Accumulate] = {}
+        made: dict[str, sg.Accumulate] = {}
         later = self._can_defer(axis, body)
         self._deferred.update({s.src: s.kind for s in later})
         for s in body:
-            if isinstance(s, Accumulate):
+            if isinstance(s, sg.Accumulate):
                 made[s.dst] = s
                 self._start(s, axis if s in later else None, axis)
-            elif isinstance(s, Scan) and s.axis == axis:
+            elif isinstance(s, sg.Scan) and s.axis == axis:
                 self._start(s, None, axis)
         accumulators = {name: self._values[name].name for name in made}
         start, stop, step = self._indexing.bounds(loop)
@@ -527,52 +507,54 @@ class KernelLowering:
         self._out, self._known = outer, known
         for name, s in made.items():
             value = replace(self._values[name], name=accumulators[name])
-            if isinstance(s.kind, Statistic):
+            if isinstance(s.kind, sg.Statistic):
                 held = self._moments[s.src].count
-                part = isinstance(self.kernel.role(axis), Split)
+                part = isinstance(self.kernel.role(axis), sg.Split)
                 self._statistic(name, self._deviations.end(self._running[name], held, axis, span, part))
                 continue
             if s in later:
                 value = self._reduced(s.kind, value, axis, f"{s.kind.value}_{axis.name}")
             self._values[name] = value
 
-    def _can_defer(self, axis: Axis, body: tuple[Stmt, ...]) -> list[Accumulate]:
+    def _can_defer(self, axis: Axis, body: tuple[sg.Stmt, ...]) -> list[sg.Accumulate]:
         """The accumulators of a loop that may keep the axis' tile, to be reduced once, after the loop.
 
         That saves an exchange between threads in every iteration, for registers: not where matrix products need them.
         """
         if not self.defer or not self.layout.is_tiled(axis):
             return []
-        products = any(isinstance(s, Contract) and s.dst in self.layout.products for s in body)
-        made = {s.dst: s for s in body if isinstance(s, TileReduce | Contract) and s.axis == axis}
+        products = any(isinstance(s, sg.Contract) and s.dst in self.layout.products for s in body)
+        made = {s.dst: s for s in body if isinstance(s, sg.TileReduce | sg.Contract) and s.axis == axis}
         read = {name for s in statements(body) for name in sources(s)}
-        found: list[Accumulate] = []
+        found: list[sg.Accumulate] = []
         for s in body:
-            if isinstance(s, Accumulate) and s.shift is None and s.dst not in read and self._uses[s.src] == 1:
+            if isinstance(s, sg.Accumulate) and s.shift is None and s.dst not in read and self._uses[s.src] == 1:
                 src = made.get(s.src)
-                kind: Kind = src.kind if isinstance(src, TileReduce) else ReduceKind.SUM
+                kind: sg.Kind = src.kind if isinstance(src, sg.TileReduce) else ReduceKind.SUM
                 if src is not None and kind is s.kind and (not products or self._must_defer(s, src)):
                     found.append(s)
         return found
 
-    def _must_defer(self, s: Accumulate, src: TileReduce | Contract) -> bool:
+    def _must_defer(self, s: sg.Accumulate, src: sg.TileReduce | sg.Contract) -> bool:
         """Whether the accumulator takes the reduction of a tile as it was loaded, and has several uses after the loop.
 
         Triton (3.9) moves such a reduction behind the loop by itself, and fails on the several uses.
         """
-        if not isinstance(src, TileReduce) or self._uses.get(s.dst, 0) < 2:
+        if not isinstance(src, sg.TileReduce) or self._uses.get(s.dst, 0) < 2:
             return False
-        loads = {x.dst: self.tensors[x.tensor].dtype for x in self.kernel.statements() if isinstance(x, Load | Gather)}
+        loads = {
+            x.dst: self.tensors[x.tensor].dtype for x in self.kernel.statements() if isinstance(x, sg.Load | sg.Gather)
+        }
         return loads.get(src.src) is F32
 
-    def _start(self, s: Accumulate | Scan, kept: Axis | None, axis: Axis) -> None:
+    def _start(self, s: sg.Accumulate | sg.Scan, kept: Axis | None, axis: Axis) -> None:
         """The accumulator before its loop; with the dimension of the axis that is kept until after it."""
         axes = (*self._axes[s.dst], *(() if kept is None else (kept,)))
-        if isinstance(s, Scan):
+        if isinstance(s, sg.Scan):
             axes = tuple(a for a in axes if a != s.axis)
         dims = self.layout.dims_for(axes)
-        kind: Kind = s.kind if isinstance(s, Accumulate) else s.how.kind
-        if isinstance(kind, Statistic):
+        kind: sg.Kind = s.kind if isinstance(s, sg.Accumulate) else s.how.kind
+        if isinstance(kind, sg.Statistic):
             self._running[s.dst] = self._deviations.start(axis, dims, kept is not None)
             self._values[s.dst] = TileValue(self._running[s.dst].squares, dims, F32)
             return
@@ -581,8 +563,8 @@ class KernelLowering:
         self._out.append(tile.Full(name, kind.identity, dims, F32))
         self._values[s.dst] = TileValue(name, dims, F32)
 
-    def _accumulate(self, s: Accumulate, axis: Axis) -> None:
-        if isinstance(s.kind, Statistic):
+    def _accumulate(self, s: sg.Accumulate, axis: Axis) -> None:
+        if isinstance(s.kind, sg.Statistic):
             self._deviations.merge(self._running[s.dst], self._moments[s.src], axis, self._spans[axis])
             return
         acc = self._values[s.dst]
@@ -590,7 +572,7 @@ class KernelLowering:
             self._out.append(tile.Update(acc.name, ReduceKind.MAX, self._anew[s.shift]))
         elif s.shift is not None:
             self._out.append(tile.Update(acc.name, ReduceKind.PROD, self._factor[s.shift]))
-        followers = {o.kind for o in self.kernel.statements() if isinstance(o, Accumulate) and o.shift == s.dst}
+        followers = {o.kind for o in self.kernel.statements() if isinstance(o, sg.Accumulate) and o.shift == s.dst}
         shifts = bool(followers)
         old = acc.name
         if shifts:
@@ -612,7 +594,7 @@ class KernelLowering:
         self._out.append(tile.Update(acc.name, kind, value.name))
         return replace(acc, zero=value.zero if kind is ReduceKind.SUM else frozenset())
 
-    def _scan(self, s: Scan) -> None:
+    def _scan(self, s: sg.Scan) -> None:
         acc = self._values.get(s.dst)
         if self.layout.is_tiled(s.axis):
             self._scan_tile(s, acc)
@@ -624,7 +606,7 @@ class KernelLowering:
         else:
             self._values[s.dst] = self._values[s.src]
 
-    def _scan_element(self, s: Scan, acc: TileValue) -> None:
+    def _scan_element(self, s: sg.Scan, acc: TileValue) -> None:
         """One place of a scan whose loop takes one element at a time."""
         # A name of its own: the next iteration changes the accumulator.
         name, old = self.names.fresh("prefix"), ""
@@ -648,7 +630,7 @@ class KernelLowering:
         if s.dst in self._rescaling:
             self._shift(s.dst, s.how.kind, self._values[s.dst], old)
 
-    def _seen(self, s: Scan) -> TileValue:
+    def _seen(self, s: sg.Scan) -> TileValue:
         """What is combined; 0 where it would be rescaled by the exponential of -inf: nothing is there yet."""
         src = self._cast(self._values[s.src], F32)
         if not s.how.rescaled:
@@ -658,7 +640,7 @@ class KernelLowering:
         self._out.append(tile.Pointwise(seen.name, "where", (empty.name, 0.0, src.name), seen.dims, F32))
         return seen
 
-    def _scan_tile(self, s: Scan, acc: TileValue | None) -> None:
+    def _scan_tile(self, s: sg.Scan, acc: TileValue | None) -> None:
         """The places of a tile, after those of the tiles before it."""
         how, kind = s.how, s.how.kind
         src = self._seen(s)
@@ -707,7 +689,7 @@ class KernelLowering:
             self._values[s.dst] = pointwise(kind.op, found, src)
             self._shift(s.dst, kind, self._values[s.dst], found.name)
 
-    def _growth(self, s: Scan, carried: bool) -> TileValue:
+    def _growth(self, s: sg.Scan, carried: bool) -> TileValue:
         """The factors of a scan: at the first place of all 0, where something is carried, for nothing is there yet."""
         assert s.growth is not None
         if s.how.rescaled:
@@ -747,7 +729,7 @@ class KernelLowering:
         stays = made("or", same, made("isnan", old))
         return made("where", stays, -math.inf, math.inf, dtype=F32)
 
-    def _shift(self, dst: str, kind: Kind, acc: TileValue, old: str) -> TileValue:
+    def _shift(self, dst: str, kind: sg.Kind, acc: TileValue, old: str) -> TileValue:
         """The factor exp(old - new) for what is rescaled by this accumulator or scan, and the value to subtract.
 
         While everything seen so far is -inf, so is the maximum: then 0 is subtracted in its place, for -inf - -inf is
@@ -772,7 +754,7 @@ class KernelLowering:
         self._factor[dst] = factor
         return TileValue(new, acc.dims, F32)
 
-    def _keep(self, s: Store) -> None:
+    def _keep(self, s: sg.Store) -> None:
         """The tile that the program keeps, made or changed: 0 outside of its axes, as a tile that is loaded is."""
         axes = [a for i in s.index for a in i.axes()]
         dims = self.layout.dims_for(axes)
@@ -790,7 +772,7 @@ class KernelLowering:
             self._out.append(tile.Full(made.name, 0.0, dims, F32))
         self._out.append(tile.Update(self._kept[s.tensor].name, None, value.name))
 
-    def _store(self, s: Store) -> None:
+    def _store(self, s: sg.Store) -> None:
         if s.tensor in self.on_chip:
             self._keep(s)
             return
@@ -809,17 +791,17 @@ class KernelLowering:
         masks = self._indexing.masks(axes) + self._indexing.first(axes)
         self._out.append(tile.Store(s.tensor, address, masks, dims, src))
 
-    def _stored(self, s: Store) -> TileValue | float:
+    def _stored(self, s: sg.Store) -> TileValue | float:
         """What is stored: a value, or a moment of it."""
         if not isinstance(s.src, str):
             return float(s.src)
-        if s.moment is None or s.moment is Moment.SQUARES:
+        if s.moment is None or s.moment is sg.Moment.SQUARES:
             return self._values[s.src]
         moments = self._moments[s.src]
-        if s.moment is Moment.COUNT:
+        if s.moment is sg.Moment.COUNT:
             count = self._deviations.number(moments.count)
             return TileValue(count, (), F32) if isinstance(count, str) else float(count)
-        name = moments.mean if s.moment is Moment.MEAN else moments.rest
+        name = moments.mean if s.moment is sg.Moment.MEAN else moments.rest
         assert name is not None
         return TileValue(name, moments.dims, F32)
 

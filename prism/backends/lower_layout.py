@@ -14,20 +14,7 @@ from dataclasses import dataclass, field
 from prism.backends.tile import Constant, Dim, Dims, Size, identifier
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
-from prism.sgraph.nodes import (
-    Contract,
-    Gather,
-    Grid,
-    Kernel,
-    Load,
-    LoopRole,
-    Scan,
-    Split,
-    Store,
-    TileReduce,
-    Whole,
-    value_axes,
-)
+from prism.sgraph import nodes as sg
 from prism.sgraph.products import drops_dimension, tile_product
 
 # Matrix units take at least 16 elements along the contracted axis; the other two they pad themselves.
@@ -56,7 +43,7 @@ class Layout:
         products: by the contraction's dst, those that are matrix products.
     """
 
-    kernel: Kernel
+    kernel: sg.Kernel
     dims: tuple[Dim, ...] = ()
     constants: tuple[Constant, ...] = ()
     sizes: dict[Axis, Size] = field(default_factory=dict)
@@ -82,13 +69,13 @@ class Layout:
         return self.is_tiled(axis) and self.sizes[axis] != axis.extent
 
 
-def layout(kernel: Kernel) -> Layout:
+def layout(kernel: sg.Kernel) -> Layout:
     """Chooses the dimensions of the kernel's tiles."""
     made = Layout(kernel)
     tiled = [a for a, r in kernel.roles if not (a.extent == 1 or drops_dimension(r))]
-    axes = {name: frozenset(a for a in of if a in tiled) for name, of in value_axes(kernel).items()}
+    axes = {name: frozenset(a for a in of if a in tiled) for name, of in sg.value_axes(kernel).items()}
     rank = _memory_rank(kernel)
-    found = {s: tile_product(kernel, s, axes) for s in kernel.statements() if isinstance(s, Contract)}
+    found = {s: tile_product(kernel, s, axes) for s in kernel.statements() if isinstance(s, sg.Contract)}
     products = {s.dst: (p.rows, s.axis, p.columns) for s, p in found.items() if p is not None}
     units = _units(kernel, tiled, axes, products.values(), rank)
     order, swapped = _order(units, products, rank)
@@ -99,11 +86,11 @@ def layout(kernel: Kernel) -> Layout:
     return made
 
 
-def _memory_rank(kernel: Kernel) -> dict[Axis, int]:
+def _memory_rank(kernel: sg.Kernel) -> dict[Axis, int]:
     """The axes in the order of memory: of what is stored, then of what is loaded."""
     found: dict[Axis, int] = {}
-    indices = [s.index for s in kernel.statements() if isinstance(s, Store)]
-    indices += [s.index for s in kernel.statements() if isinstance(s, Load | Gather)]
+    indices = [s.index for s in kernel.statements() if isinstance(s, sg.Store)]
+    indices += [s.index for s in kernel.statements() if isinstance(s, sg.Load | sg.Gather)]
     for index in indices:
         for i in index:
             for axis in _by_stride(i):
@@ -123,7 +110,7 @@ Unit = tuple[Axis, ...]
 
 
 def _units(
-    kernel: Kernel,
+    kernel: sg.Kernel,
     tiled: Sequence[Axis],
     axes: Mapping[str, frozenset[Axis]],
     products: Iterable[tuple[frozenset[Axis], Axis, frozenset[Axis]]],
@@ -140,15 +127,15 @@ def _units(
     return units + [(a,) for a in tiled if all(a not in p for p in packed)]
 
 
-def _can_pack(kernel: Kernel, side: frozenset[Axis], axes: Mapping[str, frozenset[Axis]]) -> bool:
+def _can_pack(kernel: sg.Kernel, side: frozenset[Axis], axes: Mapping[str, frozenset[Axis]]) -> bool:
     """Whether the axes stand in a tile for the whole kernel, unreduced, and in products all or none."""
     roles = dict(kernel.roles)
-    if not all(isinstance(roles[a], Grid | Whole) for a in side):
+    if not all(isinstance(roles[a], sg.Grid | sg.Whole) for a in side):
         return False
     for s in kernel.statements():
-        if isinstance(s, TileReduce | Contract | Scan) and s.axis in side:
+        if isinstance(s, sg.TileReduce | sg.Contract | sg.Scan) and s.axis in side:
             return False
-        if isinstance(s, Contract) and any(side & axes[o] not in (frozenset(), side) for o in (s.lhs, s.rhs)):
+        if isinstance(s, sg.Contract) and any(side & axes[o] not in (frozenset(), side) for o in (s.lhs, s.rhs)):
             return False
     return True
 
@@ -201,14 +188,14 @@ def _size(made: Layout, order: Sequence[Unit], contracted: set[Axis]) -> None:
         for axis in unit:
             least = DOT_LEAST_K if axis in contracted else 1
             match made.kernel.role(axis):
-                case Grid(tile) | LoopRole(tile) | Split(_, tile):
+                case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
                     assert not isinstance(tile, int)
                     constant = Constant(identifier(tile.name), symbol=tile.name, least=least)
                     constants[constant.name] = constant
                     sizes.append(constant.name)
-                case Whole() if is_static(axis.extent):
+                case sg.Whole() if is_static(axis.extent):
                     sizes.append(max(least, 1 << (int(axis.extent) - 1).bit_length()))
-                case Whole():
+                case sg.Whole():
                     constant = Constant(identifier(f"BLOCK_{axis.name}"), extent=axis.extent, least=least)
                     constants[constant.name] = constant
                     sizes.append(constant.name)

@@ -15,21 +15,7 @@ from dataclasses import dataclass
 from prism.backends.tile import Precision
 from prism.program.integers import Interval, image
 from prism.program.nodes import DType, ReduceKind
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Kernel,
-    Load,
-    Loop,
-    Operand,
-    Pointwise,
-    Position,
-    Scan,
-    Stmt,
-    Store,
-    TileReduce,
-)
+from prism.sgraph import nodes as sg
 from prism.sgraph.products import Nominal, join
 
 INTS = (DType.INT32, DType.INT64)
@@ -72,17 +58,17 @@ class Types:
         return DotType(DType.FLOAT32)
 
 
-def analyse(kernel: Kernel, nominal: Nominal) -> Types:
+def analyse(kernel: sg.Kernel, nominal: Nominal) -> Types:
     """The facts about every value of the kernel, given their nominal types."""
     types = Types(nominal, {}, {})
-    definitions: dict[str, Stmt] = {}
+    definitions: dict[str, sg.Stmt] = {}
 
-    def visit(body: Sequence[Stmt]) -> None:
+    def visit(body: Sequence[sg.Stmt]) -> None:
         for s in body:
-            if isinstance(s, Loop):
+            if isinstance(s, sg.Loop):
                 visit(s.body)
                 continue
-            if isinstance(s, Store):
+            if isinstance(s, sg.Store):
                 continue
             definitions[s.dst] = s
             _statement(s, types, definitions)
@@ -92,22 +78,22 @@ def analyse(kernel: Kernel, nominal: Nominal) -> Types:
 
 
 def _statement(
-    s: Load | Gather | Position | Pointwise | TileReduce | Contract | Accumulate | Scan,
+    s: sg.Load | sg.Gather | sg.Position | sg.Pointwise | sg.TileReduce | sg.Contract | sg.Accumulate | sg.Scan,
     types: Types,
-    definitions: Mapping[str, Stmt],
+    definitions: Mapping[str, sg.Stmt],
 ) -> None:
     largest = math.inf
     match s:
-        case Load(dst) | Gather(dst):
+        case sg.Load(dst) | sg.Gather(dst):
             largest = _LARGEST.get(types.nominal[dst], math.inf)
-        case Pointwise(_, op, args):
+        case sg.Pointwise(_, op, args):
             largest = _largest_result(op, args, types, definitions)
-        case TileReduce(dst, kind, _, src):
+        case sg.TileReduce(dst, kind, _, src):
             if kind is ReduceKind.MAX:
                 types._max_of[dst] = src
             if kind in (ReduceKind.MAX, ReduceKind.MIN):
                 largest = types.largest[src]
-        case Accumulate(dst, kind, src, _):
+        case sg.Accumulate(dst, kind, src, _):
             if kind is ReduceKind.MAX and src in types._max_of:
                 types._max_of[dst] = types._max_of[src]
             if kind in (ReduceKind.MAX, ReduceKind.MIN):
@@ -115,17 +101,17 @@ def _statement(
     types.largest[s.dst] = largest
 
 
-def _largest_result(op: str, args: Sequence[Operand], types: Types, definitions: Mapping[str, Stmt]) -> float:
+def _largest_result(op: str, args: Sequence[sg.Operand], types: Types, definitions: Mapping[str, sg.Stmt]) -> float:
     of = [types.largest[a] if isinstance(a, str) else 0.0 if math.isinf(a) else abs(a) for a in args]
     if op == "exp":
         return 1.0 if _is_below_max(args[0], types, definitions) else math.inf
     return image(op, [Interval(-x, x, whole=False) for x in of]).largest
 
 
-def _is_below_max(arg: Operand, types: Types, definitions: Mapping[str, Stmt]) -> bool:
+def _is_below_max(arg: sg.Operand, types: Types, definitions: Mapping[str, sg.Stmt]) -> bool:
     """Whether arg is a + -1*m with m a maximum over a."""
     s = definitions.get(arg) if isinstance(arg, str) else None
-    if not (isinstance(s, Pointwise) and s.op == "add"):
+    if not (isinstance(s, sg.Pointwise) and s.op == "add"):
         return False
     for a, b in (s.args, s.args[::-1]):
         shift = _negated(b, definitions)
@@ -134,13 +120,13 @@ def _is_below_max(arg: Operand, types: Types, definitions: Mapping[str, Stmt]) -
     return False
 
 
-def _negated(operand: Operand, definitions: Mapping[str, Stmt]) -> str | None:
+def _negated(operand: sg.Operand, definitions: Mapping[str, sg.Stmt]) -> str | None:
     """m, when the operand is -m."""
     s = definitions.get(operand) if isinstance(operand, str) else None
     match s:
-        case Pointwise(_, "neg", (str() as m,)):
+        case sg.Pointwise(_, "neg", (str() as m,)):
             return m
-        case Pointwise(_, "mul", (str() as m, -1.0)) | Pointwise(_, "mul", (-1.0, str() as m)):
+        case sg.Pointwise(_, "mul", (str() as m, -1.0)) | sg.Pointwise(_, "mul", (-1.0, str() as m)):
             return m
         case _:
             return None

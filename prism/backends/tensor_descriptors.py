@@ -29,29 +29,8 @@ from functools import cmp_to_key
 
 import sympy
 
+from prism.backends import tile
 from prism.backends.lower_index import Names
-from prism.backends.tile import (
-    Cast,
-    Copy,
-    Dot,
-    For,
-    InBounds,
-    Load,
-    Offsets,
-    Pointwise,
-    Rearrange,
-    Scalar,
-    Select,
-    Size,
-    Stmt,
-    TileLaunch,
-    TileModule,
-    TileProgram,
-    Within,
-    identifier,
-    scalars,
-    symbol,
-)
 from prism.backends.tile_rewrite import names_beside
 from prism.cost.counts import next_power_of_two
 from prism.cost.shared_memory import Step, in_two_layouts, made_of
@@ -86,7 +65,7 @@ class TensorMap:
     offset: Extent
     shape: tuple[Extent, ...]
     strides: tuple[Extent, ...]
-    block: tuple[Size, ...]
+    block: tuple[tile.Size, ...]
 
     def fits(self, values: Mapping[str, int]) -> bool:
         """Whether the hardware takes it at these lengths and constants, the tensor's address being aligned."""
@@ -135,17 +114,17 @@ class LaunchDescriptors:
     views: Mapping[str, TensorMap]
     loads: Mapping[tuple[str, str], tuple[str, DescriptorLoad]]
 
-    def of(self, program: TileProgram) -> dict[str, tuple[str, DescriptorLoad]]:
+    def of(self, program: tile.TileProgram) -> dict[str, tuple[str, DescriptorLoad]]:
         """By the load's value: what one program loads."""
         return {dst: found for (name, dst), found in self.loads.items() if name == program.name}
 
-    def parameters(self, program: TileProgram) -> list[str]:
+    def parameters(self, program: tile.TileProgram) -> list[str]:
         """Those of one program, in order."""
         used = {name for name, _ in self.of(program).values()}
         return [name for name in self.views if name in used]
 
 
-def launch_descriptors(module: TileModule) -> dict[str, LaunchDescriptors]:
+def launch_descriptors(module: tile.TileModule) -> dict[str, LaunchDescriptors]:
     """The launches that descriptors may serve, by name.
 
     Second stages that may be folded are not among them: a split's kernel calls them.
@@ -156,7 +135,7 @@ def launch_descriptors(module: TileModule) -> dict[str, LaunchDescriptors]:
 
 
 def fitting(
-    module: TileModule,
+    module: tile.TileModule,
     held: Mapping[str, LaunchDescriptors],
     symbols: Mapping[str, int],
     hints: Mapping[str, int],
@@ -174,7 +153,7 @@ def fitting(
     launches = {x.name: x for x in module.launches}
     found: set[str] = set()
     for name, own_loads in held.items():
-        values = {identifier(n): v for n, v in {**hints, **symbols}.items()}
+        values = {tile.identifier(n): v for n, v in {**hints, **symbols}.items()}
         for c in launches[name].constants:
             own = symbols.get(c.symbol) if c.symbol is not None else next_power_of_two(_value(c.extent or 1, values))
             if own is not None:
@@ -185,12 +164,12 @@ def fitting(
     return frozenset(found)
 
 
-def _of_launch(launch: TileLaunch, module: TileModule) -> LaunchDescriptors | None:
+def _of_launch(launch: tile.TileLaunch, module: tile.TileModule) -> LaunchDescriptors | None:
     made = {(p.name, dst): b for p in launch.programs for dst, b in descriptor_loads(p).items()}
     if not any(b.looped for b in made.values()):
         return None
     # The host's function that makes them has names of all launches.
-    taken = {identifier(t.name) for t in module.tensors}
+    taken = {tile.identifier(t.name) for t in module.tensors}
     taken |= {x.name for x in module.launches} | {p.name for p in module.programs}
     for p in module.programs:
         taken |= names_beside(p).taken
@@ -202,7 +181,7 @@ def _of_launch(launch: TileLaunch, module: TileModule) -> LaunchDescriptors | No
     return LaunchDescriptors({n: v for v, n in names.items()}, {key: (names[b.view], b) for key, b in made.items()})
 
 
-def descriptor_loads(program: TileProgram) -> dict[str, DescriptorLoad]:
+def descriptor_loads(program: tile.TileProgram) -> dict[str, DescriptorLoad]:
     """The loads of a legal tile program that a descriptor may do, by their values."""
     known = _Known(program)
     fed = _feeding(program)
@@ -216,35 +195,35 @@ def descriptor_loads(program: TileProgram) -> dict[str, DescriptorLoad]:
     return found
 
 
-def _loads(body: Sequence[Stmt], looped: bool) -> Iterator[tuple[Load, bool]]:
+def _loads(body: Sequence[tile.Stmt], looped: bool) -> Iterator[tuple[tile.Load, bool]]:
     for s in body:
-        if isinstance(s, Load):
+        if isinstance(s, tile.Load):
             yield s, looped
-        elif isinstance(s, For):
+        elif isinstance(s, tile.For):
             yield from _loads(s.body, True)
 
 
-def _feeding(program: TileProgram) -> set[str]:
+def _feeding(program: tile.TileProgram) -> set[str]:
     """The values that reach an operand of a matrix product in a loop, element by element."""
     made = {name: operands(s) for s in statements(program.body) if (name := defined(s)) and _by_elements(s)}
-    loops = [s for s in program.body if isinstance(s, For)]
-    products = [s for loop in loops for s in statements(loop.body) if isinstance(s, Dot)]
+    loops = [s for s in program.body if isinstance(s, tile.For)]
+    products = [s for loop in loops for s in statements(loop.body) if isinstance(s, tile.Dot)]
     return made_of([n for s in products for n in (s.lhs, s.rhs)], made)
 
 
-def _by_elements(s: Stmt) -> bool:
-    return isinstance(s, Cast | Copy | Pointwise | Rearrange | Select | Within)
+def _by_elements(s: tile.Stmt) -> bool:
+    return isinstance(s, tile.Cast | tile.Copy | tile.Pointwise | tile.Rearrange | tile.Select | tile.Within)
 
 
-def read_twice(program: TileProgram) -> set[str]:
+def read_twice(program: tile.TileProgram) -> set[str]:
     """The values of loops of which both operands of products and something else are made."""
 
-    def step(s: Stmt) -> Step:
-        if isinstance(s, Dot):
+    def step(s: tile.Stmt) -> Step:
+        if isinstance(s, tile.Dot):
             return Step(s.dst, (s.lhs, s.rhs), "product")
         return Step(defined(s), operands(s), "elements" if _by_elements(s) else "other")
 
-    loops = [s for s in program.body if isinstance(s, For)]
+    loops = [s for s in program.body if isinstance(s, tile.For)]
     return {n for loop in loops for n in in_two_layouts([step(s) for s in statements(loop.body)])}
 
 
@@ -255,7 +234,7 @@ class _Lane:
     dim: str
     stride: Extent
     extent: Extent
-    size: Size
+    size: tile.Size
     start: Extent
 
 
@@ -271,17 +250,17 @@ class _Single:
 class _Known:
     """What a program's names stand for."""
 
-    def __init__(self, program: TileProgram) -> None:
+    def __init__(self, program: tile.TileProgram) -> None:
         self.program = program
         everything = list(statements(program.body))
-        self.offsets = {s.dst: s for s in everything if isinstance(s, Offsets)}
-        self.bounds = {s.dst: s for s in everything if isinstance(s, InBounds)}
-        self.values = {s.dst: s.value for s in everything if isinstance(s, Scalar)}
-        self.loops = {s.index: s for s in everything if isinstance(s, For)}
+        self.offsets = {s.dst: s for s in everything if isinstance(s, tile.Offsets)}
+        self.bounds = {s.dst: s for s in everything if isinstance(s, tile.InBounds)}
+        self.values = {s.dst: s.value for s in everything if isinstance(s, tile.Scalar)}
+        self.loops = {s.index: s for s in everything if isinstance(s, tile.For)}
         self.grid = {g.index: g.count for g in program.grid}
         self.tensors = {t.name: t for t in program.tensors}
 
-    def box(self, s: Load, looped: bool) -> DescriptorLoad | None:
+    def box(self, s: tile.Load, looped: bool) -> DescriptorLoad | None:
         """The load by a descriptor; None where that would not be the same."""
         tensor = self.tensors[s.tensor]
         if tensor.dtype not in _TYPES or s.dtype is DType.BOOL or not at_most(0, s.offset.offset):
@@ -301,7 +280,7 @@ class _Known:
         ordered = _ordered(terms)
         return None if ordered is None else self._view(tensor, s.offset.offset, ordered, looped)
 
-    def _limits(self, s: Load) -> dict[str, Extent] | None:
+    def _limits(self, s: tile.Load) -> dict[str, Extent] | None:
         """How long each lane with a mask may be; None where a mask is no upper bound of a lane."""
         found: dict[str, Extent] = {}
         for mask in s.masks:
@@ -339,7 +318,7 @@ class _Known:
     def _below(self, stop: Extent) -> Extent | None:
         """A number that the last index of a loop that ends before `stop` does not exceed, the same in every program."""
         for part in stop.args if isinstance(stop, sympy.Min) else (stop,):
-            if not scalars(part) - set(self.program.lengths):
+            if not tile.scalars(part) - set(self.program.lengths):
                 return add(normal(part), -1)
         return None
 
@@ -352,7 +331,7 @@ class _Known:
             return None
         shape: list[Extent] = []
         strides: list[Extent] = []
-        block: list[Size] = []
+        block: list[tile.Size] = []
         start: list[Extent] = []
         dims: list[str | None] = []
         singles: list[_Single] = []
@@ -399,7 +378,7 @@ class _Known:
             ratio = exact_quotient(t.stride, stride)
             if ratio is None:
                 return None
-            value = add(value, mul(ratio, symbol(t.name)))
+            value = add(value, mul(ratio, tile.symbol(t.name)))
             reach = None if t.high is None or reach is None else add(reach, mul(t.high, t.stride))
         if above is None:
             whole: Extent = 1
@@ -412,12 +391,12 @@ class _Known:
             return None
         return length, value
 
-    def _multiple(self, e: Extent, size: Size) -> bool:
+    def _multiple(self, e: Extent, size: tile.Size) -> bool:
         """Whether an expression is a multiple of a tile's size in every program and iteration."""
         if isinstance(e, int) or e.is_Integer:
             return int(e) == 0 or (isinstance(size, int) and int(e) % size == 0)
         if isinstance(e, sympy.Symbol):
-            name = identifier(e.name)
+            name = tile.identifier(e.name)
             if name == size:
                 return True
             if name in self.values:
@@ -454,10 +433,10 @@ def _whole(e: sympy.Expr) -> bool:
     return isinstance(e, sympy.Integer | sympy.Symbol | sympy.ceiling | sympy.floor)
 
 
-def _value(e: Extent | Size, values: Mapping[str, int]) -> int:
+def _value(e: Extent | tile.Size, values: Mapping[str, int]) -> int:
     """An expression's value. Raises KeyError: a name has no value."""
     if isinstance(e, str):
         return values[e]
     if isinstance(e, int):
         return e
-    return int(e.xreplace({s: sympy.Integer(values[identifier(str(s))]) for s in e.free_symbols}))
+    return int(e.xreplace({s: sympy.Integer(values[tile.identifier(str(s))]) for s in e.free_symbols}))

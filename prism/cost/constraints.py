@@ -25,27 +25,7 @@ from prism.cost.device import Device, Tiles
 from prism.ir.kit import sources, statements
 from prism.program.extents import Extent
 from prism.program.index import Axis
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Grid,
-    Kernel,
-    Load,
-    Loop,
-    LoopRole,
-    Pointwise,
-    Position,
-    Scan,
-    SGraph,
-    Split,
-    Statistic,
-    Stmt,
-    Store,
-    TileReduce,
-    Whole,
-    value_axes,
-)
+from prism.sgraph import nodes as sg
 from prism.sgraph.products import dot_dims, drops_dimension, is_dot, passed_on
 
 REGISTER_BYTES = 4
@@ -143,7 +123,7 @@ class Footprint:
         tiles: all tile shapes, each once.
     """
 
-    kernel: Kernel
+    kernel: sg.Kernel
     axes: dict[str, tuple[Axis, ...]]
     live: list[frozenset[str]] = field(default_factory=list)
     dots: list[tuple[tuple[Axis, ...], tuple[Axis, ...], Axis]] = field(default_factory=list)
@@ -189,9 +169,11 @@ class Footprint:
         return self._distinct, self._counts
 
 
-def footprint(kernel: Kernel, sgraph: SGraph, all_axes: Mapping[str, tuple[Axis, ...]] | None = None) -> Footprint:
+def footprint(
+    kernel: sg.Kernel, sgraph: sg.SGraph, all_axes: Mapping[str, tuple[Axis, ...]] | None = None
+) -> Footprint:
     """The kernel's liveness, matrix products and staged loads; `all_axes` are its values' (`value_axes`), if known."""
-    all_axes = all_axes if all_axes is not None else value_axes(kernel)
+    all_axes = all_axes if all_axes is not None else sg.value_axes(kernel)
     dropped = {a for a, r in kernel.roles if drops_dimension(r) or a.extent == 1}
     f = Footprint(kernel, {v: tuple(a for a in axes if a not in dropped) for v, axes in all_axes.items()})
     all_statements = list(kernel.statements())
@@ -202,22 +184,22 @@ def footprint(kernel: Kernel, sgraph: SGraph, all_axes: Mapping[str, tuple[Axis,
     virtual: set[str] = set()
     for s in all_statements:
         match s:
-            case Contract(dst, axis, lhs, rhs):
+            case sg.Contract(dst, axis, lhs, rhs):
                 if is_dot(kernel, s, all_axes):
                     m, n, _ = dot_dims(kernel, s, all_axes)
                     f.dots.append((m, n, axis))
                     dot_operands |= {lhs, rhs}
                 else:
                     other_uses |= {lhs, rhs}
-            case Load(_, tensor) if tensor in on_chip:
+            case sg.Load(_, tensor) if tensor in on_chip:
                 f.width[tensor] = REGISTER_BYTES
-            case Load(dst, tensor, _) | Gather(dst, tensor, _):
+            case sg.Load(dst, tensor, _) | sg.Gather(dst, tensor, _):
                 other_uses.update(used[id(s)])
                 f.tensor_of[dst] = tensor
                 f.width[tensor] = sgraph.tensor(tensor).dtype.bytes
-            case Position(dst):
+            case sg.Position(dst):
                 virtual.add(dst)
-            case Pointwise(dst, _, args):
+            case sg.Pointwise(dst, _, args):
                 names = [a for a in args if isinstance(a, str)]
                 if all(a in virtual for a in names):
                     virtual.add(dst)
@@ -226,18 +208,22 @@ def footprint(kernel: Kernel, sgraph: SGraph, all_axes: Mapping[str, tuple[Axis,
                 other_uses.update(used[id(s)])
     in_shared = {v for v in f.tensor_of if v in dot_operands and v not in other_uses}
     uses = Counter(u for s in all_statements for u in used[id(s)])
-    products = {s.dst for s in all_statements if isinstance(s, Contract)}
+    products = {s.dst for s in all_statements if isinstance(s, sg.Contract)}
     passed = passed_on(kernel)
-    values = {s.dst: s.src for s in all_statements if isinstance(s, TileReduce)}
+    values = {s.dst: s.src for s in all_statements if isinstance(s, sg.TileReduce)}
     for s in all_statements:
-        if isinstance(s, Accumulate) and isinstance(s.kind, Statistic):
+        if isinstance(s, sg.Accumulate) and isinstance(s.kind, sg.Statistic):
             # Lanes along the loop's axis keep their own where no product needs the registers.
             f.axes.update(dict.fromkeys(_carried(s), f.axes[s.dst if f.dots else values[s.src]]))
-    sums = [s.src for s in all_statements if isinstance(s, Accumulate | Scan) if uses[s.src] == 1]
+    sums = [s.src for s in all_statements if isinstance(s, sg.Accumulate | sg.Scan) if uses[s.src] == 1]
     added = {passed.get(v, v) for v in sums} & {v for v in products if uses[v] == 1}
     f.in_place = frozenset(v for v in (*products, *passed) if passed.get(v, v) in added)
     in_loops = {
-        s.dst for loop in all_statements if isinstance(loop, Loop) for s in statements(loop.body) if isinstance(s, Load)
+        s.dst
+        for loop in all_statements
+        if isinstance(loop, sg.Loop)
+        for s in statements(loop.body)
+        if isinstance(s, sg.Load)
     }
     f.staged = [v for v in f.tensor_of if v in dot_operands and v in in_loops]
     f.held = [v for v in f.tensor_of if v in in_shared and v not in in_loops]
@@ -245,20 +231,20 @@ def footprint(kernel: Kernel, sgraph: SGraph, all_axes: Mapping[str, tuple[Axis,
     return f
 
 
-def _uses(s: Stmt) -> tuple[str, ...]:
+def _uses(s: sg.Stmt) -> tuple[str, ...]:
     """The values that a statement reads: the running value of a sum is one."""
-    return (*_carried(s), *sources(s)) if isinstance(s, Accumulate | Scan) else sources(s)
+    return (*_carried(s), *sources(s)) if isinstance(s, sg.Accumulate | sg.Scan) else sources(s)
 
 
-def _carried(s: Accumulate | Scan) -> tuple[str, ...]:
+def _carried(s: sg.Accumulate | sg.Scan) -> tuple[str, ...]:
     """What stays from one iteration of a loop to the next; of a statistic, an element or mean, the mean and squares."""
-    if isinstance(s, Accumulate) and isinstance(s.kind, Statistic):
+    if isinstance(s, sg.Accumulate) and isinstance(s.kind, sg.Statistic):
         return tuple(f"{s.dst} {part}" for part in ("base", "mean", "squares"))
     return (s.dst,)
 
 
 def _liveness(
-    body: Sequence[Stmt],
+    body: Sequence[sg.Stmt],
     after: frozenset[str],
     skipped: frozenset[str],
     used: Mapping[int, tuple[str, ...]],
@@ -275,21 +261,21 @@ def _liveness(
     """
     live = after
     for s in reversed(body):
-        if isinstance(s, Loop):
+        if isinstance(s, sg.Loop):
             # What a scan has summed stays from one iteration to the next, as long as its value does.
-            carriers = [x for x in s.body if isinstance(x, Accumulate | Scan)]
+            carriers = [x for x in s.body if isinstance(x, sg.Accumulate | sg.Scan)]
             mine = frozenset(name for x in carriers for name in _carried(x))
-            defined = {x.dst for x in statements(s.body) if not isinstance(x, (Loop, Store))}
+            defined = {x.dst for x in statements(s.body) if not isinstance(x, (sg.Loop, sg.Store))}
             outer = frozenset(u for x in statements(s.body) for u in used[id(x)]) - defined - skipped
             live = live | outer
             made = frozenset(x.dst for x in carriers)
             _liveness(s.body, live - made | mine, skipped, used, found)
             live = live - made - mine
             continue
-        dst = None if isinstance(s, Store) else s.dst
+        dst = None if isinstance(s, sg.Store) else s.dst
         if dst is not None and dst not in skipped:
             found.append(live | {dst})
-        if dst is not None and not isinstance(s, Accumulate | Scan):
+        if dst is not None and not isinstance(s, sg.Accumulate | sg.Scan):
             live = live - {dst}
         live = live | (frozenset(used[id(s)]) - skipped)
     return live
@@ -298,14 +284,14 @@ def _liveness(
 # Numbers: tile sizes under an assignment, and what they imply.
 
 
-def tile_sizes(kernel: Kernel, binding: Mapping[str, Any]) -> dict[Axis, Any]:
+def tile_sizes(kernel: sg.Kernel, binding: Mapping[str, Any]) -> dict[Axis, Any]:
     """The length of every axis in a tile under `binding` (symbol name to int or integer array)."""
     sizes: dict[Axis, Any] = {}
     for axis, role in kernel.roles:
         match role:
-            case Grid(tile) | LoopRole(tile) | Split(_, tile):
+            case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
                 sizes[axis] = tile if isinstance(tile, int) else binding[tile.name]
-            case Whole():
+            case sg.Whole():
                 sizes[axis] = next_power_of_two(value(axis.extent, binding))
     return sizes
 
@@ -357,7 +343,7 @@ def _padded(extent: Extent, hints: Mapping[str, int]) -> int:
 def domains(f: Footprint, hints: Mapping[str, int], tiles: Tiles) -> tuple[Domain, ...]:
     """The domain of every tile and part symbol of the kernel; `hints` binds the symbols of the extents."""
     single = {side[0] for m, n, k in f.dots for side in (m, n, (k,)) if len(side) == 1}
-    stored = {a for s in f.kernel.statements() if isinstance(s, Store) for i in s.index for a in i.axes()}
+    stored = {a for s in f.kernel.statements() if isinstance(s, sg.Store) for i in s.index for a in i.axes()}
     found: dict[str, Domain] = {}
 
     def tile(symbol: Any, axis: Axis, low: int) -> None:
@@ -370,23 +356,23 @@ def domains(f: Footprint, hints: Mapping[str, int], tiles: Tiles) -> tuple[Domai
 
     def least(axis: Axis) -> int:
         """The shortest tile of a loop; a short axis is one because of what is held whole inside of it."""
-        held = math.prod(_padded(a.extent, hints) for a, r in f.kernel.roles if isinstance(r, Whole))
+        held = math.prod(_padded(a.extent, hints) for a, r in f.kernel.roles if isinstance(r, sg.Whole))
         length = _padded(axis.extent, hints)
         nested = length <= _ROLES.short and length * held > _ROLES.joint
         return min(tiles.loop_tile, 2) if nested else tiles.loop_tile
 
     def shortest_part(axis: Axis) -> int:
         """The shortest tile of a split; of rows that are held whole and stored as it goes, one fills a program."""
-        held = math.prod(_padded(a.extent, hints) for a, r in f.kernel.roles if isinstance(r, Whole))
+        held = math.prod(_padded(a.extent, hints) for a, r in f.kernel.roles if isinstance(r, sg.Whole))
         return 1 if axis in stored and held > _ROLES.joint else least(axis)
 
     for axis, role in f.kernel.roles:
         match role:
-            case Grid(t) if not isinstance(t, int):
+            case sg.Grid(t) if not isinstance(t, int):
                 tile(t, axis, 1)
-            case LoopRole(t) if not isinstance(t, int):
+            case sg.LoopRole(t) if not isinstance(t, int):
                 tile(t, axis, 2 if axis.name.endswith(".part") else least(axis))
-            case Split(s, t):
+            case sg.Split(s, t):
                 if not isinstance(t, int):
                     tile(t, axis, shortest_part(axis))
                 found.setdefault(s.name, Domain(s.name, 2, tiles.parts))
@@ -413,9 +399,9 @@ def checks(
     sizes = tile_sizes(f.kernel, binding)
     tiles = device.tiles
     for axis, role in f.kernel.roles:
-        if isinstance(role, Split):
+        if isinstance(role, sg.Split):
             yield "parts", binding[role.parts.name] <= -(-value(axis.extent, binding) // sizes[axis])
-        elif axis.name.endswith(".part") and not isinstance(role, Whole) and not drops_dimension(role):
+        elif axis.name.endswith(".part") and not isinstance(role, sg.Whole) and not drops_dimension(role):
             yield "tile_bound", sizes[axis] <= value(axis.extent, binding)
     for m, n, k in f.dots:
         for name, side in (("dot_m", m), ("dot_n", n), ("dot_k", (k,))):
@@ -460,13 +446,13 @@ def _register_elements(device: Device, warps: Any) -> Any:
     return numpy.minimum(per_block, device.multiprocessor.registers)
 
 
-def first_unsatisfiable(f: Footprint, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> str | None:
+def first_unsatisfiable(f: Footprint, sgraph: sg.SGraph, device: Device, hints: Mapping[str, int]) -> str | None:
     """The name of the first constraint that no assignment satisfies along with those before it, or None."""
     found = feasible(f, sgraph, device, hints)
     return found if isinstance(found, str) else None
 
 
-def feasible(f: Footprint, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> dict[str, Any] | str:
+def feasible(f: Footprint, sgraph: sg.SGraph, device: Device, hints: Mapping[str, int]) -> dict[str, Any] | str:
     """Every feasible assignment, as one array a symbol, all of one length, with the hints.
 
     The name of the first constraint that no assignment satisfies along with those before it where there is none.
@@ -493,7 +479,7 @@ def feasible(f: Footprint, sgraph: SGraph, device: Device, hints: Mapping[str, i
     return {**hints, **{d.symbol: v[w] for d, v, w in zip(ranges, values, where, strict=True)}}
 
 
-def too_long(f: Footprint, sgraph: SGraph, hints: Mapping[str, int]) -> bool:
+def too_long(f: Footprint, sgraph: sg.SGraph, hints: Mapping[str, int]) -> bool:
     """Whether an offset in some tensor that the kernel touches takes more than 32 bits."""
     for name in (*f.kernel.reads, *f.kernel.writes):
         n = 1
@@ -512,7 +498,7 @@ def _bound(extent: sympy.Expr, hints: Mapping[str, int]) -> bool:
 # Relationals, to read.
 
 
-def constraints(sgraph: SGraph, device: Device) -> tuple[Constraint, ...]:
+def constraints(sgraph: sg.SGraph, device: Device) -> tuple[Constraint, ...]:
     """Every constraint as a sympy relational, kernel by kernel.
 
     Part counts and tiles are also powers of two, which a relational cannot say. `stages_<launch>` stands for the
@@ -530,11 +516,11 @@ def constraints(sgraph: SGraph, device: Device) -> tuple[Constraint, ...]:
                 found.append(Constraint(name, owner, relational, why))
 
         for axis, role in kernel.roles:
-            if isinstance(role, Grid | LoopRole | Split) and isinstance(role.tile, sympy.Symbol):
+            if isinstance(role, sg.Grid | sg.LoopRole | sg.Split) and isinstance(role.tile, sympy.Symbol):
                 longest = power_of_two_above(sympy.sympify(axis.extent))
                 add("tile_bound", sympy.Le(role.tile, longest), f"a longer tile than axis {axis} is masked work")
                 add("tile_bound", sympy.Le(role.tile, tiles.tile), f"a longer tile dimension only costs {tiles.held}")
-            if isinstance(role, Split):
+            if isinstance(role, sg.Split):
                 most = sympy.ceiling(sympy.sympify(axis.extent) / role.tile)
                 add("parts", sympy.Le(role.parts, most), f"a part of axis {axis} would be empty")
         for m, n, k in f.dots if tiles.dot > 1 else ():
@@ -570,12 +556,12 @@ def constraints(sgraph: SGraph, device: Device) -> tuple[Constraint, ...]:
     return tuple(found)
 
 
-def _symbolic_sizes(kernel: Kernel) -> dict[Axis, Any]:
+def _symbolic_sizes(kernel: sg.Kernel) -> dict[Axis, Any]:
     sizes: dict[Axis, Any] = {}
     for axis, role in kernel.roles:
         match role:
-            case Grid(tile) | LoopRole(tile) | Split(_, tile):
+            case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
                 sizes[axis] = tile
-            case Whole():
+            case sg.Whole():
                 sizes[axis] = power_of_two_above(sympy.sympify(axis.extent))
     return sizes

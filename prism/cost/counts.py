@@ -31,30 +31,8 @@ from prism.cost.trip_counts import Visited, allowed, shown, visited
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.ops import OPS
+from prism.sgraph import nodes as sg
 from prism.sgraph.hidden import hidden, line
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Grid,
-    Kernel,
-    Load,
-    Loop,
-    LoopRole,
-    Pointwise,
-    Position,
-    Role,
-    Scan,
-    SGraph,
-    Split,
-    Statistic,
-    Stmt,
-    Store,
-    Tile,
-    TileReduce,
-    Whole,
-    value_axes,
-)
 from prism.sgraph.products import dot_dims, is_dot, of_bytes, passed_on
 from prism.sgraph.resident import in_one_launch
 
@@ -79,7 +57,7 @@ class Factor:
 
     kind: FactorKind
     extent: Extent
-    tile: Tile | None = None
+    tile: sg.Tile | None = None
     parts: sympy.Symbol | None = None
 
     def evaluate(self, binding: Binding) -> Any:
@@ -398,22 +376,22 @@ def power_of_two_above(n: sympy.Expr | int) -> sympy.Expr:
     return power
 
 
-def _tile_of(role: Role) -> tuple[Tile | None, sympy.Symbol | None]:
+def _tile_of(role: sg.Role) -> tuple[sg.Tile | None, sympy.Symbol | None]:
     match role:
-        case Grid(tile):
+        case sg.Grid(tile):
             return tile, None
-        case LoopRole(tile):
+        case sg.LoopRole(tile):
             return tile, None
-        case Split(parts, tile):
+        case sg.Split(parts, tile):
             return tile, parts
-        case Whole():
+        case sg.Whole():
             return None, None
 
 
 class _Counter:
     """Walks a kernel once and collects its monomials."""
 
-    def __init__(self, kernel: Kernel, sgraph: SGraph, ordered: Mapping[str, tuple[Axis, ...]]) -> None:
+    def __init__(self, kernel: sg.Kernel, sgraph: sg.SGraph, ordered: Mapping[str, tuple[Axis, ...]]) -> None:
         self.kernel = kernel
         self.ordered = ordered
         self.passed = passed_on(kernel)
@@ -422,7 +400,7 @@ class _Counter:
         self.on_chip = sgraph.kept
         self.of_bytes = of_bytes(kernel, sgraph.tensors, ordered)
         self.hidden = hidden(kernel)
-        self.looped = {axis for axis, role in kernel.roles if isinstance(role, LoopRole | Split)}
+        self.looped = {axis for axis, role in kernel.roles if isinstance(role, sg.LoopRole | sg.Split)}
         # Per axis: the factor when it is accessed, when it is computed on, and when it is repeated over, by place.
         self.size: dict[Axis, Factor] = {}
         self.padded: dict[Axis, Factor] = {}
@@ -433,17 +411,17 @@ class _Counter:
             self.size[axis] = Factor("size", axis.extent)
             self.padded[axis] = Factor("padded", axis.extent, tile, parts)
             match role:
-                case Grid():
+                case sg.Grid():
                     repeat = () if axis.extent == 1 else (Factor("tiles", axis.extent, tile),)
                     self.outside[axis] = self.inside[axis] = repeat
-                case LoopRole():
+                case sg.LoopRole():
                     self.outside[axis] = ()
                     self.inside[axis] = (Factor("tiles", axis.extent, tile),)
-                case Split():
+                case sg.Split():
                     shared = Factor("parts", axis.extent, None, parts)
                     self.outside[axis] = (shared,)
                     self.inside[axis] = (shared, Factor("share", axis.extent, tile, parts))
-                case Whole():
+                case sg.Whole():
                     self.outside[axis] = self.inside[axis] = ()
         self.flops: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.dots: dict[tuple[frozenset[Axis], _Nest], int] = {}
@@ -510,32 +488,32 @@ class _Counter:
             found.append((tuple(steps) or ((1, None),), extent))
         return tuple(found)
 
-    def visit(self, body: Sequence[Stmt], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]) -> None:
+    def visit(self, body: Sequence[sg.Stmt], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]) -> None:
         for s in body:
             match s:
-                case Load(_, tensor) | Store(tensor) if tensor in self.on_chip:
+                case sg.Load(_, tensor) | sg.Store(tensor) if tensor in self.on_chip:
                     pass
-                case Load(_, tensor, index) | Gather(_, tensor, index) | Store(tensor, index, _):
+                case sg.Load(_, tensor, index) | sg.Gather(_, tensor, index) | sg.Store(tensor, index, _):
                     mentioned = frozenset(a for i in index for a in i.axes())
-                    if isinstance(s, Gather):
+                    if isinstance(s, sg.Gather):
                         mentioned |= self.axes[s.dst]
                     width = self.tensors[tensor].dtype.bytes
                     own = self.own(width, mentioned, loops, ranges)
                     traffic = self.monomial(width, mentioned, loops)
-                    store = isinstance(s, Store)
-                    if isinstance(s, Load) and s.dst in self.hidden:
+                    store = isinstance(s, sg.Store)
+                    if isinstance(s, sg.Load) and s.dst in self.hidden:
                         shares = shown(self.hidden[s.dst], line(self.tensors[tensor], index))
                         own, traffic = (replace(m, factors=(*m.factors, *shares)) for m in (own, traffic))
                     row = self.row(tensor, index, store)
                     self.accesses.append(Access(tensor, store, own, traffic, mentioned, index, self.nest, row, width))
-                case Pointwise(dst, op):
+                case sg.Pointwise(dst, op):
                     self.work(OPS[op].flops, self.axes[dst], loops)
                     self.select(s, loops)
-                case TileReduce(dst) if dst in self.passed:
+                case sg.TileReduce(dst) if dst in self.passed:
                     pass
-                case TileReduce(_, kind, _, src):
-                    self.work(DEVIATION_WORK if isinstance(kind, Statistic) else 1, self.axes[src], loops)
-                case Contract(_, _, lhs, rhs):
+                case sg.TileReduce(_, kind, _, src):
+                    self.work(DEVIATION_WORK if isinstance(kind, sg.Statistic) else 1, self.axes[src], loops)
+                case sg.Contract(_, _, lhs, rhs):
                     both = self.axes[lhs] | self.axes[rhs]
                     if is_dot(self.kernel, s, self.ordered):
                         self.dotted.add(s.dst)
@@ -545,7 +523,7 @@ class _Counter:
                         self.products.append(Dot(rows, columns, s.axis, flops, s.dst in self.of_bytes))
                     else:
                         self.work(1, both, loops)
-                case Accumulate(dst, _, src, shift):
+                case sg.Accumulate(dst, _, src, shift):
                     self.work(1, self.axes[dst], loops)
                     product = self.passed.get(src, src)
                     if product in self.dotted:
@@ -553,14 +531,14 @@ class _Counter:
                     if shift is not None:
                         self.work(1, self.axes[dst], loops)
                         self.work(OPS["exp"].flops + 1, self.axes[shift], loops)
-                case Scan(dst, growth=growth, how=how):
+                case sg.Scan(dst, growth=growth, how=how):
                     # Within the tile, and with what came before it.
                     self.work(2, self.axes[dst], loops)
                     if growth is not None:
                         self.work(1, self.axes[dst], loops)
                     if isinstance(growth, str) and not how.factors:
                         self.work(OPS["exp"].flops + how.rescaled, self.axes[growth], loops)
-                case Loop(axis, inner, conditions):
+                case sg.Loop(axis, inner, conditions):
                     share = self.visited(axis, conditions) if conditions else None
                     under = (*loops, (axis, share))
                     tiles = tuple(f for a, _ in under for f in self.inside[a] if f.kind in ("tiles", "share"))
@@ -570,10 +548,10 @@ class _Counter:
                     around, self.nest = self.nest, (*self.nest, len(self.trips))
                     self.visit(inner, under, {**ranges, axis: conditions})
                     self.nest = around
-                case Position(dst):
+                case sg.Position(dst):
                     self.positional.add(dst)
 
-    def select(self, s: Pointwise, loops: _Nest) -> None:
+    def select(self, s: sg.Pointwise, loops: _Nest) -> None:
         """Note what a loop with a range does for its mask alone."""
         names = [a for a in s.args if isinstance(a, str)]
         if all(a in self.positional for a in names):
@@ -596,9 +574,9 @@ class _Counter:
         return Polynomial(tuple(self.monomial(c, a, loops, padded) for (a, loops), c in work.items()))
 
 
-def kernel_cost(kernel: Kernel, sgraph: SGraph, axes: Mapping[str, tuple[Axis, ...]] | None = None) -> KernelCost:
+def kernel_cost(kernel: sg.Kernel, sgraph: sg.SGraph, axes: Mapping[str, tuple[Axis, ...]] | None = None) -> KernelCost:
     """The symbolic cost of one kernel of the sGraph; `axes` are those of its values (`value_axes`)."""
-    c = _Counter(kernel, sgraph, axes if axes is not None else value_axes(kernel))
+    c = _Counter(kernel, sgraph, axes if axes is not None else sg.value_axes(kernel))
     c.visit(kernel.body, (), {})
     return KernelCost(
         bytes_read=Polynomial(tuple(a.traffic for a in c.accesses if not a.store)),
@@ -617,7 +595,7 @@ def kernel_cost(kernel: Kernel, sgraph: SGraph, axes: Mapping[str, tuple[Axis, .
     )
 
 
-def sgraph_cost(sgraph: SGraph) -> SGraphCost:
+def sgraph_cost(sgraph: sg.SGraph) -> SGraphCost:
     """The symbolic cost of all kernels; those of a loop's step once, or through all steps where that is one launch."""
     sgraph = in_one_launch(sgraph)
     launches = tuple(len(launch.kernels) for launch in sgraph.launches) if sgraph.together else ()

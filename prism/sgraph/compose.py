@@ -28,19 +28,7 @@ from prism.program.extents import Extent, normal
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.program.nodes import Loop as ProgramLoop
-from prism.sgraph.nodes import (
-    Grid,
-    Kernel,
-    Launch,
-    LoopRole,
-    Repeat,
-    Role,
-    SGraph,
-    Split,
-    Stmt,
-    Window,
-    part_axis,
-)
+from prism.sgraph import nodes as sg
 from prism.sgraph.resident import as_one, obstacle
 
 
@@ -55,7 +43,7 @@ class Part:
         waits: whether steps are launches even where they need not wait for each other.
     """
 
-    sgraph: SGraph
+    sgraph: sg.SGraph
     tensors: Mapping[str, str]
     loop: ProgramLoop | None = None
     waits: bool = False
@@ -80,7 +68,7 @@ class Names:
 class Composed:
     """The whole, and what each part's names became in it, in the order of the parts."""
 
-    sgraph: SGraph
+    sgraph: sg.SGraph
     names: tuple[Names, ...]
 
 
@@ -108,9 +96,9 @@ def compose(
     reserved = {*(t.name for t in inputs), *final, *stacks.values(), *(n for p in parts for n in p.tensors.values())}
     buffers: list[Tensor] = []
     whole = _Scope({t.name: t for t in inputs}, final, buffers)
-    kernels: list[Kernel] = []
+    kernels: list[sg.Kernel] = []
     together: list[tuple[str, ...]] = []
-    repeats: list[Repeat] = []
+    repeats: list[sg.Repeat] = []
     renamings: list[_Renaming] = []
     for loop, group in groupby(enumerate(parts), lambda p: p[1].loop):
         begin, scope = len(kernels), whole
@@ -128,11 +116,11 @@ def compose(
             renamings.append(renaming)
         if loop is not None:
             scope.complete(name)
-            repeat = Repeat(tuple(k.name for k in kernels[begin:]), loop.trips, windows, loop.reverse)
+            repeat = sg.Repeat(tuple(k.name for k in kernels[begin:]), loop.trips, windows, loop.reverse)
             one = None if part.waits else _on_chip(repeat, kernels, begin, together, renamings)
             repeats.append(one or repeat)
     whole.complete(name)
-    sgraph = SGraph(
+    sgraph = sg.SGraph(
         name, tuple(inputs), tuple(buffers), tuple(outputs), tuple(kernels), tuple(together), tuple(repeats)
     )
     launches = iter(sgraph.launches)
@@ -188,25 +176,25 @@ class _Scope:
 
 def _windows(
     loop: ProgramLoop, whole: _Scope, stacks: Mapping[tuple[str, str], str], reserved: set[str], where: str
-) -> tuple[Window, ...]:
+) -> tuple[sg.Window, ...]:
     """The windows of a loop's step: its slices, states before it, and outputs, which are stored for all steps."""
     body, found, held = loop.body, [], {}
     for inner, outer in loop.slices:
         t = body.tensor(inner)
         whole.read(outer, (loop.trips, *t.shape), t.dtype, where)
-        found.append(Window(t, outer))
+        found.append(sg.Window(t, outer))
     for name in body.outputs:
         t = body.tensor(name)
         of = stacks.get((loop.name, name)) or free_name(f"{name}_steps", reserved)
         held[name] = of
-        found.append(Window(t, of))
+        found.append(sg.Window(t, of))
     for s in loop.states:
         t, first = body.tensor(s.before), whole.known.get(s.first)
         if first is None or (first.shape if s.place is None else first.shape[1:]) != t.shape or first.dtype != t.dtype:
             raise IllegalIRError(
                 f"{s.before} is at first {s.origin}, which is not there or has another shape", where=where
             )
-        found.append(Window(t, held[s.after], s.first, s.place))
+        found.append(sg.Window(t, held[s.after], s.first, s.place))
     for name, of in held.items():
         t = body.tensor(name)
         whole.write(Tensor(of, (loop.trips, *t.shape), t.dtype), where)
@@ -214,8 +202,8 @@ def _windows(
 
 
 def _on_chip(
-    repeat: Repeat, kernels: list[Kernel], begin: int, together: list[tuple[str, ...]], parts: Sequence[_Renaming]
-) -> Repeat | None:
+    repeat: sg.Repeat, kernels: list[sg.Kernel], begin: int, together: list[tuple[str, ...]], parts: Sequence[_Renaming]
+) -> sg.Repeat | None:
     """The steps as one launch whose programs keep their parts of the states; None where they have to wait for others.
 
     Kernels of a step that are launched together, over one grid, are then one kernel.
@@ -233,7 +221,7 @@ def _on_chip(
         made = as_one(own, repeat) if together[-1:] == [repeat.kernels] else None
         if made is None:
             return None
-        (launch,) = SGraph("", (), (), (), tuple(own), (repeat.kernels,)).launches
+        (launch,) = sg.SGraph("", (), (), (), tuple(own), (repeat.kernels,)).launches
         one, tiles = replace(made[0], name=launch.name), made[1]
         own = [one]
     repeat = replace(repeat, kernels=tuple(k.name for k in own), resident=True)
@@ -247,7 +235,7 @@ def _on_chip(
     return repeat
 
 
-def steps_differ(repeats: Sequence[Repeat], loops: Sequence[ProgramLoop]) -> str:
+def steps_differ(repeats: Sequence[sg.Repeat], loops: Sequence[ProgramLoop]) -> str:
     """How the steps of an sGraph are not those of a program's loops: in one clause, or nothing.
 
     What their kernels compute is not looked at.
@@ -294,11 +282,11 @@ class _Renaming:
             self.symbols[s] = sympy.Symbol(f"{s.name}_{self.place}", integer=True, positive=True)
         for k in sgraph.kernels:
             for axis, role in k.roles:
-                if isinstance(role, Split):
+                if isinstance(role, sg.Split):
                     parts = self.symbols[role.parts]
-                    self.axes[part_axis(axis, role.parts)] = part_axis(axis, parts)
+                    self.axes[sg.part_axis(axis, role.parts)] = sg.part_axis(axis, parts)
 
-    def names(self, launches: Iterator[Launch]) -> Names:
+    def names(self, launches: Iterator[sg.Launch]) -> Names:
         """What the names became; `launches` gives the whole's, from the part's first on."""
         renamed = {a.name: next(launches).name for a in self.part.sgraph.launches}
         return Names(self.tensors, renamed, {a.name: b.name for a, b in self.symbols.items()})
@@ -306,21 +294,21 @@ class _Renaming:
     def tensor(self, t: Tensor) -> Tensor:
         return Tensor(self.tensors[t.name], tuple(map(self._extent, t.shape)), t.dtype, t.stated)
 
-    def kernel(self, k: Kernel) -> Kernel:
+    def kernel(self, k: sg.Kernel) -> sg.Kernel:
         roles = tuple((self.axes.get(a, a), self._role(r)) for a, r in k.roles)
-        return Kernel(self.kernels[k.name], roles, tuple(map(self._statement, k.body)))
+        return sg.Kernel(self.kernels[k.name], roles, tuple(map(self._statement, k.body)))
 
     def _extent(self, e: Extent) -> Extent:
         return e if isinstance(e, int) else normal(e.xreplace(self.symbols))
 
-    def _role(self, role: Role) -> Role:
+    def _role(self, role: sg.Role) -> sg.Role:
         match role:
-            case Grid(sympy.Symbol() as tile):
-                return Grid(self.symbols[tile])
-            case LoopRole(sympy.Symbol() as tile):
-                return LoopRole(self.symbols[tile])
-            case Split(parts, tile):
-                return Split(self.symbols[parts], self.symbols[tile] if isinstance(tile, sympy.Symbol) else tile)
+            case sg.Grid(sympy.Symbol() as tile):
+                return sg.Grid(self.symbols[tile])
+            case sg.LoopRole(sympy.Symbol() as tile):
+                return sg.LoopRole(self.symbols[tile])
+            case sg.Split(parts, tile):
+                return sg.Split(self.symbols[parts], self.symbols[tile] if isinstance(tile, sympy.Symbol) else tile)
             case _:
                 return role
 
@@ -332,7 +320,7 @@ class _Renaming:
     def _axis(self, axis: Axis) -> Axis:
         return self.axes.get(axis, axis)
 
-    def _statement(self, s: Stmt) -> Stmt:
+    def _statement(self, s: sg.Stmt) -> sg.Stmt:
         return mapped(
             s,
             {

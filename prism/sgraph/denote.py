@@ -63,31 +63,8 @@ from prism.program.pieces import PIECE
 from prism.program.prefix import Recurrence, running
 from prism.program.sign_analysis import Facts
 from prism.program.transform import Canonical, Interned, canonical, substitute
+from prism.sgraph import nodes as sg
 from prism.sgraph import rescaled
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Kernel,
-    Kind,
-    Load,
-    Loop,
-    LoopRole,
-    Moment,
-    Operand,
-    Pointwise,
-    Position,
-    Role,
-    Scan,
-    SGraph,
-    Split,
-    Statistic,
-    Stmt,
-    Store,
-    TileReduce,
-    Whole,
-    part_axis,
-)
 from prism.sgraph.ranges import check_ranges
 from prism.sgraph.value_bounds import Bounds
 
@@ -112,7 +89,7 @@ class Denotation:
 class _Partial:
     """A reduction over the tile part of a looped axis: not an expression until it is accumulated."""
 
-    kind: Kind
+    kind: sg.Kind
     axis: Axis
     body: Expr
     inner: tuple[Axis, ...] = ()
@@ -157,7 +134,7 @@ class _Shared:
     stores: dict[str, list[_Stored]] = field(default_factory=dict)
     parts: dict[sympy.Symbol, Extent] = field(default_factory=dict)
     rests: dict[Expr, tuple[ReduceKind, Axis, Expr]] = field(default_factory=dict)
-    moments: dict[str, tuple[Moment, tuple[str, str], _Part]] = field(default_factory=dict)
+    moments: dict[str, tuple[sg.Moment, tuple[str, str], _Part]] = field(default_factory=dict)
     alike: bool = False
 
     def store(self, tensor: str, index: tuple[Index, ...], value: Expr) -> None:
@@ -282,7 +259,7 @@ class _Memory:
 class _Reader:
     """Denotes one kernel, given what earlier kernels stored."""
 
-    kernel: Kernel
+    kernel: sg.Kernel
     shared: _Shared
     memory: _Memory
     values: dict[str, _Meaning] = field(default_factory=dict)
@@ -292,13 +269,13 @@ class _Reader:
     statistics: dict[str, tuple[tuple[Axis, ...], Expr]] = field(default_factory=dict)
     # Of what is merged from moments that nobody stored, over which axes, and these.
     merged: dict[str, tuple[tuple[Axis, ...], tuple[Expr, ...]]] = field(default_factory=dict)
-    _roles: dict[Axis, Role] = field(default_factory=dict)
+    _roles: dict[Axis, sg.Role] = field(default_factory=dict)
 
     def run(self) -> None:
         """Denote the body; what it stores ends up in `shared`."""
         self._roles = dict(self.kernel.roles)
         for axis, role in self.kernel.roles:
-            if isinstance(role, Split):
+            if isinstance(role, sg.Split):
                 self.shared.parts[role.parts] = axis.extent
         self._body(self.kernel.body, {})
 
@@ -320,50 +297,50 @@ class _Reader:
     def _mul(self, a: Expr, b: Expr) -> Expr:
         return self._made(Map("mul", (a, b)))
 
-    def _body(self, body: Sequence[Stmt], accumulated: dict[str, Expr | _Part]) -> None:
+    def _body(self, body: Sequence[sg.Stmt], accumulated: dict[str, Expr | _Part]) -> None:
         for s in body:
             match s:
-                case Load(dst, tensor, index):
+                case sg.Load(dst, tensor, index):
                     self.values[dst] = self._load(tensor, tuple(map(self._plain_index, index)))
-                case Gather():
+                case sg.Gather():
                     self.values[s.dst] = self._gathered(s)
-                case Position(dst, index):
+                case sg.Position(dst, index):
                     self.values[dst] = self._made(PositionExpr(index) if index.terms else size(index.offset))
-                case Pointwise(dst, op, args):
+                case sg.Pointwise(dst, op, args):
                     self.values[dst] = self._made(Map(op, tuple([self._value(a) for a in args])))
-                case TileReduce(dst, Statistic(), axis, src, moments) if moments:
+                case sg.TileReduce(dst, sg.Statistic(), axis, src, moments) if moments:
                     self.values[dst] = self._all_parts(dst, axis, tuple(map(self._value, (src, *moments))))
-                case TileReduce(dst, Statistic() as kind, axis, src):
+                case sg.TileReduce(dst, sg.Statistic() as kind, axis, src):
                     self.values[dst] = self._statistic(dst, kind, axis, src)
-                case TileReduce(dst, ReduceKind() as kind, axis, src):
+                case sg.TileReduce(dst, ReduceKind() as kind, axis, src):
                     self.values[dst] = self._reduce(kind, axis, self._value(src))
-                case Contract(dst, axis, lhs, rhs):
+                case sg.Contract(dst, axis, lhs, rhs):
                     product = self._mul(self._value(lhs), self._value(rhs))
                     self.values[dst] = self._reduce(ReduceKind.SUM, axis, product)
-                case Loop(axis, inner):
+                case sg.Loop(axis, inner):
                     finals: dict[str, Expr | _Part] = {}
                     self._body(inner, finals)
                     for name, end in finals.items():
                         self.running.pop(name, None)
                         self.values[name] = end
-                case Accumulate(dst, kind, src, shift):
+                case sg.Accumulate(dst, kind, src, shift):
                     accumulated[dst] = final = self._accumulate(dst, kind, src, shift, accumulated)
                     # Inside the loop the name means the running value: an opaque thing that only a rescaled
                     # accumulator may absorb.
                     index = () if isinstance(final, _Part) else tuple(Index.axis(a) for a in _ordered(final))
                     self.running[dst] = self._made(Read(f"running {dst}", index))
                     self.values[dst] = self.running[dst]
-                case Scan():
+                case sg.Scan():
                     self.values[s.dst] = self._scan(s)
-                case Store(tensor, index, src, Moment() as moment):
+                case sg.Store(tensor, index, src, sg.Moment() as moment):
                     self.shared.store(tensor, tuple(map(self._plain_index, index)), self._moment(src, moment))
-                case Store(tensor, index, src):
+                case sg.Store(tensor, index, src):
                     value = self._value(src)
                     if self.memory.mentions_running(value):
                         raise self._illegal(f"stores a running value to {tensor}")
                     self.shared.store(tensor, tuple(map(self._plain_index, index)), value)
 
-    def _value(self, operand: Operand) -> Expr:
+    def _value(self, operand: sg.Operand) -> Expr:
         if isinstance(operand, float | int):
             return self._made(Const(float(operand)))
         meaning = self.values[operand]
@@ -386,7 +363,7 @@ class _Reader:
                 raise self._illegal(f"reads {tensor} at an index that its store does not name")
         return self.memory.substitute(value, {a: i for a, i in mapping.items() if i != Index.axis(a)})
 
-    def _gathered(self, s: Gather) -> Expr:
+    def _gathered(self, s: sg.Gather) -> Expr:
         """The sums over bound axes that pick the elements, the first place's the outermost."""
         index = list(map(self._plain_index, s.index))
         bound = [Axis(f"place{p.dimension}", p.extent) for p in s.places]
@@ -401,7 +378,7 @@ class _Reader:
 
     def _reduce(self, kind: ReduceKind, axis: Axis, body: Expr) -> _Meaning:
         role = self._roles.get(axis)
-        if isinstance(role, LoopRole | Split):
+        if isinstance(role, sg.LoopRole | sg.Split):
             return _Partial(kind, axis, body)
         plain = self._plain(axis)
         if plain != axis and body in self.shared.rests:
@@ -411,7 +388,7 @@ class _Reader:
         return self._made(Reduce(kind, plain, body))
 
     def _accumulate(
-        self, dst: str, kind: Kind, src: str, shift: str | None, done: Mapping[str, Expr | _Part]
+        self, dst: str, kind: sg.Kind, src: str, shift: str | None, done: Mapping[str, Expr | _Part]
     ) -> Expr | _Part:
         partial = self.values[src]
         if not isinstance(partial, _Partial) or partial.kind is not kind:
@@ -426,19 +403,19 @@ class _Reader:
             body = self._rescaled(body, shift, self.running[shift], end)
         if self.memory.mentions_running(body):
             raise self._illegal(f"accumulates {dst} from a running value without rescaling")
-        if isinstance(kind, Statistic):
+        if isinstance(kind, sg.Statistic):
             role = self._roles.get(partial.axis)
-            if isinstance(role, Split):
-                part = part_axis(partial.axis, role.parts)
+            if isinstance(role, sg.Split):
+                part = sg.part_axis(partial.axis, role.parts)
                 if self._plain(part) in free_axes(body):
                     raise self._illegal(f"has a statistic {dst} over parts of what depends on parts itself")
                 return _Part(part, (partial.axis, *partial.inner), body)
             return self._deviations(dst, (partial.axis, *partial.inner), body)
-        if isinstance(self._roles.get(partial.axis), Split):
+        if isinstance(self._roles.get(partial.axis), sg.Split):
             return self._over_rest(kind, partial.axis, body)
         return self._made(Reduce(kind, partial.axis, body))
 
-    def _scan(self, s: Scan) -> Expr:
+    def _scan(self, s: sg.Scan) -> Expr:
         """The sum of what the value is at every place up to the present one, by what it has grown since."""
         axis, body = s.axis, self._value(s.src)
         growth = None if s.growth is None else self._value(s.growth)
@@ -460,7 +437,7 @@ class _Reader:
             there = self._mul(self._grown(s, growth, place), there)
         return running(s.how, there, place, axis, factor, self._made)
 
-    def _grown(self, s: Scan, growth: Expr, place: Axis) -> Expr:
+    def _grown(self, s: sg.Scan, growth: Expr, place: Axis) -> Expr:
         """The exponential of what a scan has grown by since a place.
 
         That is the difference of two sums, or the steps times the same growth.
@@ -572,18 +549,18 @@ class _Reader:
                 return self._made(Map("where", (now, body.args[1], beyond)))
         raise self._illegal(f"takes with {extreme} what is not the place where that is met")
 
-    def _statistic(self, dst: str, kind: Statistic, axis: Axis, src: str) -> _Meaning:
+    def _statistic(self, dst: str, kind: sg.Statistic, axis: Axis, src: str) -> _Meaning:
         """Deviations of what is no statistic, or of one that is merged."""
         body = self._value(src)
         inner: tuple[Axis, ...] = ()
-        if kind is Statistic.MERGED and src in self.merged and isinstance(self._roles.get(axis), Whole):
+        if kind is sg.Statistic.MERGED and src in self.merged and isinstance(self._roles.get(axis), sg.Whole):
             over, moments = self.merged[src]
             return self._merge(dst, (axis, *over), moments)
-        if kind is Statistic.MERGED:
+        if kind is sg.Statistic.MERGED:
             if src not in self.statistics or self.memory.mentions_running(body):
                 raise self._illegal(f"merges {src}, which is no statistic")
             inner, body = self.statistics[src]
-        if isinstance(self._roles.get(axis), LoopRole | Split):
+        if isinstance(self._roles.get(axis), sg.LoopRole | sg.Split):
             return _Partial(kind, axis, body, inner)
         return self._deviations(dst, (self._plain(axis), *inner), body)
 
@@ -594,7 +571,7 @@ class _Reader:
         deviation = self.memory.interned.all(add(body, minus))
         return self.memory.interned.all(reduce(ReduceKind.SUM, axes, self._mul(deviation, deviation)))
 
-    def _moment(self, src: Operand, moment: Moment) -> Expr:
+    def _moment(self, src: sg.Operand, moment: sg.Moment) -> Expr:
         """What is stored of the statistic of a part: a name that nothing but the merging of all parts may read."""
         of = self.values.get(src) if isinstance(src, str) else None
         if not isinstance(of, _Part) or not isinstance(src, str):
@@ -604,23 +581,23 @@ class _Reader:
         # Whatever else is made of it is refused as what is made of a running value is.
         name = f"running {moment} of {self.kernel.name} {src}"
         self.shared.moments[name] = moment, (self.kernel.name, src), of
-        axes = (self._plain(of.part), *(of.free if moment is not Moment.COUNT else ()))
+        axes = (self._plain(of.part), *(of.free if moment is not sg.Moment.COUNT else ()))
         return self._made(Read(name, tuple(map(Index.axis, axes))))
 
-    def _alike(self, of: _Part, moment: Moment) -> Expr:
+    def _alike(self, of: _Part, moment: sg.Moment) -> Expr:
         """A moment of a part, where each has as many elements."""
         split, *inner = of.axes
         part, rest = split_axes(split.extent)
         whole = Index.axis(part).scaled(rest.extent) + Index.axis(rest)
         body, axes = self.memory.substitute(of.body, {split: whole}), (rest, *inner)
         match moment:
-            case Moment.COUNT:
+            case sg.Moment.COUNT:
                 return mul(*(size(a.extent) for a in axes))
-            case Moment.MEAN:
+            case sg.Moment.MEAN:
                 return mean(axes, body)
-            case Moment.REST:
+            case sg.Moment.REST:
                 return const(0)
-            case Moment.SQUARES:
+            case sg.Moment.SQUARES:
                 deviation = add(body, mul(const(-1), mean(axes, body)))
                 return reduce(ReduceKind.SUM, axes, mul(deviation, deviation))
 
@@ -634,8 +611,8 @@ class _Reader:
         if own is None or not isinstance(first, Read):
             raise self._illegal(f"merges in {dst} what are no moments of parts")
         _, source, of = own
-        for moment, e, found in zip(Moment, given, known, strict=True):
-            at = first.index[:1] if moment is Moment.COUNT else first.index
+        for moment, e, found in zip(sg.Moment, given, known, strict=True):
+            at = first.index[:1] if moment is sg.Moment.COUNT else first.index
             if found is None or found[:2] != (moment, source) or not isinstance(e, Read) or e.index != at:
                 raise self._illegal(f"merges in {dst} moments of several statistics, or at several places")
         if axis != of.part or first.index[0] != Index.axis(self._plain(axis)):
@@ -733,7 +710,7 @@ class Denotations:
 
     _memory: _Memory = field(default_factory=_Memory)
 
-    def of(self, sgraph: SGraph) -> Denotation:
+    def of(self, sgraph: sg.SGraph) -> Denotation:
         """What the sGraph computes.
 
         Raises:
@@ -754,7 +731,7 @@ class Denotations:
         return Denotation(tuple(memory.output(v, left) for v in values), left)
 
 
-def denote(sgraph: SGraph) -> Denotation:
+def denote(sgraph: sg.SGraph) -> Denotation:
     """What the sGraph computes.
 
     Raises:
@@ -764,7 +741,7 @@ def denote(sgraph: SGraph) -> Denotation:
     return Denotations().of(sgraph)
 
 
-def stored_at(sgraph: SGraph) -> dict[str, tuple[Index, ...]]:
+def stored_at(sgraph: sg.SGraph) -> dict[str, tuple[Index, ...]]:
     """For each output, where in it an element of what is denoted is.
 
     Raises:
@@ -776,7 +753,7 @@ def stored_at(sgraph: SGraph) -> dict[str, tuple[Index, ...]]:
     return {t.name: shared.held(t.name)[0] for t in sgraph.outputs}
 
 
-def stored_values(sgraph: SGraph) -> tuple[dict[str, Expr], dict[str, Expr]]:
+def stored_values(sgraph: sg.SGraph) -> tuple[dict[str, Expr], dict[str, Expr]]:
     """What every kernel stores, by tensor: over the inputs, and over what the kernel itself reads.
 
     Raises:
@@ -793,7 +770,7 @@ def stored_values(sgraph: SGraph) -> tuple[dict[str, Expr], dict[str, Expr]]:
     return {name: rescaled.plain(value) for name, (_, value) in shared.stored.items()}, alone
 
 
-def kernel_stores(kernel: Kernel) -> dict[str, tuple[tuple[Index, ...], Expr]]:
+def kernel_stores(kernel: sg.Kernel) -> dict[str, tuple[tuple[Index, ...], Expr]]:
     """What one kernel stores and where, by tensor, over what it reads itself.
 
     Raises:
@@ -805,7 +782,7 @@ def kernel_stores(kernel: Kernel) -> dict[str, tuple[tuple[Index, ...], Expr]]:
     return {name: (index, rescaled.told(value)) for name, (index, value) in own.stored.items()}
 
 
-def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
+def kernel_values(sgraph: sg.SGraph) -> dict[str, dict[str, Expr]]:
     """By kernel, what each of its values is over the inputs; in a loop, of an accumulator what it is at the end.
 
     What is a partial result, and what is made of the running value of an accumulator, is left out. What is stored after
@@ -840,7 +817,7 @@ def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
 
 
 def as_program(
-    sgraph: SGraph, ranges: Mapping[str, SymbolRange] | None = None
+    sgraph: sg.SGraph, ranges: Mapping[str, SymbolRange] | None = None
 ) -> tuple[Program, dict[str, Extent]] | None:
     """What the kernels compute one after another, as a program: a definition for each tensor that is stored.
 

@@ -22,27 +22,7 @@ from prism.program.integers import Interval
 from prism.program.known import NOTHING, Known, computed, constant, reduced, stored
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.products import Product, matrix_product
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Grid,
-    Kernel,
-    Load,
-    Loop,
-    LoopRole,
-    Operand,
-    Pointwise,
-    Position,
-    Role,
-    Scan,
-    SGraph,
-    Split,
-    Stmt,
-    Store,
-    TileReduce,
-    Whole,
-)
+from prism.sgraph import nodes as sg
 from prism.sgraph.value_bounds import declared
 
 LIBRARY = "library"
@@ -106,15 +86,15 @@ class PlainProduct:
         return self.addend is not None and len(self.addend.groups) > 1
 
 
-def plain_product(kernel: Kernel, sgraph: SGraph) -> PlainProduct | None:
+def plain_product(kernel: sg.Kernel, sgraph: sg.SGraph) -> PlainProduct | None:
     """The matrix product that a kernel of the sGraph is, or None when it is anything else."""
-    if any(isinstance(r, Split) or a.name.endswith(".part") for a, r in kernel.roles):
+    if any(isinstance(r, sg.Split) or a.name.endswith(".part") for a, r in kernel.roles):
         return None
     read = _Reading(kernel)
     if not read.run() or read.store is None or read.depth is None:
         return None
     depth = read.depth
-    statements: list[Load | Store] = [*read.factors, read.store, *read.addends]
+    statements: list[sg.Load | sg.Store] = [*read.factors, read.store, *read.addends]
     touched = [sgraph.tensor(s.tensor) for s in statements]
     if len({t.dtype for t in touched}) != 1 or not touched[0].dtype.is_float:
         return None
@@ -156,53 +136,53 @@ def plain_product(kernel: Kernel, sgraph: SGraph) -> PlainProduct | None:
 class _Reading:
     """One walk through a kernel's body: of what its two loads, its sum, what is added to that and its store are."""
 
-    kernel: Kernel
-    loads: dict[str, Load] = field(default_factory=dict)
-    factors: tuple[Load, ...] = ()
+    kernel: sg.Kernel
+    loads: dict[str, sg.Load] = field(default_factory=dict)
+    factors: tuple[sg.Load, ...] = ()
     depth: Axis | None = None
-    store: Store | None = None
-    addends: tuple[Load, ...] = ()
+    store: sg.Store | None = None
+    addends: tuple[sg.Load, ...] = ()
     relu: bool = False
     # Names: of the product of two tiles before it is summed, of a sum over a tile, and of the whole sum.
     _product: str | None = None
     _part: str | None = None
     _sum: str | None = None
     # The loops around the product.
-    _around: tuple[Loop, ...] = ()
+    _around: tuple[sg.Loop, ...] = ()
 
     def run(self) -> bool:
         """Whether the body is two loads, the sum of their product, perhaps an addend, and a store of it."""
         return all(self._allowed(s, loops) for s, loops in _within(self.kernel.body, ()))
 
-    def _allowed(self, s: Stmt, loops: tuple[Loop, ...]) -> bool:
+    def _allowed(self, s: sg.Stmt, loops: tuple[sg.Loop, ...]) -> bool:
         match s:
-            case Loop(_, _, range_):
+            case sg.Loop(_, _, range_):
                 return not range_
-            case Load(dst, _, _):
+            case sg.Load(dst, _, _):
                 self.loads[dst] = s
                 return len(self.loads) <= 3
-            case Contract(dst, axis, lhs, rhs) if self._multiplied(lhs, rhs, loops):
+            case sg.Contract(dst, axis, lhs, rhs) if self._multiplied(lhs, rhs, loops):
                 return self._summed(dst, axis)
-            case Pointwise(dst, "mul", (str(lhs), str(rhs))) if self._multiplied(lhs, rhs, loops):
+            case sg.Pointwise(dst, "mul", (str(lhs), str(rhs))) if self._multiplied(lhs, rhs, loops):
                 self._product = dst
                 return True
-            case TileReduce(dst, ReduceKind.SUM, axis, src) if src == self._product and self._part is None:
+            case sg.TileReduce(dst, ReduceKind.SUM, axis, src) if src == self._product and self._part is None:
                 return loops == self._around and self._summed(dst, axis)
-            case Pointwise(dst, "add", (str(lhs), str(rhs))) if self._added(lhs, rhs, loops):
+            case sg.Pointwise(dst, "add", (str(lhs), str(rhs))) if self._added(lhs, rhs, loops):
                 self._sum = dst
                 return True
-            case Pointwise(dst, "maximum", args) if self.addends and len(args) == 2 and {*args} == {self._sum, 0}:
+            case sg.Pointwise(dst, "maximum", args) if self.addends and len(args) == 2 and {*args} == {self._sum, 0}:
                 self._sum, self.relu = dst, True
                 return all(loop.axis != self.depth for loop in loops)
-            case Accumulate(dst, ReduceKind.SUM, src, None) if self._sum is None and loops:
+            case sg.Accumulate(dst, ReduceKind.SUM, src, None) if self._sum is None and loops:
                 return loops == self._around and self._accumulated(dst, src, loops[-1].axis)
-            case Store(_, _, src) if self.store is None and self._sum is not None and src == self._sum:
+            case sg.Store(_, _, src) if self.store is None and self._sum is not None and src == self._sum:
                 self.store = s
                 return all(loop.axis != self.depth for loop in loops) and len(self.loads) == 2 + len(self.addends)
             case _:
                 return False
 
-    def _multiplied(self, lhs: str, rhs: str, loops: tuple[Loop, ...]) -> bool:
+    def _multiplied(self, lhs: str, rhs: str, loops: tuple[sg.Loop, ...]) -> bool:
         """Whether this is the product of the two loads, and the only one."""
         if self.factors or lhs == rhs or not {lhs, rhs} <= self.loads.keys():
             return False
@@ -210,7 +190,7 @@ class _Reading:
         self._around = loops
         return True
 
-    def _added(self, lhs: str, rhs: str, loops: tuple[Loop, ...]) -> bool:
+    def _added(self, lhs: str, rhs: str, loops: tuple[sg.Loop, ...]) -> bool:
         """Whether this adds a load to the whole sum, for the first time."""
         other = rhs if lhs == self._sum else lhs
         if self._sum is None or self.addends or self.relu or self._sum not in (lhs, rhs) or other not in self.loads:
@@ -222,10 +202,10 @@ class _Reading:
         """A sum over a tile's part of an axis: of a whole axis it is the sum, of a loop's it has to be accumulated."""
         self._part, self.depth = dst, axis
         match self.kernel.role(axis):
-            case Whole():
+            case sg.Whole():
                 self._sum = dst
                 return True
-            case LoopRole():
+            case sg.LoopRole():
                 return bool(self._around) and self._around[-1].axis == axis
             case _:
                 return False
@@ -236,13 +216,13 @@ class _Reading:
             return src == self._part and axis == self.depth
         # One element a tile: there is nothing to sum within it.
         self.depth = axis
-        return src == self._product and self.kernel.role(axis) == LoopRole(1)
+        return src == self._product and self.kernel.role(axis) == sg.LoopRole(1)
 
 
-def _within(body: Sequence[Stmt], loops: tuple[Loop, ...]) -> Iterator[tuple[Stmt, tuple[Loop, ...]]]:
+def _within(body: Sequence[sg.Stmt], loops: tuple[sg.Loop, ...]) -> Iterator[tuple[sg.Stmt, tuple[sg.Loop, ...]]]:
     for s in body:
         yield s, loops
-        if isinstance(s, Loop):
+        if isinstance(s, sg.Loop):
             yield from _within(s.body, (*loops, s))
 
 
@@ -287,29 +267,29 @@ def _addend(
     return _view(tensor, axes, groups) if {*kept} == {a for g in groups for a in g} else None
 
 
-def drops_dimension(role: Role) -> bool:
+def drops_dimension(role: sg.Role) -> bool:
     """Whether tiles have no dimension for an axis of this role."""
-    return isinstance(role, Grid | LoopRole | Split) and role.tile == 1
+    return isinstance(role, sg.Grid | sg.LoopRole | sg.Split) and role.tile == 1
 
 
-def passed_on(kernel: Kernel) -> dict[str, str]:
+def passed_on(kernel: sg.Kernel) -> dict[str, str]:
     """What is reduced along axes that have one element in a tile: nothing is computed, the value has another name.
 
     By such a value, the one that it is.
     """
     found: dict[str, str] = {}
     for s in kernel.statements():
-        if isinstance(s, TileReduce) and drops_dimension(kernel.role(s.axis)):
+        if isinstance(s, sg.TileReduce) and drops_dimension(kernel.role(s.axis)):
             found[s.dst] = found.get(s.src, s.src)
     return found
 
 
-def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Iterable[Axis]]) -> bool:
+def is_dot(kernel: sg.Kernel, contract: sg.Contract, axes: Mapping[str, Iterable[Axis]]) -> bool:
     """Whether a contraction is a matrix product on tiles; see `tile_product`."""
     return tile_product(kernel, contract, axes) is not None
 
 
-def tile_product(kernel: Kernel, contract: Contract, axes: Mapping[str, Iterable[Axis]]) -> Product | None:
+def tile_product(kernel: sg.Kernel, contract: sg.Contract, axes: Mapping[str, Iterable[Axis]]) -> Product | None:
     """The product of two matrices that a contraction is, or None: no axis but the contracted one is in both operands.
 
     Only axes count that are dimensions of the tile.
@@ -320,7 +300,7 @@ def tile_product(kernel: Kernel, contract: Contract, axes: Mapping[str, Iterable
 
 
 def dot_dims(
-    kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]
+    kernel: sg.Kernel, contract: sg.Contract, axes: Mapping[str, Sequence[Axis]]
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]]:
     """The tile dimensions that only lhs has, that only rhs has, and that both have besides the contracted axis."""
     dims = _dimensions(kernel)
@@ -336,48 +316,48 @@ def dot_dims(
 _BYTES = (DType.INT8, DType.UINT8)
 
 
-def of_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], axes: Mapping[str, Iterable[Axis]]) -> frozenset[str]:
+def of_bytes(kernel: sg.Kernel, tensors: Mapping[str, Tensor], axes: Mapping[str, Iterable[Axis]]) -> frozenset[str]:
     """The results of a kernel's contractions whose factors are bytes: CPUs multiply these.
 
     Either is a byte, in memory or as what is known of it says, or one plus a number that is the same everywhere; at
     least one is in memory.
     """
     every = [*kernel.statements()]
-    if not any(isinstance(s, Load) and tensors[s.tensor].dtype in _BYTES for s in every):
+    if not any(isinstance(s, sg.Load) and tensors[s.tensor].dtype in _BYTES for s in every):
         return frozenset()
-    known: dict[Operand, Known] = {}
+    known: dict[sg.Operand, Known] = {}
     loaded: set[str] = set()
     bytes_: set[str] = set()
     products: set[str] = set()
 
-    def of(operand: Operand) -> Known:
+    def of(operand: sg.Operand) -> Known:
         return known.get(operand, NOTHING) if isinstance(operand, str) else constant(operand)
 
     for s in every:
         match s:
-            case Load(dst, tensor):
+            case sg.Load(dst, tensor):
                 t = tensors[tensor]
                 known[dst] = stored(Interval(*declared(t), whole=not t.dtype.is_float))
                 if t.dtype in _BYTES:
                     loaded.add(dst)
-            case Pointwise(dst, op, args):
+            case sg.Pointwise(dst, op, args):
                 known[dst] = computed(op, [of(a) for a in args], args)
                 for a, b in (args, args[::-1]) if op == "add" else ():
                     if a in bytes_ and not (isinstance(b, str) and [*axes[b]]) and of(b).bounds.whole:
                         bytes_.add(dst)
                         loaded |= {dst} if a in loaded else set()
-            case TileReduce(dst, ReduceKind() as kind, _, src) | Accumulate(dst, ReduceKind() as kind, src, None):
+            case sg.TileReduce(dst, ReduceKind() as kind, _, src) | sg.Accumulate(dst, ReduceKind() as kind, src, None):
                 known[dst] = reduced(kind, of(src))
-            case Contract(dst, _, lhs, rhs) if {lhs, rhs} <= bytes_ and {lhs, rhs} & loaded:
+            case sg.Contract(dst, _, lhs, rhs) if {lhs, rhs} <= bytes_ and {lhs, rhs} & loaded:
                 products.add(dst)
             case _:
                 pass
-        if isinstance(s, Load | Pointwise) and known[s.dst].byte is not None:
+        if isinstance(s, sg.Load | sg.Pointwise) and known[s.dst].byte is not None:
             bytes_.add(s.dst)
     return frozenset(products)
 
 
-def _dimensions(kernel: Kernel) -> set[Axis]:
+def _dimensions(kernel: sg.Kernel) -> set[Axis]:
     return {a for a, r in kernel.roles if not drops_dimension(r) and a.extent != 1}
 
 
@@ -398,7 +378,7 @@ def join(dtypes: Sequence[DType | None]) -> DType | None:
     return floats.pop() if len(floats) == 1 else DType.FLOAT32
 
 
-def nominal_types(sgraph: SGraph) -> dict[str, Nominal]:
+def nominal_types(sgraph: sg.SGraph) -> dict[str, Nominal]:
     """Those of every kernel's values, by the kernel's name; of what is loaded, the tensor's."""
     tensors: dict[str, DType | None] = {t.name: t.dtype for t in sgraph.inputs}
     stored = {t for k in sgraph.kernels for t in k.writes}
@@ -410,32 +390,32 @@ def nominal_types(sgraph: SGraph) -> dict[str, Nominal]:
     for k in sgraph.kernels:
         found[k.name] = values = of_values(k, tensors)
         for s in k.statements():
-            if isinstance(s, Store):
+            if isinstance(s, sg.Store):
                 own = values[s.src] if isinstance(s.src, str) else None
                 tensors[s.tensor] = join((own, tensors.get(s.tensor))) or sgraph.tensor(s.tensor).dtype
     return found
 
 
-def of_values(kernel: Kernel, tensors: Nominal) -> dict[str, DType | None]:
+def of_values(kernel: sg.Kernel, tensors: Nominal) -> dict[str, DType | None]:
     """Those of the kernel's values, given those of every tensor that it loads."""
     found: dict[str, DType | None] = {}
 
-    def visit(body: Sequence[Stmt]) -> None:
+    def visit(body: Sequence[sg.Stmt]) -> None:
         for s in body:
             match s:
-                case Loop():
+                case sg.Loop():
                     visit(s.body)
-                case Load(dst, tensor) | Gather(dst, tensor):
+                case sg.Load(dst, tensor) | sg.Gather(dst, tensor):
                     found[dst] = tensors[tensor]
-                case Position(dst):
+                case sg.Position(dst):
                     found[dst] = None
-                case Pointwise(dst, _, args):
+                case sg.Pointwise(dst, _, args):
                     found[dst] = join([found[a] for a in args if isinstance(a, str)])
-                case TileReduce(dst, _, _, src) | Scan(dst, _, src) | Accumulate(dst, _, src):
+                case sg.TileReduce(dst, _, _, src) | sg.Scan(dst, _, src) | sg.Accumulate(dst, _, src):
                     found[dst] = found[src]
-                case Contract(dst, _, lhs, rhs):
+                case sg.Contract(dst, _, lhs, rhs):
                     found[dst] = join((found[lhs], found[rhs]))
-                case Store():
+                case sg.Store():
                     pass
 
     visit(kernel.body)

@@ -45,21 +45,7 @@ from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind
 from prism.program.ops import COMPARISONS
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Grid,
-    Kernel,
-    Loop,
-    Operand,
-    Pointwise,
-    Position,
-    Scan,
-    Statistic,
-    Stmt,
-    Store,
-    TileReduce,
-)
+from prism.sgraph import nodes as sg
 
 MOST_PAIRED = 6
 """Conditions of one direction of which pairs are looked at."""
@@ -160,38 +146,38 @@ class _Facts:
     visited: bool = False
     visible: bool = False
 
-    def statement(self, s: Stmt) -> None:
+    def statement(self, s: sg.Stmt) -> None:
         match s:
-            case Position(dst, index):
+            case sg.Position(dst, index):
                 if self.at is not None and self.axis is not None:
                     index = index.substitute({self.axis: self.at})
                 self.known[dst] = float(int(index.offset)) if not index.terms and is_static(index.offset) else index
-            case Pointwise(dst, "maximum", (a, b)) if (same := self.floor(a, b) or self.floor(b, a)) is not None:
+            case sg.Pointwise(dst, "maximum", (a, b)) if (same := self.floor(a, b) or self.floor(b, a)) is not None:
                 self.known[dst] = same
-            case Pointwise(dst, op, args):
+            case sg.Pointwise(dst, op, args):
                 self.known[dst] = self.pointwise(op, [self.of(a) for a in args])
-            case TileReduce(dst, Statistic()) | Accumulate(dst, Statistic()):
+            case sg.TileReduce(dst, sg.Statistic()) | sg.Accumulate(dst, sg.Statistic()):
                 self.known[dst] = None
-            case TileReduce(dst, ReduceKind() as kind, axis, src):
+            case sg.TileReduce(dst, ReduceKind() as kind, axis, src):
                 fact = self.of(src)
                 along = isinstance(fact, Same) and kind is ReduceKind.MAX and axis == self.axis
                 self.known[dst] = fact if along else _reduced(kind, fact)
-            case Contract(dst, _, lhs, rhs):
+            case sg.Contract(dst, _, lhs, rhs):
                 facts = (self.of(lhs), self.of(rhs))
                 self.known[dst] = 0.0 if 0.0 in facts else _unknown(facts)
-            case Accumulate(dst, ReduceKind() as kind, src, _):
+            case sg.Accumulate(dst, ReduceKind() as kind, src, _):
                 # Of an inner loop, whose every tile the assumption is about.
                 self.known[dst] = kind.identity if self.of(src) == kind.identity else _unknown((self.of(src),))
-            case Loop(_, body):
+            case sg.Loop(_, body):
                 for inner in body:
                     self.statement(inner)
             case _:
                 pass
 
-    def of(self, operand: Operand) -> Fact:
+    def of(self, operand: sg.Operand) -> Fact:
         return self.known.get(operand) if isinstance(operand, str) else float(operand)
 
-    def floor(self, hidden: Operand, other: Operand) -> Same | None:
+    def floor(self, hidden: sg.Operand, other: sg.Operand) -> Same | None:
         """The other operand of a maximum, where one is hidden and the other is from outside of the loop."""
         low = self.of(hidden)
         if not self.assumed or not (isinstance(low, float) and low <= LOW) or not isinstance(other, str):
@@ -324,7 +310,7 @@ class Grounds:
     visible: bool = False
 
 
-def _justified(loop: Loop, side: Sequence[Index], known: Mapping[str, Fact]) -> Grounds | None:
+def _justified(loop: sg.Loop, side: Sequence[Index], known: Mapping[str, Fact]) -> Grounds | None:
     """Whether a tile on which all these conditions are negative everywhere leaves the loop's accumulators as they were.
 
     Args:
@@ -337,8 +323,8 @@ def _justified(loop: Loop, side: Sequence[Index], known: Mapping[str, Fact]) -> 
     facts = _Facts(dict(known), loop.axis, tuple(side), inside=_defined(loop))
     found = False
     for s in loop.body:
-        if isinstance(s, Accumulate):
-            if isinstance(s.kind, Statistic):
+        if isinstance(s, sg.Accumulate):
+            if isinstance(s.kind, sg.Statistic):
                 return None  # a tile that is not visited is not counted
             fact = facts.of(s.src)
             largest = s.kind is ReduceKind.MAX
@@ -351,14 +337,14 @@ def _justified(loop: Loop, side: Sequence[Index], known: Mapping[str, Fact]) -> 
             # Inside the loop the name means what other tiles have left in it.
             facts.known[s.dst] = RunningMaximum() if largest else None
             found = True
-        elif any(isinstance(x, Store | Scan) for x in statements((s,))):
+        elif any(isinstance(x, sg.Store | sg.Scan) for x in statements((s,))):
             return None
         else:
             facts.statement(s)
     return Grounds(facts.visited, facts.visible) if found else None
 
 
-def placed(kernel: Kernel) -> Mapping[str, Fact]:
+def placed(kernel: sg.Kernel) -> Mapping[str, Fact]:
     """What is known of the kernel's values from the positions that they are made of, by name."""
     facts = _Facts({})
     for s in kernel.body:
@@ -366,12 +352,12 @@ def placed(kernel: Kernel) -> Mapping[str, Fact]:
     return facts.known
 
 
-def _defined(loop: Loop) -> frozenset[str]:
+def _defined(loop: sg.Loop) -> frozenset[str]:
     return frozenset(dst for s in statements((loop,)) if (dst := defined(s)) is not None)
 
 
 def _hold(
-    loop: Loop,
+    loop: sg.Loop,
     among: Sequence[Sequence[Index]],
     known: Mapping[str, Fact],
     justified: Callable[[tuple[Index, ...]], Grounds | None],
@@ -383,7 +369,9 @@ def _hold(
     return None not in grounds and (not visited or _never_all_masked(loop, among, known, visible))
 
 
-def _never_all_masked(loop: Loop, among: Sequence[Sequence[Index]], known: Mapping[str, Fact], visible: bool) -> bool:
+def _never_all_masked(
+    loop: sg.Loop, among: Sequence[Sequence[Index]], known: Mapping[str, Fact], visible: bool
+) -> bool:
     """Whether for each element of the other axes there is a place of the loop's where a condition of each side holds.
 
     Args:
@@ -407,12 +395,12 @@ def _never_all_masked(loop: Loop, among: Sequence[Sequence[Index]], known: Mappi
     return False
 
 
-def _shows(loop: Loop, place: Index, known: Mapping[str, Fact]) -> bool:
+def _shows(loop: sg.Loop, place: Index, known: Mapping[str, Fact]) -> bool:
     """Whether what the loop takes maxima of is surely not hidden at a place of its axis."""
     facts = _Facts(dict(known), loop.axis, inside=_defined(loop), at=place)
     for s in loop.body:
         facts.statement(s)
-        if isinstance(s, Accumulate) and s.kind is ReduceKind.MAX:
+        if isinstance(s, sg.Accumulate) and s.kind is ReduceKind.MAX:
             fact = facts.of(s.src)
             if isinstance(fact, float | Choice):
                 return False
@@ -420,18 +408,18 @@ def _shows(loop: Loop, place: Index, known: Mapping[str, Fact]) -> bool:
     return True
 
 
-def check_ranges(kernel: Kernel) -> None:
+def check_ranges(kernel: sg.Kernel) -> None:
     """Checks that every range in the kernel is one that changes nothing; trusts nobody who made it.
 
     Raises:
         IllegalIRError: a tile outside of a range might change an accumulator, or store.
     """
-    if not any(isinstance(s, Loop) and s.range for s in kernel.statements()):
+    if not any(isinstance(s, sg.Loop) and s.range for s in kernel.statements()):
         return
 
-    def visit(body: Sequence[Stmt], facts: _Facts) -> None:
+    def visit(body: Sequence[sg.Stmt], facts: _Facts) -> None:
         for s in body:
-            if isinstance(s, Loop):
+            if isinstance(s, sg.Loop):
                 if not _hold(s, s.sides, facts.known, partial(_justified, s, known=facts.known)):
                     raise IllegalIRError(
                         f"the loop over {s.axis} skips tiles without {' and '.join(s.bounds)}",
@@ -445,12 +433,12 @@ def check_ranges(kernel: Kernel) -> None:
     visit(kernel.body, _Facts({}))
 
 
-def assumed(kernels: Sequence[Kernel]) -> tuple[str, ...]:
+def assumed(kernels: Sequence[sg.Kernel]) -> tuple[str, ...]:
     """What the kernels' ranges rest on, a clause each: that what a finite mask hides is below what is visible."""
 
-    def rests(body: Sequence[Stmt], facts: _Facts) -> bool:
+    def rests(body: Sequence[sg.Stmt], facts: _Facts) -> bool:
         for s in body:
-            if isinstance(s, Loop):
+            if isinstance(s, sg.Loop):
                 grounds = [_justified(s, side, facts.known) for side in s.sides]
                 if any(g is not None and g.visible for g in grounds) or rests(s.body, _Facts(dict(facts.known))):
                     return True
@@ -465,25 +453,25 @@ def assumed(kernels: Sequence[Kernel]) -> tuple[str, ...]:
 # Finding them.
 
 
-def narrow(kernel: Kernel) -> Kernel:
+def narrow(kernel: sg.Kernel) -> sg.Kernel:
     """The kernel with the range of every loop as narrow as its comparisons of positions let it be.
 
     At most one condition a loop and direction, or two of which either may hold, one of them the same in all programs:
     the one that the others follow from, else the first by its text.
     """
-    if not any(isinstance(s, Pointwise) and s.op in COMPARISONS for s in kernel.statements()):
+    if not any(isinstance(s, sg.Pointwise) and s.op in COMPARISONS for s in kernel.statements()):
         return kernel
-    grid = frozenset(a for a, r in kernel.roles if isinstance(r, Grid))
+    grid = frozenset(a for a, r in kernel.roles if isinstance(r, sg.Grid))
     body = _narrowed(kernel.body, _Facts({}), grid)
     return kernel if body == kernel.body else replace(kernel, body=body)
 
 
-def _narrowed(body: Sequence[Stmt], facts: _Facts, open_axes: frozenset[Axis]) -> tuple[Stmt, ...]:
-    made: list[Stmt] = []
+def _narrowed(body: Sequence[sg.Stmt], facts: _Facts, open_axes: frozenset[Axis]) -> tuple[sg.Stmt, ...]:
+    made: list[sg.Stmt] = []
     for s in body:
-        if isinstance(s, Loop):
+        if isinstance(s, sg.Loop):
             inner = _narrowed(s.body, _Facts(dict(facts.known)), open_axes | {s.axis})
-            new = Loop(s.axis, inner)
+            new = sg.Loop(s.axis, inner)
             made.append(replace(new, range=_range(new, facts.known, open_axes)))
         else:
             made.append(s)
@@ -491,9 +479,9 @@ def _narrowed(body: Sequence[Stmt], facts: _Facts, open_axes: frozenset[Axis]) -
     return tuple(made)
 
 
-def _range(loop: Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) -> tuple[Index, ...]:
+def _range(loop: sg.Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) -> tuple[Index, ...]:
     """The range of a loop, upper bounds of its axis first."""
-    if not any(isinstance(s, Accumulate) for s in loop.body):
+    if not any(isinstance(s, sg.Accumulate) for s in loop.body):
         return ()
     facts = _Facts(dict(known))
     for s in loop.body:
@@ -558,7 +546,7 @@ SECTION = 512
 """Programs of a section, at least, where there are as many."""
 
 
-def growing(kernel: Kernel) -> tuple[Axis, ...]:
+def growing(kernel: sg.Kernel) -> tuple[Axis, ...]:
     """The grid axes along which programs get longer, in the order of the roles: programs count down along them.
 
     Handing out the longest first is Graham's LPT rule ("Bounds on multiprocessing timing anomalies", 1969): a launch
@@ -571,10 +559,10 @@ def growing(kernel: Kernel) -> tuple[Axis, ...]:
     terms = [(axis, sign(c)) for condition in conditions for axis, c in condition.terms]
     more = {axis for axis, way in terms if way > 0}
     less = {axis for axis, way in terms if way <= 0}
-    return tuple(a for a, role in kernel.roles if isinstance(role, Grid) and a in more - less and a.extent != 1)
+    return tuple(a for a, role in kernel.roles if isinstance(role, sg.Grid) and a in more - less and a.extent != 1)
 
 
-def ordered(kernel: Kernel) -> bool:
+def ordered(kernel: sg.Kernel) -> bool:
     """Whether no program is longer than one that comes before it, where the grid counts down along `growing` axes.
 
     It is taken to hold where there is such an axis, also if lengths depend on others besides.
@@ -582,5 +570,5 @@ def ordered(kernel: Kernel) -> bool:
     return bool(growing(kernel)) or not _conditions(kernel)
 
 
-def _conditions(kernel: Kernel) -> list[Index]:
-    return [c for s in kernel.statements() if isinstance(s, Loop) for c in s.range]
+def _conditions(kernel: sg.Kernel) -> list[Index]:
+    return [c for s in kernel.statements() if isinstance(s, sg.Loop) for c in s.range]

@@ -26,47 +26,26 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, ReduceKind, Tensor
 from prism.program.prefix import Recurrence
 from prism.program.stated import Assumption
+from prism.sgraph import nodes as sg
 from prism.sgraph import spec
 from prism.sgraph.denote import denote
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Grid,
-    Kernel,
-    Load,
-    Loop,
-    LoopRole,
-    Moment,
-    Place,
-    Pointwise,
-    Position,
-    Repeat,
-    Scan,
-    SGraph,
-    Split,
-    Statistic,
-    Store,
-    TileReduce,
-    Whole,
-    Window,
-)
 
 _CLASSES: Mapping[str, type] = {
     c.__name__: c
     for c in (
-        Accumulate, Assumption, Axis, Contract, Gather, Grid, Index, Kernel, Load, Loop, LoopRole, Place, Pointwise,
-        Position, Repeat, Recurrence, Scan, SGraph, Split, Store, Tensor, TileReduce, Whole, Window,
+        Assumption, Axis, Index, Recurrence, Tensor, sg.Accumulate, sg.Contract, sg.Gather, sg.Grid, sg.Kernel, sg.Load,
+        sg.Loop, sg.LoopRole, sg.Place, sg.Pointwise, sg.Position, sg.Repeat, sg.Scan, sg.SGraph, sg.Split, sg.Store,
+        sg.TileReduce, sg.Whole, sg.Window,
     )
 }  # fmt: skip
 
 
 def _kind(name: str) -> Enum:
-    return Statistic(name) if name in [s.value for s in Statistic] else ReduceKind(name)
+    return sg.Statistic(name) if name in [s.value for s in sg.Statistic] else ReduceKind(name)
 
 
 def _moment(name: str | None) -> Enum | None:
-    return None if name is None else Moment(name)
+    return None if name is None else sg.Moment(name)
 
 
 _ENUMS: Mapping[str, Callable[[str], Enum | None]] = {"kind": _kind, "moment": _moment, "dtype": DType}
@@ -98,13 +77,13 @@ def plain(value: Any) -> Any:
     raise IllegalIRError(f"an sGraph has no {name}", where=str(value)[:80])
 
 
-def sgraph_of(data: Any) -> SGraph:
+def sgraph_of(data: Any) -> sg.SGraph:
     """The sGraph from plain data. Raises IllegalIRError: it is none."""
     try:
         found = _node(data)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise IllegalIRError("not an sGraph", why=f"{type(error).__name__}: {error}") from error
-    if not isinstance(found, SGraph):
+    if not isinstance(found, sg.SGraph):
         raise IllegalIRError("not an sGraph", why=f"it is a {type(found).__name__}")
     return found
 
@@ -161,13 +140,13 @@ NAME = "sgraph.json"
 SCHEMA = "prism.sgraph/1"
 
 
-def written(sgraph: SGraph) -> str:
+def written(sgraph: sg.SGraph) -> str:
     """The file's text."""
     body = msgspec.json.encode({"schema": SCHEMA, "sgraph": plain(sgraph)})
     return msgspec.json.format(body, indent=1).decode() + "\n"
 
 
-def read(data: bytes) -> SGraph:
+def read(data: bytes) -> sg.SGraph:
     """The sGraph of a file's bytes, checked to be a legal one.
 
     Raises:
@@ -185,7 +164,7 @@ def read(data: bytes) -> SGraph:
     return found
 
 
-def denoted(sgraph: SGraph, outputs: Sequence[str]) -> list[Expr]:
+def denoted(sgraph: sg.SGraph, outputs: Sequence[str]) -> list[Expr]:
     """What the sGraph stores in these tensors, over its inputs and over the others of these.
 
     Raises:
@@ -196,9 +175,9 @@ def denoted(sgraph: SGraph, outputs: Sequence[str]) -> list[Expr]:
     return [_one(sgraph, name, frozenset(outputs)) for name in outputs]
 
 
-def _one(sgraph: SGraph, output: str, handed: frozenset[str]) -> Expr:
+def _one(sgraph: sg.SGraph, output: str, handed: frozenset[str]) -> Expr:
     """What is stored in one tensor: the kernels between it and the tensors that are handed over."""
-    writers: dict[str, list[Kernel]] = {}
+    writers: dict[str, list[sg.Kernel]] = {}
     for k in sgraph.kernels:
         for name in k.writes:
             writers.setdefault(name, []).append(k)
@@ -211,7 +190,7 @@ def _one(sgraph: SGraph, output: str, handed: frozenset[str]) -> Expr:
         if kernel.name not in needed:
             needed.add(kernel.name)
             stack += [k for t in kernel.reads if t not in handed for k in writers.get(t, ())]
-    kernels: list[Kernel] = [k for k in sgraph.kernels if k.name in needed]
+    kernels: list[sg.Kernel] = [k for k in sgraph.kernels if k.name in needed]
     stored = {name for k in kernels for name in k.writes}
     read_here = {name for k in kernels for name in k.reads}
     known = sgraph.tensors.values()

@@ -30,26 +30,9 @@ from prism.ir.kit import Holds
 from prism.program.extents import Extent, add
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
-from prism.sgraph.nodes import (
-    Contract,
-    Gather,
-    Grid,
-    Kernel,
-    Load,
-    Loop,
-    LoopRole,
-    Pointwise,
-    Position,
-    Repeat,
-    SGraph,
-    Split,
-    Stmt,
-    Store,
-    TileReduce,
-    Whole,
-)
+from prism.sgraph import nodes as sg
 
-_PURE = (Load, Gather, Position, Pointwise, TileReduce, Contract)
+_PURE = (sg.Load, sg.Gather, sg.Position, sg.Pointwise, sg.TileReduce, sg.Contract)
 """What computes the same wherever it stands."""
 
 
@@ -63,10 +46,10 @@ class _State:
     first: str
     place: int | None
     index: tuple[Index, ...]
-    stored: Store
+    stored: sg.Store
 
 
-def obstacle(kernels: Sequence[Kernel], repeat: Repeat) -> str:
+def obstacle(kernels: Sequence[sg.Kernel], repeat: sg.Repeat) -> str:
     """Why programs cannot keep their parts of the states over all steps; nothing where they can.
 
     Args:
@@ -80,7 +63,7 @@ def obstacle(kernels: Sequence[Kernel], repeat: Repeat) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _states(kernel: Kernel, repeat: Repeat) -> list[_State] | str:
+def _states(kernel: sg.Kernel, repeat: sg.Repeat) -> list[_State] | str:
     """The states, or why programs cannot keep them.
 
     A state is loaded and stored at one index, whole axes of the grid or of tiles one by one: so the elements that a
@@ -92,18 +75,18 @@ def _states(kernel: Kernel, repeat: Repeat) -> list[_State] | str:
     if not befores:
         return "nothing is carried"
     for s in kernel.statements():
-        if isinstance(s, Gather) and s.tensor in windows:
+        if isinstance(s, sg.Gather) and s.tensor in windows:
             return f"{s.dst} looks up places of {s.tensor}"
-        if isinstance(s, Store) and s.tensor not in windows:
+        if isinstance(s, sg.Store) and s.tensor not in windows:
             return f"{s.tensor} is stored, which is no output of the step"
-    if any(isinstance(role, Split) for _, role in kernel.roles):
+    if any(isinstance(role, sg.Split) for _, role in kernel.roles):
         return "programs share an axis"
     found: list[_State] = []
     for w in befores:
         before, stored_as = w.tensor.name, after.get(w.of, "")
         assert w.first is not None
-        loads = [s for s in kernel.statements() if isinstance(s, Load) and s.tensor == before]
-        stores = [s for s in kernel.statements() if isinstance(s, Store) and s.tensor == stored_as]
+        loads = [s for s in kernel.statements() if isinstance(s, sg.Load) and s.tensor == before]
+        stores = [s for s in kernel.statements() if isinstance(s, sg.Store) and s.tensor == stored_as]
         if not w.tensor.dtype.is_float or len(stores) != 1 or not isinstance(stores[0].src, str):
             return f"{stored_as} is not one tile of numbers"
         (store,) = stores
@@ -119,7 +102,7 @@ def _states(kernel: Kernel, repeat: Repeat) -> list[_State] | str:
     return found
 
 
-def _is_tile(kernel: Kernel, index: Sequence[Index], tensor: Tensor) -> bool:
+def _is_tile(kernel: sg.Kernel, index: Sequence[Index], tensor: Tensor) -> bool:
     """Whether it is a tile along axes of the grid and whole ones, each a dimension's own."""
     axes: list[Axis] = []
     for i, extent in zip(index, tensor.shape, strict=True):
@@ -129,10 +112,10 @@ def _is_tile(kernel: Kernel, index: Sequence[Index], tensor: Tensor) -> bool:
         if axis is None or i != Index.axis(axis) or axis.extent != extent:
             return False
         axes.append(axis)
-    return len(set(axes)) == len(axes) and all(isinstance(kernel.role(a), Grid | Whole) for a in axes)
+    return len(set(axes)) == len(axes) and all(isinstance(kernel.role(a), sg.Grid | sg.Whole) for a in axes)
 
 
-def in_one_launch(sgraph: SGraph) -> SGraph:
+def in_one_launch(sgraph: sg.SGraph) -> sg.SGraph:
     """The sGraph with the kernels of steps that are one launch as they go through all steps.
 
     Their loads and stores of a state before a step are of a tile on chip (`SGraph.kept`). It has no denotation.
@@ -155,7 +138,7 @@ def in_one_launch(sgraph: SGraph) -> SGraph:
     return replace(sgraph, kernels=kernels, buffers=tuple(b for b in sgraph.buffers if b.name in stored))
 
 
-def _through_steps(kernel: Kernel, repeat: Repeat, sgraph: SGraph) -> Kernel:
+def _through_steps(kernel: sg.Kernel, repeat: sg.Repeat, sgraph: sg.SGraph) -> sg.Kernel:
     states = _states(kernel, repeat)
     assert not isinstance(states, str), states
     taken = {d for s in kernel.statements() if (d := kit.defined(s)) is not None}
@@ -163,47 +146,47 @@ def _through_steps(kernel: Kernel, repeat: Repeat, sgraph: SGraph) -> Kernel:
     step = Index.axis(axis)
     last: Extent = 0 if repeat.reverse else add(repeat.trips, -1)
     at = step.scaled(-1) + Index.const(add(repeat.trips, -1)) if repeat.reverse else step
-    begin: list[Stmt] = []
-    end: list[Stmt] = []
-    following: list[Stmt] = []
+    begin: list[sg.Stmt] = []
+    end: list[sg.Stmt] = []
+    following: list[sg.Stmt] = []
     stays: set[str] = set()
     for state in states:
         start = kit.free_name(f"{state.before}_start", taken)
         place = () if state.place is None else (Index.const(state.place),)
-        begin += [Load(start, state.first, (*place, *state.index)), Store(state.before, state.index, start)]
-        end.append(Store(state.before, state.index, state.stored.src))
+        begin += [sg.Load(start, state.first, (*place, *state.index)), sg.Store(state.before, state.index, start)]
+        end.append(sg.Store(state.before, state.index, state.stored.src))
         if _needed_at(sgraph, repeat, state.of) <= {last}:
             stays.add(state.after)
     for state in {s.of: s for s in states if s.after in stays}.values():
         if _needed_at(sgraph, repeat, state.of):
             value = kit.free_name(f"{state.after}_end", taken)
             following += [
-                Load(value, state.before, state.index),
-                Store(state.of, (Index.const(last), *state.index), value),
+                sg.Load(value, state.before, state.index),
+                sg.Store(state.of, (Index.const(last), *state.index), value),
             ]
     slices = {w.tensor.name: w.of for w in repeat.windows if w.first is None}
 
-    def outer(s: Stmt) -> Stmt | Sequence[Stmt]:
-        if isinstance(s, Store) and s.tensor in stays:
+    def outer(s: sg.Stmt) -> sg.Stmt | Sequence[sg.Stmt]:
+        if isinstance(s, sg.Store) and s.tensor in stays:
             return ()
-        if isinstance(s, Load | Store) and s.tensor in slices:
+        if isinstance(s, sg.Load | sg.Store) and s.tensor in slices:
             return replace(s, tensor=slices[s.tensor], index=(at, *s.index))
         return s
 
-    body = Loop(axis, (*kit.rewrite(kernel.body, outer), *end))
-    return replace(kernel, roles=(*kernel.roles, (axis, LoopRole(1))), body=(*begin, body, *following))
+    body = sg.Loop(axis, (*kit.rewrite(kernel.body, outer), *end))
+    return replace(kernel, roles=(*kernel.roles, (axis, sg.LoopRole(1))), body=(*begin, body, *following))
 
 
-def _needed_at(sgraph: SGraph, repeat: Repeat, of: str) -> frozenset[Extent | None]:
+def _needed_at(sgraph: sg.SGraph, repeat: sg.Repeat, of: str) -> frozenset[Extent | None]:
     """The steps' places of a tensor that anything else reads; None among them where that is not so plain."""
     if all(t.name != of for t in sgraph.buffers):
         return frozenset({None})
     found: set[Extent | None] = set()
     for k in sgraph.kernels:
         for s in k.statements() if k.name not in repeat.kernels else ():
-            if isinstance(s, Load) and s.tensor == of and not s.index[0].terms:
+            if isinstance(s, sg.Load) and s.tensor == of and not s.index[0].terms:
                 found.add(s.index[0].offset)
-            elif isinstance(s, Load | Gather) and s.tensor == of:
+            elif isinstance(s, sg.Load | sg.Gather) and s.tensor == of:
                 found.add(None)
     for w in (w for r in sgraph.repeats if r is not repeat for w in r.windows):
         if of in (w.of, w.first):
@@ -214,7 +197,9 @@ def _needed_at(sgraph: SGraph, repeat: Repeat, of: str) -> frozenset[Extent | No
 # One kernel of several.
 
 
-def as_one(kernels: Sequence[Kernel], repeat: Repeat) -> tuple[Kernel, dict[sympy.Symbol, sympy.Symbol]] | None:
+def as_one(
+    kernels: Sequence[sg.Kernel], repeat: sg.Repeat
+) -> tuple[sg.Kernel, dict[sympy.Symbol, sympy.Symbol]] | None:
     """Kernels of a step as one, whose programs do what a program of each does, if all have the same grid.
 
     Args:
@@ -228,7 +213,7 @@ def as_one(kernels: Sequence[Kernel], repeat: Repeat) -> tuple[Kernel, dict[symp
     carried = {w.of for w in repeat.windows if w.first is not None}
     states = {w.tensor.name for w in repeat.windows if w.of in carried}
     made = next((k for k in kernels if not states.isdisjoint(k.writes)), None)
-    if made is None or any(isinstance(role, Split) for k in kernels for _, role in k.roles):
+    if made is None or any(isinstance(role, sg.Split) for k in kernels for _, role in k.roles):
         return None
     tiles: dict[sympy.Symbol, sympy.Symbol] = {}
     for k in [k for k in kernels if k is not made]:
@@ -236,26 +221,30 @@ def as_one(kernels: Sequence[Kernel], repeat: Repeat) -> tuple[Kernel, dict[symp
         if axes is None:
             return None
         for a, role in k.roles:
-            match role, made.role(axes[a]) if isinstance(role, Grid) else None:
-                case Grid(sympy.Symbol() as mine), Grid(sympy.Symbol() as theirs):
+            match role, made.role(axes[a]) if isinstance(role, sg.Grid) else None:
+                case sg.Grid(sympy.Symbol() as mine), sg.Grid(sympy.Symbol() as theirs):
                     tiles[mine] = theirs
         made = _joined(made, k, axes)
     return made, tiles
 
 
-def _along(kernel: Kernel, to: Kernel, states: set[str]) -> dict[Axis, Axis] | None:
+def _along(kernel: sg.Kernel, to: sg.Kernel, states: set[str]) -> dict[Axis, Axis] | None:
     """For each axis of a kernel the one of another that it is, or a new one; None where the grids differ."""
-    there = [s for s in to.statements() if isinstance(s, Load)]
+    there = [s for s in to.statements() if isinstance(s, sg.Load)]
     found: dict[Axis, Axis] = {}
 
     def pair(a: Axis, b: Axis) -> None:
         match kernel.role(a), to.role(b):
-            case (Whole(), Whole()) | (Grid(int()), Grid(int())) | (Grid(sympy.Symbol()), Grid(sympy.Symbol())):
+            case (
+                (sg.Whole(), sg.Whole())
+                | (sg.Grid(int()), sg.Grid(int()))
+                | (sg.Grid(sympy.Symbol()), sg.Grid(sympy.Symbol()))
+            ):
                 if a.extent == b.extent and a not in found and b not in found.values():
                     found[a] = b
 
     # Along what both load, states first, they go the same way.
-    for s in sorted((s for s in kernel.statements() if isinstance(s, Load)), key=lambda s: s.tensor not in states):
+    for s in sorted((s for s in kernel.statements() if isinstance(s, sg.Load)), key=lambda s: s.tensor not in states):
         for other in (o for o in there if o.tensor == s.tensor):
             for i, j in zip(s.index, other.index, strict=True):
                 if len(i.axes()) == len(j.axes()) == 1:
@@ -263,14 +252,14 @@ def _along(kernel: Kernel, to: Kernel, states: set[str]) -> dict[Axis, Axis] | N
     for a, _ in kernel.roles:
         for b, _ in to.roles:
             pair(a, b)
-    mine, theirs = ({a for a, role in k.roles if isinstance(role, Grid)} for k in (kernel, to))
+    mine, theirs = ({a for a, role in k.roles if isinstance(role, sg.Grid)} for k in (kernel, to))
     if not mine <= found.keys() or {found[a] for a in mine} != theirs:
         return None
     taken = {a.name for a, _ in to.roles}
     return {a: found[a] if a in found else Axis(kit.free_name(a.name, taken), a.extent) for a, _ in kernel.roles}
 
 
-def _joined(made: Kernel, other: Kernel, axes: Mapping[Axis, Axis]) -> Kernel:
+def _joined(made: sg.Kernel, other: sg.Kernel, axes: Mapping[Axis, Axis]) -> sg.Kernel:
     """Both bodies one after the other, the second over other axes; what both load or compute is there once."""
     indices = {a: Index.axis(b) for a, b in axes.items()}
     along: Mapping[Holds, Callable[[Any], Any]] = {
@@ -282,7 +271,7 @@ def _joined(made: Kernel, other: Kernel, axes: Mapping[Axis, Axis]) -> Kernel:
     taken = theirs | own
     names = {d: kit.free_name(d, taken) if d in theirs else d for d in sorted(own)}
     there = {replace(s, dst=""): s.dst for s in made.body if isinstance(s, _PURE)}
-    new: list[Stmt] = []
+    new: list[sg.Stmt] = []
     for s in other.body:
         renamed = kit.with_names(s, names, Holds.DEFINES, Holds.CHANGES, Holds.USES, also=along)
         same = there.get(replace(renamed, dst="")) if isinstance(renamed, _PURE) else None

@@ -11,36 +11,15 @@ from prism.ir.kit import sources
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Grid,
-    Kernel,
-    Load,
-    Loop,
-    LoopRole,
-    Operand,
-    Pointwise,
-    Position,
-    Role,
-    Scan,
-    SGraph,
-    Split,
-    Stmt,
-    Store,
-    TileReduce,
-    Whole,
-    part_axis,
-)
+from prism.sgraph import nodes as sg
 
 
-def text(sgraph: SGraph) -> str:
+def text(sgraph: sg.SGraph) -> str:
     """The sGraph as readable, indented text with a line feed at its end, as a file has it."""
     return f"{sgraph}\n"
 
 
-def dot(sgraph: SGraph) -> str:
+def dot(sgraph: sg.SGraph) -> str:
     """The sGraph in Graphviz' language: tensors as boxes, kernels and loops as clusters, values as edges."""
     lines = [f"digraph {_quoted(sgraph.name)} {{", "  rankdir=TB;"]
     lines.append("  node [shape=plaintext, fontname=Helvetica, fontsize=10];")
@@ -66,7 +45,7 @@ def dot(sgraph: SGraph) -> str:
 class _Drawing:
     """The nodes and edges of one kernel."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: sg.Kernel) -> None:
         self.kernel = kernel.name
         self.lines: list[str] = []
         self.count = 0
@@ -78,16 +57,16 @@ class _Drawing:
     def edge(self, source: str, target: str, indent: str, style: str = "") -> None:
         self.lines.append(f"{indent}{source} -> {target}{style};")
 
-    def block(self, body: Sequence[Stmt], indent: str) -> None:
+    def block(self, body: Sequence[sg.Stmt], indent: str) -> None:
         for s in body:
             match s:
-                case Loop(_, inner):
+                case sg.Loop(_, inner):
                     self.count += 1
                     self.lines.append(f"{indent}subgraph {_quoted(f'cluster {self.kernel} loop {self.count}')} {{")
                     self.lines.append(f"{indent}  label={_quoted(s.heading)};")
                     self.block(inner, indent + "  ")
                     self.lines.append(f"{indent}}}")
-                case Store(tensor, _, src):
+                case sg.Store(tensor, _, src):
                     self.count += 1
                     me = self.node(f"store {self.count}")
                     self.lines.append(f"{indent}{me} [label={_quoted(str(s))}];")
@@ -96,11 +75,11 @@ class _Drawing:
                     self.edge(me, _quoted("tensor " + tensor), indent)
                 case _:
                     me = self.node(s.dst)
-                    shape = ", shape=box, style=rounded" if isinstance(s, Accumulate | Scan) else ""
+                    shape = ", shape=box, style=rounded" if isinstance(s, sg.Accumulate | sg.Scan) else ""
                     self.lines.append(f"{indent}{me} [label={_quoted(str(s))}{shape}];")
-                    if isinstance(s, Load | Gather):
+                    if isinstance(s, sg.Load | sg.Gather):
                         self.edge(_quoted("tensor " + s.tensor), me, indent)
-                    scales = s.shift if isinstance(s, Accumulate) else s.growth if isinstance(s, Scan) else None
+                    scales = s.shift if isinstance(s, sg.Accumulate) else s.growth if isinstance(s, sg.Scan) else None
                     for operand in dict.fromkeys(sources(s)):
                         style = ' [style=dashed, label="rescales"]' if operand == scales else ""
                         self.edge(self.node(operand), me, indent, style)
@@ -110,7 +89,7 @@ def _quoted(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def key(sgraph: SGraph) -> str:
+def key(sgraph: sg.SGraph) -> str:
     """The canonical hash of the sGraph: equal for sGraphs that differ only by names that do not matter.
 
     Names of values, axes, symbols, buffers and kernels are replaced by numbers in order of appearance; the names of
@@ -122,7 +101,7 @@ def key(sgraph: SGraph) -> str:
 class _Serialiser:
     """Writes an sGraph down with numbers for names."""
 
-    def __init__(self, sgraph: SGraph) -> None:
+    def __init__(self, sgraph: sg.SGraph) -> None:
         self.sgraph = sgraph
         self.symbols: dict[sympy.Symbol, sympy.Symbol] = {}
         for n, s in enumerate(sgraph.symbols):
@@ -155,26 +134,26 @@ class _Serialiser:
         said = f" {t.stated}" if t.stated is not None else ""
         return f"{self.buffers.get(t.name, t.name)}[{','.join(map(self.extent, t.shape))}]{t.dtype.value}{said}"
 
-    def role(self, role: Role) -> str:
+    def role(self, role: sg.Role) -> str:
         match role:
-            case Grid(tile):
+            case sg.Grid(tile):
                 return f"grid {self.symbol(tile)}"
-            case LoopRole(tile):
+            case sg.LoopRole(tile):
                 return f"loop {self.symbol(tile)}"
-            case Whole():
+            case sg.Whole():
                 return "whole"
-            case Split(s, tile):
+            case sg.Split(s, tile):
                 return f"split {self.symbol(s)} {self.symbol(tile)}"
 
-    def kernel(self, kernel: Kernel) -> str:
+    def kernel(self, kernel: sg.Kernel) -> str:
         self.axes, self.values = {}, {}
         lines: list[str] = []
         for axis, role in kernel.roles:
             self.axes[axis] = f"a{len(self.axes)}"
             lines.append(f"{self.axes[axis]}:{self.extent(axis.extent)} {self.role(role)}")
         for axis, role in kernel.roles:
-            if isinstance(role, Split):
-                self.axes.setdefault(part_axis(axis, role.parts), f"{self.axes[axis]}.part")
+            if isinstance(role, sg.Split):
+                self.axes.setdefault(sg.part_axis(axis, role.parts), f"{self.axes[axis]}.part")
         return "\n".join(["kernel", *lines, *self.body(kernel.body)])
 
     def axis(self, axis: Axis) -> str:
@@ -191,39 +170,39 @@ class _Serialiser:
         self.values[name] = f"v{len(self.values)}"
         return self.values[name]
 
-    def operand(self, a: Operand) -> str:
+    def operand(self, a: sg.Operand) -> str:
         return self.values[a] if isinstance(a, str) else repr(float(a))
 
-    def body(self, body: Sequence[Stmt]) -> list[str]:
+    def body(self, body: Sequence[sg.Stmt]) -> list[str]:
         lines: list[str] = []
         for s in body:
             match s:
-                case Load(dst, tensor, index):
+                case sg.Load(dst, tensor, index):
                     lines.append(f"{self.define(dst)}=load {self.element(tensor, index)}")
-                case Gather(dst, tensor, index, places):
+                case sg.Gather(dst, tensor, index, places):
                     at = ",".join(f"{p.dimension}:{self.operand(p.value)}<{self.extent(p.extent)}" for p in places)
                     lines.append(f"{self.define(dst)}=gather {self.element(tensor, index)} {at}")
-                case Position(dst, i):
+                case sg.Position(dst, i):
                     lines.append(f"{self.define(dst)}=position {self.index(i)}")
-                case Pointwise(dst, op, args):
+                case sg.Pointwise(dst, op, args):
                     operands = ",".join(map(self.operand, args))
                     lines.append(f"{self.define(dst)}={op}({operands})")
-                case TileReduce(dst, kind, axis, src, moments):
+                case sg.TileReduce(dst, kind, axis, src, moments):
                     operands = " ".join(map(self.operand, (src, *moments)))
                     lines.append(f"{self.define(dst)}={kind.value} {self.axis(axis)} {operands}")
-                case Contract(dst, axis, lhs, rhs):
+                case sg.Contract(dst, axis, lhs, rhs):
                     operands = f"{self.operand(lhs)} {self.operand(rhs)}"
                     lines.append(f"{self.define(dst)}=contract {self.axis(axis)} {operands}")
-                case Accumulate(dst, kind, src, shift):
+                case sg.Accumulate(dst, kind, src, shift):
                     operands = self.operand(src) + ("" if shift is None else f" shift {self.operand(shift)}")
                     lines.append(f"{self.define(dst)}<-{kind.value} {operands}")
-                case Scan(dst, axis, src, growth, how):
+                case sg.Scan(dst, axis, src, growth, how):
                     operands = self.operand(src) + ("" if growth is None else f" growth {self.operand(growth)}")
                     lines.append(f"{self.define(dst)}=scan {self.axis(axis)} {operands} {how}".rstrip())
-                case Store(tensor, index, src, moment):
+                case sg.Store(tensor, index, src, moment):
                     of = "" if moment is None else f" {moment.value}"
                     lines.append(f"{self.element(tensor, index)}={self.operand(src)}{of}")
-                case Loop(axis, inner, conditions):
+                case sg.Loop(axis, inner, conditions):
                     head = " ".join([f"loop {self.axis(axis)}", *map(self.index, conditions)])
                     lines += [head, *self.body(inner), "end"]
         return lines

@@ -21,33 +21,9 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 from prism.program.ops import OPS
 from prism.program.prefix import Recurrence
+from prism.sgraph import nodes as sg
 from prism.sgraph import ranges
 from prism.sgraph.launches import check_together
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Grid,
-    Kernel,
-    Kind,
-    Load,
-    Loop,
-    LoopRole,
-    Moment,
-    Operand,
-    Pointwise,
-    Position,
-    Repeat,
-    Scan,
-    SGraph,
-    Split,
-    Statistic,
-    Stmt,
-    Store,
-    TileReduce,
-    Whole,
-    part_axis,
-)
 from prism.sgraph.resident import obstacle
 
 SCALED = "scaled"  # exp(-m)*g with g free of the running value m
@@ -57,7 +33,7 @@ Dependence: TypeAlias = "float | str"
 Box: TypeAlias = "tuple[tuple[Extent, Extent], ...]"
 
 
-def check(sgraph: SGraph) -> None:
+def check(sgraph: sg.SGraph) -> None:
     """Checks every rule of the specification.
 
     Raises:
@@ -107,10 +83,10 @@ def check(sgraph: SGraph) -> None:
             _fail(f"the steps of {', '.join(r.kernels)} cannot be one launch", where, why)
 
 
-def _repeats(sgraph: SGraph, tensors: Mapping[str, Tensor], where: str) -> dict[int, Repeat]:
+def _repeats(sgraph: sg.SGraph, tensors: Mapping[str, Tensor], where: str) -> dict[int, sg.Repeat]:
     """The repeat of each kernel's place that is in one."""
     place = {k.name: n for n, k in enumerate(sgraph.kernels)}
-    found: dict[int, Repeat] = {}
+    found: dict[int, sg.Repeat] = {}
     for r in sgraph.repeats:
         places = [place.get(name, -1) for name in r.kernels]
         if not places or -1 in places or places != list(range(places[0], places[0] + len(places))):
@@ -131,7 +107,7 @@ def _repeats(sgraph: SGraph, tensors: Mapping[str, Tensor], where: str) -> dict[
     return found
 
 
-def _check_begin(r: Repeat, tensors: Mapping[str, Tensor], there: Container[str], where: str) -> None:
+def _check_begin(r: sg.Repeat, tensors: Mapping[str, Tensor], there: Container[str], where: str) -> None:
     """What states are at the first step is there, and is as they are."""
     stored = {w.of for w in r.windows if w.first is None and w.of not in there}
     for w in r.windows:
@@ -147,7 +123,7 @@ def _check_begin(r: Repeat, tensors: Mapping[str, Tensor], there: Container[str]
             _fail(f"{w.tensor.name} is at first {w.first}, of another shape or data type", where)
 
 
-def _after(r: Repeat, there: set[str], boxes: dict[str, list[Box]], where: str) -> set[str]:
+def _after(r: sg.Repeat, there: set[str], boxes: dict[str, list[Box]], where: str) -> set[str]:
     """What is there when all steps are done: a window that is stored is stored whole, so all of what it is of is."""
     of: set[str] = set()
     for w in r.windows:
@@ -163,7 +139,7 @@ def _fail(what: str, where: str, why: str = "") -> NoReturn:
     raise IllegalIRError(what, where=where, why=why, fix="this is a bug in prism; please report it")
 
 
-def _check_symbols(sgraph: SGraph, where: str) -> None:
+def _check_symbols(sgraph: sg.SGraph, where: str) -> None:
     """Tile and split symbols are unbound sizes of one axis each, apart from the symbols of the extents."""
     owner: dict[sympy.Symbol, tuple[str, Axis]] = {}
     part_counts: set[sympy.Symbol] = set()
@@ -171,14 +147,14 @@ def _check_symbols(sgraph: SGraph, where: str) -> None:
         for axis, role in kernel.roles:
             mine: list[tuple[sympy.Symbol, str]] = []
             match role:
-                case Grid(tile) | LoopRole(tile) | Split(_, tile):
+                case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
                     if isinstance(tile, sympy.Symbol):
                         mine.append((tile, "tile"))
                     elif tile != 1:
                         _fail(f"axis {axis} has the tile {tile}", where, "a tile is a symbol or 1")
                 case _:
                     pass
-            if isinstance(role, Split):
+            if isinstance(role, sg.Split):
                 mine.append((role.parts, "parts"))
                 part_counts.add(role.parts)
             for symbol, use in mine:
@@ -203,19 +179,19 @@ class _Scope:
 
     loop: Axis | None
     names: set[str] = field(default_factory=set)
-    accumulators: dict[str, Accumulate] = field(default_factory=dict)
+    accumulators: dict[str, sg.Accumulate] = field(default_factory=dict)
 
 
 class _KernelChecker:
     """Checks one kernel; `stores` then holds what it wrote."""
 
-    def __init__(self, kernel: Kernel, tensors: Mapping[str, Tensor], readable: Iterable[str], where: str) -> None:
+    def __init__(self, kernel: sg.Kernel, tensors: Mapping[str, Tensor], readable: Iterable[str], where: str) -> None:
         self.kernel = kernel
         self.tensors = tensors
         self.readable = frozenset(readable)
         self.where = where
         self.roles = dict(kernel.roles)
-        self.parts = {part_axis(a, r.parts) for a, r in kernel.roles if isinstance(r, Split)}
+        self.parts = {sg.part_axis(a, r.parts) for a, r in kernel.roles if isinstance(r, sg.Split)}
         self.defined: set[str] = set()
         self.axes: dict[str, frozenset[Axis]] = {}
         # The axes that a value or what it was computed from had, reduced ones included.
@@ -224,7 +200,7 @@ class _KernelChecker:
         self.depends: dict[str, dict[str, Dependence]] = {}
         # A statistic to the axis that it is over.
         self.statistics: dict[str, Axis] = {}
-        self.scans: dict[str, Scan] = {}
+        self.scans: dict[str, sg.Scan] = {}
         self.scopes: list[_Scope] = []
         self.stores: list[tuple[str, Box]] = []
 
@@ -238,9 +214,9 @@ class _KernelChecker:
             self.fail("the kernel stores nothing")
         used = {a for axes in self.axes.values() for a in axes}
         for s in self.kernel.statements():
-            if isinstance(s, Loop):
+            if isinstance(s, sg.Loop):
                 used.add(s.axis)
-            elif isinstance(s, Store):
+            elif isinstance(s, sg.Store):
                 used |= {a for i in s.index for a in i.axes()}
         for axis in self.roles:
             if axis not in used:
@@ -253,7 +229,7 @@ class _KernelChecker:
     def loops(self) -> tuple[Axis, ...]:
         return tuple(s.loop for s in self.scopes if s.loop is not None)
 
-    def block(self, body: Sequence[Stmt], loop: Axis | None) -> _Scope:
+    def block(self, body: Sequence[sg.Stmt], loop: Axis | None) -> _Scope:
         scope = _Scope(loop)
         self.scopes.append(scope)
         for s in body:
@@ -261,49 +237,49 @@ class _KernelChecker:
         self.scopes.pop()
         return scope
 
-    def statement(self, s: Stmt) -> None:
+    def statement(self, s: sg.Stmt) -> None:
         match s:
-            case Load(dst, tensor, index):
+            case sg.Load(dst, tensor, index):
                 if tensor not in self.readable:
                     self.fail(f"{dst} loads {tensor}", "it is neither an input nor stored by an earlier kernel")
                 self.index(s.index, tensor)
                 self.define(dst, self.index_axes(index), (), {})
-            case Gather():
+            case sg.Gather():
                 self.gather(s)
-            case Position(dst, index):
+            case sg.Position(dst, index):
                 self.define(dst, self.index_axes((index,)), (), {})
-            case Pointwise(dst, op, args):
+            case sg.Pointwise(dst, op, args):
                 if op not in OPS or len(args) != OPS[op].arity:
                     self.fail(f"{dst} = {op} of {len(args)} operands", "no such operation")
                 names = [a for a in args if isinstance(a, str)]
                 axes = frozenset(x for a in names for x in self.use(a, dst))
                 self.define(dst, axes, names, self.pointwise(op, args))
-            case TileReduce(dst, kind, axis, src):
+            case sg.TileReduce(dst, kind, axis, src):
                 axes = self.use(src, dst)
                 if axis not in axes:
                     self.fail(f"{dst} reduces axis {axis}, which {src} does not have")
                 self.in_tile(axis, dst)
-                if isinstance(kind, Statistic):
+                if isinstance(kind, sg.Statistic):
                     self.statistics[dst] = axis
                 if s.moments:
                     self.merged_parts(s)
-                elif kind is Statistic.MERGED and src not in self.statistics:
+                elif kind is sg.Statistic.MERGED and src not in self.statistics:
                     self.fail(f"{dst} merges {src}, which is no statistic")
                 of = [src, *s.moments]
                 self.define(dst, axes - {axis}, of, self.reduced(kind, axis, of))
-            case Contract(dst, axis, lhs, rhs):
+            case sg.Contract(dst, axis, lhs, rhs):
                 left, right = self.use(lhs, dst), self.use(rhs, dst)
                 if axis not in left or axis not in right:
                     self.fail(f"{dst} contracts axis {axis}, which not both {lhs} and {rhs} have")
                 self.in_tile(axis, dst)
                 self.define(dst, (left | right) - {axis}, [lhs, rhs], self.reduced(ReduceKind.SUM, axis, [lhs, rhs]))
-            case Accumulate():
+            case sg.Accumulate():
                 self.accumulate(s)
-            case Scan():
+            case sg.Scan():
                 self.scan(s)
-            case Loop():
+            case sg.Loop():
                 self.loop(s)
-            case Store():
+            case sg.Store():
                 self.store(s)
 
     # Names and scopes.
@@ -312,7 +288,7 @@ class _KernelChecker:
         if name in self.defined or not name.isidentifier():
             self.fail(f"value name {name!r} is not a unique identifier")
         for axis in axes:
-            if isinstance(self.roles[axis], (LoopRole, Split)) and axis not in self.loops:
+            if isinstance(self.roles[axis], (sg.LoopRole, sg.Split)) and axis not in self.loops:
                 self.fail(f"{name} has the loop axis {axis} outside its loop")
         self.defined.add(name)
         self.axes[name] = axes
@@ -320,7 +296,7 @@ class _KernelChecker:
         self.depends[name] = depends
         self.scopes[-1].names.add(name)
 
-    def use(self, name: Operand, user: str) -> frozenset[Axis]:
+    def use(self, name: sg.Operand, user: str) -> frozenset[Axis]:
         if not isinstance(name, str):
             return frozenset()
         if not any(name in s.names for s in self.scopes):
@@ -345,7 +321,7 @@ class _KernelChecker:
         if len(declared.shape) != len(index):
             self.fail(f"{tensor} has {len(declared.shape)} dimensions and an index of {len(index)}")
 
-    def gather(self, s: Gather) -> None:
+    def gather(self, s: sg.Gather) -> None:
         if s.tensor not in self.readable:
             self.fail(f"{s.dst} gathers from {s.tensor}", "it is neither an input nor stored by an earlier kernel")
         self.index(s.index, s.tensor)
@@ -364,26 +340,26 @@ class _KernelChecker:
                 self.fail(f"{s.dst} may read beyond dimension {p.dimension} of {s.tensor}")
         self.define(s.dst, axes, [p.value for p in s.places], {})
 
-    def merged_parts(self, s: TileReduce) -> None:
+    def merged_parts(self, s: sg.TileReduce) -> None:
         """A statistic of all parts, from the moments of each, which are theirs alone."""
         of = (s.src, *s.moments)
-        if s.kind is not Statistic.MERGED or len(of) != len(Moment):
-            self.fail(f"{s.dst} takes {len(of)} moments", f"one that is merged takes {', '.join(Moment)}")
-        for moment, name in zip(Moment, of, strict=True):
+        if s.kind is not sg.Statistic.MERGED or len(of) != len(sg.Moment):
+            self.fail(f"{s.dst} takes {len(of)} moments", f"one that is merged takes {', '.join(sg.Moment)}")
+        for moment, name in zip(sg.Moment, of, strict=True):
             axes = self.use(name, s.dst)
-            if axes != (frozenset((s.axis,)) if moment is Moment.COUNT else self.axes[s.src]) or self.depends[name]:
+            if axes != (frozenset((s.axis,)) if moment is sg.Moment.COUNT else self.axes[s.src]) or self.depends[name]:
                 self.fail(f"{s.dst} merges by {name}, which is no {moment} of parts along {s.axis}")
-        if not isinstance(self.roles[s.axis], Whole):
+        if not isinstance(self.roles[s.axis], sg.Whole):
             self.fail(f"{s.dst} merges tiles of {s.axis}", "its parts are merged at once")
 
     def in_tile(self, axis: Axis, dst: str) -> None:
         role = self.roles[axis]
-        if isinstance(role, Grid):
+        if isinstance(role, sg.Grid):
             self.fail(f"{dst} reduces the grid axis {axis}", "a tile holds only part of it and no loop visits the rest")
 
     # Running values.
 
-    def pointwise(self, op: str, args: Sequence[Operand]) -> dict[str, Dependence]:
+    def pointwise(self, op: str, args: Sequence[sg.Operand]) -> dict[str, Dependence]:
         found: dict[str, Dependence] = {}
         for m in {m for a in args if isinstance(a, str) for m in self.depends[a]}:
             of = [self.depends[a].get(m, 0.0) if isinstance(a, str) else 0.0 for a in args]
@@ -392,7 +368,7 @@ class _KernelChecker:
                 found[m] = result
         return found
 
-    def reduced(self, kind: Kind, axis: Axis, operands: Sequence[str]) -> dict[str, Dependence]:
+    def reduced(self, kind: sg.Kind, axis: Axis, operands: Sequence[str]) -> dict[str, Dependence]:
         found: dict[str, Dependence] = {}
         for m in {m for a in operands for m in self.depends[a]}:
             of = [self.depends[a].get(m, 0.0) for a in operands]
@@ -400,7 +376,7 @@ class _KernelChecker:
             found[m] = SCALED if linear_in_one and axis not in self.axes[m] else TAINTED
         return found
 
-    def accumulate(self, s: Accumulate) -> None:
+    def accumulate(self, s: sg.Accumulate) -> None:
         if not self.loops or self.scopes[-1].loop is None:
             self.fail(f"accumulator {s.dst} is not in a loop")
         scope = self.scopes[-1]
@@ -411,9 +387,9 @@ class _KernelChecker:
             self.fail(f"accumulator {s.dst} takes {s.src}", "the value is not computed in the accumulator's loop")
         if loop in axes:
             self.fail(f"accumulator {s.dst} takes {s.src} along the loop axis {loop}", "reduce the tile first")
-        if isinstance(s.kind, Statistic) and self.statistics.get(s.src) != loop:
+        if isinstance(s.kind, sg.Statistic) and self.statistics.get(s.src) != loop:
             self.fail(f"accumulator {s.dst} merges {s.src}, which is no statistic over {loop}")
-        if isinstance(s.kind, Statistic):
+        if isinstance(s.kind, sg.Statistic):
             self.statistics[s.dst] = loop
         depends = dict(self.depends[s.src])
         for other in scope.accumulators:
@@ -445,11 +421,11 @@ class _KernelChecker:
         self.depends[s.dst][s.dst] = 1.0
         scope.accumulators[s.dst] = s
 
-    def scan(self, s: Scan) -> None:
+    def scan(self, s: sg.Scan) -> None:
         role = self.roles.get(s.axis)
-        if not isinstance(role, LoopRole | Whole):
+        if not isinstance(role, sg.LoopRole | sg.Whole):
             self.fail(f"{s.dst} is a scan along {s.axis}", "its tiles do not come one after another")
-        if isinstance(role, LoopRole) and self.scopes[-1].loop != s.axis:
+        if isinstance(role, sg.LoopRole) and self.scopes[-1].loop != s.axis:
             self.fail(f"{s.dst} is a scan along {s.axis}", "that is not the axis of the innermost loop")
         axes = self.use(s.src, s.dst)
         if s.axis not in axes:
@@ -470,32 +446,32 @@ class _KernelChecker:
                 self.fail(f"{s.dst} is rescaled by {s.growth}", f"that is no maximum so far along {s.axis}")
         elif s.how.rescaled or s.how.factors:
             self.fail(f"{s.dst} is a scan with {s.how}, of nothing")
-        if not s.how.fits_tiles(s.growth is not None) and role != LoopRole(1):
+        if not s.how.fits_tiles(s.growth is not None) and role != sg.LoopRole(1):
             self.fail(f"{s.dst} leaves out each place's own part of it", "that takes tiles of one element")
         self.define(s.dst, axes, used, {})
         self.scans[s.dst] = s
 
-    def is_largest(self, s: Scan) -> bool:
+    def is_largest(self, s: sg.Scan) -> bool:
         """Whether what it is rescaled by is the maximum up to the same places."""
         m = self.scans.get(str(s.growth))
         return m is not None and m.axis == s.axis and m.how == Recurrence(ReduceKind.MAX, back=s.how.back)
 
-    def loop(self, s: Loop) -> None:
+    def loop(self, s: sg.Loop) -> None:
         axis, body = s.axis, s.body
         role = self.roles.get(axis)
-        if not isinstance(role, (LoopRole, Split)):
+        if not isinstance(role, (sg.LoopRole, sg.Split)):
             self.fail(f"a loop over axis {axis}", "its role is neither loop nor split")
         if axis in self.loops:
             self.fail(f"loops over axis {axis} are nested")
         self.range(s)
-        if s.range and any(isinstance(x, Scan) for x in body):
+        if s.range and any(isinstance(x, sg.Scan) for x in body):
             self.fail(f"the loop over {axis} has a range and a scan", "what is skipped would be missing in its sums")
-        if len({x.how.back for x in body if isinstance(x, Scan)}) > 1:
+        if len({x.how.back for x in body if isinstance(x, sg.Scan)}) > 1:
             self.fail(f"the loop over {axis} has a scan from either end", "its tiles come one way")
-        if s.back and any(isinstance(x, Accumulate) and isinstance(x.kind, Statistic) for x in body):
+        if s.back and any(isinstance(x, sg.Accumulate) and isinstance(x.kind, sg.Statistic) for x in body):
             self.fail(f"the loop over {axis} has a statistic and a scan from the end", "its first tile may be shorter")
         scope = self.block(body, axis)
-        stores = any(isinstance(x, (Store, Loop)) for x in body)
+        stores = any(isinstance(x, (sg.Store, sg.Loop)) for x in body)
         if not scope.accumulators and not stores:
             self.fail(f"the loop over {axis} accumulates and stores nothing")
         for name in scope.accumulators:
@@ -503,20 +479,20 @@ class _KernelChecker:
             self.scopes[-1].names.add(name)
             self.depends[name].pop(name)
 
-    def range(self, s: Loop) -> None:
+    def range(self, s: sg.Loop) -> None:
         """What a range may say; that it changes no value is for the denotation to check."""
         if any(sum(c.axes() != {s.axis} for c in side) > 1 for side in s.sides):
             self.fail(f"the loop over {s.axis} has two bounds of one side that vary")
         for condition in s.range:
             for a in self.index_axes((condition,)):
-                if a != s.axis and a not in self.loops and not isinstance(self.roles[a], Grid):
+                if a != s.axis and a not in self.loops and not isinstance(self.roles[a], sg.Grid):
                     self.fail(f"the range of the loop over {s.axis} mentions {a}", "its tile is not known there")
             if not condition.slope(s.axis) or not all(ranges.sign(c) for _, c in condition.terms):
                 self.fail(f"the loop over {s.axis} has no bound in {condition} >= 0")
 
     # Stores.
 
-    def store(self, s: Store) -> None:
+    def store(self, s: sg.Store) -> None:
         self.index(s.index, s.tensor)
         mentioned = frozenset(a for i in s.index for a in i.axes())
         for a in mentioned:
@@ -525,9 +501,9 @@ class _KernelChecker:
         axes = self.use(s.src, f"store to {s.tensor}")
         if s.moment is not None:
             over = self.statistics.get(s.src) if isinstance(s.src, str) else None
-            if over is None or not isinstance(self.roles[over], Split):
+            if over is None or not isinstance(self.roles[over], sg.Split):
                 self.fail(f"{s.tensor} takes the {s.moment} of {s.src}", "it is no statistic of a part of a split axis")
-            if s.moment is Moment.COUNT:
+            if s.moment is sg.Moment.COUNT:
                 axes = frozenset()
         if isinstance(s.src, str) and self.depends[s.src]:
             self.fail(f"{s.tensor} takes {s.src}, which depends on a running value")
@@ -535,18 +511,18 @@ class _KernelChecker:
         needed = set(axes) | set(self.loops)
         needed |= {
             p
-            for a, p in ((a, part_axis(a, r.parts)) for a, r in self.kernel.roles if isinstance(r, Split))
+            for a, p in ((a, sg.part_axis(a, r.parts)) for a, r in self.kernel.roles if isinstance(r, sg.Split))
             if a not in mentioned
         }
         for a in needed:
             if a not in mentioned and a.extent != 1:
                 self.fail(f"the index of {s.tensor} misses axis {a}", "elements would be stored more than once")
         for a in mentioned:
-            if isinstance(self.roles.get(a), (LoopRole, Split)) and a not in self.loops:
+            if isinstance(self.roles.get(a), (sg.LoopRole, sg.Split)) and a not in self.loops:
                 self.fail(f"{s.tensor} is stored along axis {a} outside its loop")
         self.stores.append((s.tensor, self.box(s, mentioned)))
 
-    def box(self, s: Store, mentioned: frozenset[Axis]) -> Box:
+    def box(self, s: sg.Store, mentioned: frozenset[Axis]) -> Box:
         """Per dimension the range [start, stop) that the store covers, each element once."""
         seen: set[Axis] = set()
         found: list[tuple[Extent, Extent]] = []
@@ -567,7 +543,7 @@ class _KernelChecker:
         return tuple(found)
 
 
-def _pointwise(op: str, args: Sequence[Operand], of: Sequence[Dependence]) -> Dependence:
+def _pointwise(op: str, args: Sequence[sg.Operand], of: Sequence[Dependence]) -> Dependence:
     """How op(args...) depends on a running value, given how its arguments do; 0.0 is not at all."""
     if all(d == 0.0 for d in of):
         return 0.0
@@ -604,7 +580,7 @@ def _pointwise(op: str, args: Sequence[Operand], of: Sequence[Dependence]) -> De
             return TAINTED
 
 
-def _is_zero(a: Operand) -> bool:
+def _is_zero(a: sg.Operand) -> bool:
     return not isinstance(a, str) and a == 0
 
 

@@ -23,19 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from prism.backends.tile import (
-    Copy,
-    For,
-    Full,
-    Operand,
-    Pointwise,
-    Rearrange,
-    Reduce,
-    Select,
-    Stmt,
-    TileProgram,
-    Update,
-)
+from prism.backends import tile
 from prism.backends.tile_rewrite import clean, names_beside, renamed, value_dims
 from prism.ir.kit import defined, operands, rewrite, statements
 from prism.program.nodes import DType
@@ -46,27 +34,27 @@ LN_2 = math.log(2.0)
 _LINEAR = frozenset({"add", "neg", "maximum", "minimum", "where"})
 
 
-def binary(program: TileProgram) -> TileProgram:
+def binary(program: tile.TileProgram) -> tile.TileProgram:
     """The program with `exp2` in the places of `exp`."""
     everything = list(statements(program.body))
-    if not any(isinstance(s, Pointwise) and s.op == "exp" for s in everything):
+    if not any(isinstance(s, tile.Pointwise) and s.op == "exp" for s in everything):
         return program
     work = _Rescale(program)
     work.choose(everything)
     return replace(program, body=work.block(program.body))
 
 
-def of_two(program: TileProgram) -> TileProgram:
+def of_two(program: tile.TileProgram) -> tile.TileProgram:
     """The program with `exp2(x)` for `exp(x*log 2)`, as programs say it: whole powers of two are exact."""
-    powers: dict[str, Operand] = {}
+    powers: dict[str, tile.Operand] = {}
     for s in statements(program.body):
         match s:
-            case Pointwise(dst, "mul", args) if LN_2 in args:
+            case tile.Pointwise(dst, "mul", args) if LN_2 in args:
                 powers[dst] = args[1 - args.index(LN_2)]
 
-    def change(s: Stmt) -> Stmt:
+    def change(s: tile.Stmt) -> tile.Stmt:
         match s:
-            case Pointwise(_, "exp", (str() as x,)) if x in powers:
+            case tile.Pointwise(_, "exp", (str() as x,)) if x in powers:
                 return replace(s, op="exp2", args=(powers[x],))
         return s
 
@@ -75,25 +63,25 @@ def of_two(program: TileProgram) -> TileProgram:
 
 @dataclass(slots=True)
 class _Rescale:
-    program: TileProgram
+    program: tile.TileProgram
     scaled: set[str] = field(default_factory=set)
     units: dict[str, float] = field(default_factory=dict)
     spread: set[str] = field(default_factory=set)
 
     # Which values are held in another unit, and in which.
 
-    def choose(self, everything: Sequence[Stmt]) -> None:
+    def choose(self, everything: Sequence[tile.Stmt]) -> None:
         """Fill in `scaled`, the unit of each, and the differences whose operands get the exponent's factor.
 
         A value that is held is the natural one divided by its unit: ln 2, or the number that all scores are scaled by.
         """
-        made: dict[str, list[Stmt]] = {}
+        made: dict[str, list[tile.Stmt]] = {}
         for s in everything:
             name = defined(s)
             if name is not None:
                 made.setdefault(name, []).append(s)
-        looped = {id(x) for s in everything if isinstance(s, For) for x in statements(s.body)}
-        leads = [self._leading(s.args[0], made) for s in everything if isinstance(s, Pointwise) and s.op == "exp"]
+        looped = {id(x) for s in everything if isinstance(s, tile.For) for x in statements(s.body)}
+        leads = [self._leading(s.args[0], made) for s in everything if isinstance(s, tile.Pointwise) and s.op == "exp"]
         found = [x for x in leads if x is not None]
         while True:
             self.scaled = {n for x in found for n in x}
@@ -108,36 +96,38 @@ class _Rescale:
             self.units.update(dict.fromkeys(group, LN_2 if unit is None or not spread else unit))
             self.spread |= spread if unit is not None else set()
 
-    def _one_factor(self, group: frozenset[str], made: Mapping[str, Sequence[Stmt]]) -> float | None:
+    def _one_factor(self, group: frozenset[str], made: Mapping[str, Sequence[tile.Stmt]]) -> float | None:
         """The positive number of all products that a group begins with, where its other numbers are 0 or infinite."""
         found: set[float] = set()
         for s in (s for name in group for s in made[name]):
             match s:
-                case Pointwise(_, "mul", (str() as x, float() as c)) | Pointwise(_, "mul", (float() as c, str() as x)):
+                case tile.Pointwise(_, "mul", (str() as x, float() as c)) | tile.Pointwise(
+                    _, "mul", (float() as c, str() as x)
+                ):
                     if c != -1.0 or x not in group:
                         found.add(c if x not in group else math.nan)
-                case Pointwise(_, _, args) if not all(isinstance(a, str) or a == 0 or math.isinf(a) for a in args):
+                case tile.Pointwise(_, _, args) if not all(isinstance(a, str) or a == 0 or math.isinf(a) for a in args):
                     return None
-                case Select(otherwise=number) | Full(value=number) if number != 0 and not math.isinf(number):
+                case tile.Select(otherwise=number) | tile.Full(value=number) if number != 0 and not math.isinf(number):
                     return None
         number = found.pop() if len(found) == 1 else math.nan
         return number if _SMALLEST < number < math.inf else None
 
     def _differences(
-        self, group: frozenset[str], everything: Sequence[Stmt], made: Mapping[str, Sequence[Stmt]]
+        self, group: frozenset[str], everything: Sequence[tile.Stmt], made: Mapping[str, Sequence[tile.Stmt]]
     ) -> set[str]:
         """The group's sums of a tile and a part of its dimensions that nothing but exponentials read."""
         dims = value_dims(self.program)
-        exponents = {s.args[0] for s in everything if isinstance(s, Pointwise) and s.op == "exp"}
-        others = {n for s in everything if not (isinstance(s, Pointwise) and s.op == "exp") for n in operands(s)}
+        exponents = {s.args[0] for s in everything if isinstance(s, tile.Pointwise) and s.op == "exp"}
+        others = {n for s in everything if not (isinstance(s, tile.Pointwise) and s.op == "exp") for n in operands(s)}
         found: set[str] = set()
         for name in group & exponents - others:
             match made[name]:
-                case [Pointwise(_, "add", (str() as a, str() as b), own)] if {dims[a], dims[b]} > {own}:
+                case [tile.Pointwise(_, "add", (str() as a, str() as b), own)] if {dims[a], dims[b]} > {own}:
                     found.add(name)
         return found
 
-    def _leading(self, arg: Operand, made: Mapping[str, Sequence[Stmt]]) -> frozenset[str] | None:
+    def _leading(self, arg: tile.Operand, made: Mapping[str, Sequence[tile.Stmt]]) -> frozenset[str] | None:
         """Everything from the products with numbers to an operand, or None where it begins with something else."""
         found: set[str] = set()
         left = [arg]
@@ -155,35 +145,35 @@ class _Rescale:
                 left += before
         return frozenset(found)
 
-    def _keeps(self, s: Stmt) -> bool:
+    def _keeps(self, s: tile.Stmt) -> bool:
         """Whether a statement does with multiples of its operands what it does with them, or is an exponential."""
         match s:
-            case Pointwise(_, "exp", _) | Pointwise(_, "isnan", _):
+            case tile.Pointwise(_, "exp", _) | tile.Pointwise(_, "isnan", _):
                 return True
-            case Pointwise(_, "eq" | "lt" | "le", (a, b)):
+            case tile.Pointwise(_, "eq" | "lt" | "le", (a, b)):
                 return any(not isinstance(x, str) and (x == 0 or math.isinf(x)) for x in (a, b))
             case _:
                 return defined(s) in self.scaled
 
     # Statements.
 
-    def block(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    def block(self, body: Sequence[tile.Stmt]) -> tuple[tile.Stmt, ...]:
         """The statements with their numbers multiplied, and exp2 for exp."""
         names, dims = names_beside(self.program), value_dims(self.program)
 
-        def times(src: str, factor: float, base: str) -> Pointwise:
-            return Pointwise(names.fresh(base), "mul", (src, factor), dims[src], DType.FLOAT32)
+        def times(src: str, factor: float, base: str) -> tile.Pointwise:
+            return tile.Pointwise(names.fresh(base), "mul", (src, factor), dims[src], DType.FLOAT32)
 
-        def one(s: Stmt) -> list[Stmt]:
+        def one(s: tile.Stmt) -> list[tile.Stmt]:
             match s:
-                case For():
+                case tile.For():
                     return [replace(s, body=tuple(x for inner in s.body for x in one(inner)))]
-                case Pointwise(_, "exp", (str() as arg,)) if arg in self.scaled and self._factor(arg) == 1.0:
+                case tile.Pointwise(_, "exp", (str() as arg,)) if arg in self.scaled and self._factor(arg) == 1.0:
                     return [replace(s, op="exp2")]
-                case Pointwise(_, "exp", (str() as arg,)):
+                case tile.Pointwise(_, "exp", (str() as arg,)):
                     product = times(arg, self._factor(arg), "binary")
                     return [product, replace(s, op="exp2", args=(product.dst,))]
-                case Pointwise(dst, "add", (str() as a, str() as b)) if dst in self.spread:
+                case tile.Pointwise(dst, "add", (str() as a, str() as b)) if dst in self.spread:
                     both = [times(n, self.units[n] * LOG2_E, "binary") for n in (a, b)]
                     return [*both, replace(s, args=tuple(p.dst for p in both))]
                 case _ if self._keeps(s):
@@ -200,26 +190,26 @@ class _Rescale:
         unit = self.units.get(name, 1.0)
         return 1.0 if unit == LN_2 or name in self.spread else unit * LOG2_E
 
-    def _scaled(self, s: Stmt) -> Stmt:
+    def _scaled(self, s: tile.Stmt) -> tile.Stmt:
         """The statement for a result that is held in another unit."""
         if self.units[defined(s) or ""] != LN_2:
             match s:
-                case Pointwise(dst, "mul", (str() as x, _)) | Pointwise(dst, "mul", (_, str() as x)):
-                    return s if x in self.scaled else Copy(dst, x)
+                case tile.Pointwise(dst, "mul", (str() as x, _)) | tile.Pointwise(dst, "mul", (_, str() as x)):
+                    return s if x in self.scaled else tile.Copy(dst, x)
                 case _:
                     return s
         match s:
-            case Pointwise(_, "mul", (str() as x, c)) if not isinstance(c, str) and x not in self.scaled:
+            case tile.Pointwise(_, "mul", (str() as x, c)) if not isinstance(c, str) and x not in self.scaled:
                 return replace(s, args=(x, c * LOG2_E))
-            case Pointwise(_, "mul", (c, str() as x)) if not isinstance(c, str) and x not in self.scaled:
+            case tile.Pointwise(_, "mul", (c, str() as x)) if not isinstance(c, str) and x not in self.scaled:
                 return replace(s, args=(c * LOG2_E, x))
-            case Pointwise(_, op, args) if op != "mul":
+            case tile.Pointwise(_, op, args) if op != "mul":
                 first = 1 if op == "where" else 0
                 scaled = (a if isinstance(a, str) else a * LOG2_E for a in args[first:])
                 return replace(s, args=(*args[:first], *scaled))
-            case Select(otherwise=otherwise):
+            case tile.Select(otherwise=otherwise):
                 return replace(s, otherwise=otherwise * LOG2_E)
-            case Full(value=value):
+            case tile.Full(value=value):
                 return replace(s, value=value * LOG2_E)
             case _:
                 return s
@@ -239,23 +229,23 @@ def _fits(number: float) -> bool:
     return math.isinf(number) or abs(number) * LOG2_E < 3.4e38
 
 
-def _before(s: Stmt) -> list[Operand] | None:
+def _before(s: tile.Stmt) -> list[tile.Operand] | None:
     """The operands that are multiples where the result is one; None where it cannot be made one."""
     match s:
-        case Pointwise(_, "mul", (str() as x, -1.0)) | Pointwise(_, "mul", (-1.0, str() as x)):
+        case tile.Pointwise(_, "mul", (str() as x, -1.0)) | tile.Pointwise(_, "mul", (-1.0, str() as x)):
             return [x]
-        case Pointwise(_, "mul", (str(), float() as c)) | Pointwise(_, "mul", (float() as c, str())):
+        case tile.Pointwise(_, "mul", (str(), float() as c)) | tile.Pointwise(_, "mul", (float() as c, str())):
             return [] if _fits(c) else None
-        case Pointwise(_, op, args, _, DType.FLOAT32) if op in _LINEAR:
+        case tile.Pointwise(_, op, args, _, DType.FLOAT32) if op in _LINEAR:
             given = args[1:] if op == "where" else args
             return list(given) if all(isinstance(a, str) or _fits(a) for a in given) else None
-        case Select(src=src, otherwise=otherwise):
+        case tile.Select(src=src, otherwise=otherwise):
             return [src] if _fits(otherwise) else None
-        case Copy(src=src) | Rearrange(src=src):
+        case tile.Copy(src=src) | tile.Rearrange(src=src):
             return [src]
-        case Reduce(kind=kind, src=src) | Update(kind=kind, src=src) if kind is not None and kind.is_extreme:
+        case tile.Reduce(kind=kind, src=src) | tile.Update(kind=kind, src=src) if kind is not None and kind.is_extreme:
             return [src]
-        case Full(value=value, dtype=DType.FLOAT32):
+        case tile.Full(value=value, dtype=DType.FLOAT32):
             return [] if _fits(value) else None
         case _:
             return None

@@ -24,24 +24,14 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+from prism.backends import tile
 from prism.backends.passes.predicates import Predicate, Predicates, base, least, rewritten
-from prism.backends.tile import (
-    Cast,
-    For,
-    InBounds,
-    IndexValue,
-    Pointwise,
-    Select,
-    Stmt,
-    TileProgram,
-    Within,
-)
 from prism.backends.tile_rewrite import accumulators
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import normal
 
 
-def guard(program: TileProgram) -> TileProgram:
+def guard(program: tile.TileProgram) -> tile.TileProgram:
     """The program with selections left out of the iterations in which they select everything."""
     known = Predicates(program)
     guard = _Guard(known, Counter(n for s in statements(program.body) for n in operands(s)))
@@ -54,9 +44,9 @@ class _Guard:
     known: Predicates
     uses: Counter[str]
 
-    def loop(self, loop: For, predicates: Sequence[Predicate]) -> list[Stmt]:
+    def loop(self, loop: tile.For, predicates: Sequence[Predicate]) -> list[tile.Stmt]:
         known = self.known
-        made: list[Stmt] = []
+        made: list[tile.Stmt] = []
         lower, upper = known.first(predicates, loop.start), known.ends(predicates)
         parts = [p for e in upper for p in least(e)]
         low = known.named(sympy.Max(*lower), f"first_{base(loop)}", made) if lower else None
@@ -64,32 +54,36 @@ class _Guard:
         if low is None and high is None:
             return [loop]
         chosen = known.folded(loop.body, {p.name: p.holds for p in predicates}).chosen
-        body: list[Stmt] = []
+        body: list[tile.Stmt] = []
         for s in loop.body:
             src = chosen.get(defined(s) or "")
-            if src is not None and isinstance(s, Pointwise | Select):
+            if src is not None and isinstance(s, tile.Pointwise | tile.Select):
                 inner = replace(s, dst=known.names.fresh(f"{s.dst}_masked"))
-                body.append(Within(s.dst, loop.index, low, high, src, (inner,), inner.dst))
+                body.append(tile.Within(s.dst, loop.index, low, high, src, (inner,), inner.dst))
             else:
                 body.append(s)
         return [*made, replace(loop, body=self._sunk(body))]
 
-    def _sunk(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    def _sunk(self, body: Sequence[tile.Stmt]) -> tuple[tile.Stmt, ...]:
         """The body; what only one guarded selection uses is made there."""
         changing = accumulators(self.known.program.body)
-        needed = {s.src for s in body if isinstance(s, Within)}
-        made: dict[int, Stmt] = {}
+        needed = {s.src for s in body if isinstance(s, tile.Within)}
+        made: dict[int, tile.Stmt] = {}
         taken: set[int] = set()
         for n in reversed(range(len(body))):
             guarded = body[n]
-            if not isinstance(guarded, Within):
+            if not isinstance(guarded, tile.Within):
                 continue
             inside = list(guarded.body)
             own = Counter(x for s in inside for x in operands(s))
             for k in reversed(range(n)):
                 s = body[k]
                 name = defined(s)
-                if k in taken or not isinstance(s, Pointwise | Cast | InBounds | IndexValue) or name in needed:
+                if (
+                    k in taken
+                    or not isinstance(s, tile.Pointwise | tile.Cast | tile.InBounds | tile.IndexValue)
+                    or name in needed
+                ):
                     continue
                 if name is not None and own[name] == self.uses[name] and changing.isdisjoint(operands(s)):
                     inside.insert(0, s)

@@ -25,25 +25,7 @@ from itertools import pairwise
 
 import sympy
 
-from prism.backends.tile import (
-    Affine,
-    Cast,
-    For,
-    Groups,
-    IndexValue,
-    Load,
-    Offsets,
-    Pointwise,
-    Scalar,
-    Sections,
-    Stmt,
-    Store,
-    TileModule,
-    TileProgram,
-    identifier,
-    scalars,
-    symbol,
-)
+from prism.backends import tile
 from prism.cost.counts import SECTOR_BYTES
 from prism.ir.kit import statements
 from prism.program.extents import Extent, at_most, mul
@@ -54,22 +36,22 @@ GROUP = 8
 """Tiles of the slow axis in a group: with as many programs at work, about as many tiles of either axis are."""
 
 
-def share_module(module: TileModule) -> TileModule:
+def share_module(module: tile.TileModule) -> tile.TileModule:
     """The module with its programs in groups and hints on their loads and stores."""
-    read = Counter(s.tensor for p in module.programs for s in statements(p.body) if isinstance(s, Load))
+    read = Counter(s.tensor for p in module.programs for s in statements(p.body) if isinstance(s, tile.Load))
     return module.over(lambda p: in_sections(grouped(hinted(p, read))))
 
 
-def grouped(program: TileProgram, size: int = GROUP) -> TileProgram:
+def grouped(program: tile.TileProgram, size: int = GROUP) -> tile.TileProgram:
     """The program, in groups of `size` tiles where two neighbouring axes each have tiles that lack the other."""
     tiles = [of for s, of, looped in Mentions(program).loads() if looped or len(s.dims) > 1]
     for slow, fast in pairwise(g.index for g in program.grid):
         if any(slow in of and fast not in of for of in tiles) and any(fast in of and slow not in of for of in tiles):
-            return replace(program, groups=Groups(slow, fast, size))
+            return replace(program, groups=tile.Groups(slow, fast, size))
     return program
 
 
-def in_sections(program: TileProgram) -> TileProgram:
+def in_sections(program: tile.TileProgram) -> tile.TileProgram:
     """The program, in sections where an axis counts down and groups do not order its grid already.
 
     A section hands out the long programs of many heads first. It holds about SECTION programs, twice what a large GPU
@@ -80,10 +62,10 @@ def in_sections(program: TileProgram) -> TileProgram:
     down = [g.index for g in program.grid if g.reversed]
     if not down or len(program.grid) < 2 or program.groups is not None:
         return program
-    return replace(program, sections=Sections(down[0], SECTION))
+    return replace(program, sections=tile.Sections(down[0], SECTION))
 
 
-def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
+def hinted(program: tile.TileProgram, read: Mapping[str, int]) -> tile.TileProgram:
     """The program with `readers` of its loads and `write_only` stores.
 
     Args:
@@ -94,13 +76,13 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
     order = [g.index for g in program.grid]
     width = {t.name: t.dtype.bytes for t in program.tensors}
 
-    def visit(body: Sequence[Stmt], loops: tuple[str, ...]) -> tuple[Stmt, ...]:
-        made: list[Stmt] = []
+    def visit(body: Sequence[tile.Stmt], loops: tuple[str, ...]) -> tuple[tile.Stmt, ...]:
+        made: list[tile.Stmt] = []
         for s in body:
             match s:
-                case For():
+                case tile.For():
                     made.append(replace(s, body=visit(s.body, (*loops, s.index))))
-                case Load():
+                case tile.Load():
                     named = mentions.names(s.offset)
                     readers = tuple(g for g in order if g not in mentions.grid(s.offset))
                     # A loop that the address does not mention reads it again, and so does another load.
@@ -111,7 +93,7 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
                         or any(_leaves_some(s.offset, loop, width[s.tensor], mentions) for loop in loops)
                     )
                     made.append(replace(s, readers=None if again else readers, run=mentions.run(s.offset)))
-                case Store(tensor=tensor):
+                case tile.Store(tensor=tensor):
                     made.append(replace(s, write_only=tensor not in read, run=mentions.run(s.offset)))
                 case _:
                     made.append(s)
@@ -120,14 +102,14 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
     return replace(program, body=visit(program.body, ()))
 
 
-def _leaves_some(offset: Affine, loop: str, width: int, mentions: Mentions) -> bool:
+def _leaves_some(offset: tile.Affine, loop: str, width: int, mentions: Mentions) -> bool:
     """Whether a trip leaves a part of a sector to the next one: the loop steps by less than it, and than any lane."""
     step = abs(dict(offset.terms).get(loop, 0) * width)
     lanes = [abs(c * width) for name, c in offset.terms if name in mentions.dims]
     return step != 0 and at_most(step, SECTOR_BYTES // 2) and all(at_most(step + width, c) for c in lanes)
 
 
-def _overlaps(offset: Affine, mentions: Mentions) -> bool:
+def _overlaps(offset: tile.Affine, mentions: Mentions) -> bool:
     """Whether several elements of a tile may be one in memory.
 
     They may where data give places, where two terms are along one dimension, and where a stride is 0.
@@ -148,7 +130,7 @@ class Mentions:
         places: integers that data give.
     """
 
-    program: TileProgram
+    program: tile.TileProgram
     dims: dict[str, tuple[str, int]] = field(default_factory=dict)
     places: set[str] = field(default_factory=set)
     _from: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -157,66 +139,66 @@ class Mentions:
     def __post_init__(self) -> None:
         for s in statements(self.program.body):
             match s:
-                case Scalar(dst, value):
+                case tile.Scalar(dst, value):
                     self._scalars[dst] = self._resolved(value)
                     self._from[dst] = self._names(value)
-                case Offsets(dst, dim, axis, start):
+                case tile.Offsets(dst, dim, axis, start):
                     self.dims[dst] = (dim, axis)
                     self._from[dst] = self._names(start)
-                case IndexValue(dst, index, _):
+                case tile.IndexValue(dst, index, _):
                     self._from[dst] = self.names(index)
-                case For(index, start, stop, _, _):
+                case tile.For(index, start, stop, _, _):
                     self._from[index] = self._share(start, stop) | {index}
-                case Load(dst, _, offset) if s.dtype is not DType.BOOL and not s.dtype.is_float:
+                case tile.Load(dst, _, offset) if s.dtype is not DType.BOOL and not s.dtype.is_float:
                     self.places.add(dst)
                     self._from[dst] = self.names(offset)
-                case Cast(dst, src, DType.INT32 | DType.INT64):
+                case tile.Cast(dst, src, DType.INT32 | DType.INT64):
                     self.places.add(dst)
                     self._from[dst] = self._from.get(src, frozenset({src}))
-                case Pointwise(dst, _, args, _, DType.INT32 | DType.INT64):
+                case tile.Pointwise(dst, _, args, _, DType.INT32 | DType.INT64):
                     self.places.add(dst)
                     of = (self._from.get(a, frozenset({a})) for a in args if isinstance(a, str))
                     self._from[dst] = frozenset[str]().union(*of)
                 case _:
                     pass
 
-    def names(self, offset: Affine) -> frozenset[str]:
+    def names(self, offset: tile.Affine) -> frozenset[str]:
         """The scalars that an address is made from, grid and loop indices among them."""
         found = {n for name, c in offset.terms if c != 0 for n in self._from.get(name, {name})}
         return frozenset(found) | self._names(offset.offset)
 
-    def grid(self, offset: Affine) -> frozenset[str]:
+    def grid(self, offset: tile.Affine) -> frozenset[str]:
         """The grid indices that an address mentions."""
         return self.names(offset) & {g.index for g in self.program.grid}
 
-    def run(self, offset: Affine) -> Extent:
+    def run(self, offset: tile.Affine) -> Extent:
         """How many elements of a tile lie side by side in memory, at least: those along its fastest axes."""
         lanes = {c: self.dims[name] for name, c in offset.terms if name in self.dims}
         run: Extent = 1
         while run in lanes:
             dim, axis = lanes.pop(run)
             size = self.program.dim(dim).sizes[axis]
-            run = mul(run, symbol(size) if isinstance(size, str) else size)
+            run = mul(run, tile.symbol(size) if isinstance(size, str) else size)
         return run
 
-    def loads(self) -> Iterator[tuple[Load, frozenset[str], bool]]:
+    def loads(self) -> Iterator[tuple[tile.Load, frozenset[str], bool]]:
         """Every load, the grid indices that it mentions, and whether it is in a loop."""
-        looped = {id(x) for s in statements(self.program.body) if isinstance(s, For) for x in statements(s.body)}
+        looped = {id(x) for s in statements(self.program.body) if isinstance(s, tile.For) for x in statements(s.body)}
         for s in statements(self.program.body):
-            if isinstance(s, Load):
+            if isinstance(s, tile.Load):
                 yield s, self.grid(s.offset), id(s) in looped
 
     def _names(self, e: Extent) -> frozenset[str]:
-        return frozenset(n for name in scalars(e) for n in self._from.get(name, {name}))
+        return frozenset(n for name in tile.scalars(e) for n in self._from.get(name, {name}))
 
     def _share(self, start: Extent, stop: Extent) -> frozenset[str]:
         """The grid indices that select a share of an axis: the loop's length does not depend on them."""
         begin, end = self._resolved(start), self._resolved(stop)
         ends = end.args if isinstance(end, sympy.Min) else (end,)
-        own = scalars(begin) & {g.index for g in self.program.grid}
-        lengths = [scalars(sympy.expand(e - begin)) for e in ends]
+        own = tile.scalars(begin) & {g.index for g in self.program.grid}
+        lengths = [tile.scalars(sympy.expand(e - begin)) for e in ends]
         return frozenset(g for g in own if any(g not in of for of in lengths))
 
     def _resolved(self, e: Extent) -> sympy.Expr:
         e = sympy.sympify(e)
-        return e.xreplace({x: self._scalars.get(identifier(x.name), x) for x in e.free_symbols})
+        return e.xreplace({x: self._scalars.get(tile.identifier(x.name), x) for x in e.free_symbols})

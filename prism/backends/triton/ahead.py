@@ -18,22 +18,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from prism.backends import tile
 from prism.backends.lower_index import Names
 from prism.backends.passes.predicates import base
-from prism.backends.tile import (
-    Affine,
-    Dot,
-    For,
-    InBounds,
-    IndexValue,
-    Load,
-    Offsets,
-    Scalar,
-    Stmt,
-    Store,
-    TileProgram,
-    integers,
-)
 from prism.backends.tile_rewrite import accumulators, renamed
 from prism.cost.pipelining import goes_ahead
 from prism.ir.kit import defined, operands, statements
@@ -49,40 +36,44 @@ class Ahead:
         needs: the integers of the loop's body that its address and its masks are made of, in order.
     """
 
-    load: Load
-    needs: tuple[Stmt, ...]
+    load: tile.Load
+    needs: tuple[tile.Stmt, ...]
 
 
-def trip(ahead: Sequence[Ahead], loop: For, index: str, names: Names) -> list[Stmt]:
+def trip(ahead: Sequence[Ahead], loop: tile.For, index: str, names: Names) -> list[tile.Stmt]:
     """The loads of the trip at `index`, in order, after what they need; they load nothing where the loop has ended."""
-    inside = InBounds(names.fresh(f"more_{base(loop)}"), Affine(((index, 1),)), loop.stop, None, ())
+    inside = tile.InBounds(names.fresh(f"more_{base(loop)}"), tile.Affine(((index, 1),)), loop.stop, None, ())
     given = {loop.index: index}
-    made: list[Stmt] = [inside]
+    made: list[tile.Stmt] = [inside]
     for s in (s for a in ahead for s in a.needs):
         name = defined(s) or ""
         if name not in given:
             given[name] = names.fresh(name)
             made.append(renamed(s, given))
     for load in (renamed(a.load, given) for a in ahead):
-        assert isinstance(load, Load)
+        assert isinstance(load, tile.Load)
         made.append(replace(load, masks=(*load.masks, inside.dst)))
     return made
 
 
-def loads_ahead(program: TileProgram, apart: Collection[str]) -> dict[str, list[Ahead]]:
+def loads_ahead(program: tile.TileProgram, apart: Collection[str]) -> dict[str, list[Ahead]]:
     """By the index of a loop, what it loads one trip ahead, but for loads that are dealt with apart."""
     found: dict[str, list[Ahead]] = {}
     changing = accumulators(program.body)
     stored = {t.name: t.dtype for t in program.tensors}
-    for loop in (s for s in statements(program.body) if isinstance(s, For)):
+    for loop in (s for s in statements(program.body) if isinstance(s, tile.For)):
         everything = list(statements(loop.body))
-        multiplies = any(isinstance(s, Dot | For) for s in everything)
+        multiplies = any(isinstance(s, tile.Dot | tile.For) for s in everything)
         places = _places(everything)
-        lanes = {s.dst for s in statements(program.body) if isinstance(s, Offsets)}
-        for s in (s for s in loop.body if isinstance(s, Load) and s.dst not in {*apart, *places}):
+        lanes = {s.dst for s in statements(program.body) if isinstance(s, tile.Offsets)}
+        for s in (s for s in loop.body if isinstance(s, tile.Load) and s.dst not in {*apart, *places}):
             unit = any(name in lanes and is_static(c) and abs(int(c)) == 1 for name, c in s.offset.terms)
             needs = _needs(s, loop)
-            mentioned = {*operands(s), *integers(s), *(n for x in needs or () for n in (*operands(x), *integers(x)))}
+            mentioned = {
+                *operands(s),
+                *tile.integers(s),
+                *(n for x in needs or () for n in (*operands(x), *tile.integers(x))),
+            }
             if needs is None or loop.index not in mentioned or not changing.isdisjoint(mentioned):
                 continue
             if goes_ahead(len(s.dims), unit, stored[s.tensor].bytes, multiplies):
@@ -90,7 +81,7 @@ def loads_ahead(program: TileProgram, apart: Collection[str]) -> dict[str, list[
     return found
 
 
-def _places(body: Sequence[Stmt]) -> set[str]:
+def _places(body: Sequence[tile.Stmt]) -> set[str]:
     """The values of a loop that addresses are made of."""
     made = {name: s for s in body if (name := defined(s)) is not None}
     left = [n for s in body for n in _addressed(s)]
@@ -103,21 +94,25 @@ def _places(body: Sequence[Stmt]) -> set[str]:
     return found
 
 
-def _addressed(s: Stmt) -> Iterator[str]:
+def _addressed(s: tile.Stmt) -> Iterator[str]:
     match s:
-        case Load() | InBounds() | IndexValue():
+        case tile.Load() | tile.InBounds() | tile.IndexValue():
             yield from operands(s)
-        case Store(offset=offset, masks=masks):
+        case tile.Store(offset=offset, masks=masks):
             yield from (*(name for name, _ in offset.terms), *masks)
         case _:
             pass
 
 
-def _needs(load: Load, loop: For) -> tuple[Stmt, ...] | None:
+def _needs(load: tile.Load, loop: tile.For) -> tuple[tile.Stmt, ...] | None:
     """The integers of the loop's body that a load's address and masks are made of; None where more is needed."""
     inside = {name: s for s in statements(loop.body) if (name := defined(s)) is not None}
-    own = {name: s for s in loop.body if isinstance(s, Scalar | Offsets | InBounds | IndexValue) and (name := s.dst)}
-    left = [*operands(load), *integers(load)]
+    own = {
+        name: s
+        for s in loop.body
+        if isinstance(s, tile.Scalar | tile.Offsets | tile.InBounds | tile.IndexValue) and (name := s.dst)
+    }
+    left = [*operands(load), *tile.integers(load)]
     needed: set[str] = set()
     while left:
         name = left.pop()
@@ -126,5 +121,5 @@ def _needs(load: Load, loop: For) -> tuple[Stmt, ...] | None:
         if name not in own:
             return None
         needed.add(name)
-        left += [*operands(own[name]), *integers(own[name])]
+        left += [*operands(own[name]), *tile.integers(own[name])]
     return tuple(s for name, s in own.items() if name in needed)

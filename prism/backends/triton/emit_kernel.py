@@ -23,20 +23,6 @@ from prism.backends.passes.small_integers import Bits, written
 from prism.backends.place import write_place
 from prism.backends.source import KERNEL, Writer, fresh
 from prism.backends.tensor_descriptors import DescriptorLoad
-from prism.backends.tile import (
-    Affine,
-    Constant,
-    Dims,
-    Dot,
-    For,
-    Load,
-    Operand,
-    Stmt,
-    TileFold,
-    TileLaunch,
-    TileProgram,
-    symbol,
-)
 from prism.backends.tile_rewrite import accumulators, names_beside
 from prism.backends.triton.ahead import Ahead, loads_ahead, trip
 from prism.backends.triton.emit_helpers import HELPERS
@@ -72,7 +58,7 @@ class Text:
 
     source: str
     level: int
-    dims: Dims = ()
+    dims: tile.Dims = ()
 
     def at(self, level: int) -> str:
         """The source, in parentheses unless it binds at least so tightly."""
@@ -95,13 +81,13 @@ class Tail:
         flag: the constant that says whether it does go on.
     """
 
-    fold: TileFold
-    program: TileProgram
+    fold: tile.TileFold
+    program: tile.TileProgram
     function: str
     arguments: tuple[str, ...]
     tensors: tuple[Tensor, ...]
     lengths: tuple[str, ...]
-    constants: tuple[Constant, ...]
+    constants: tuple[tile.Constant, ...]
     arrivals: str
     flag: str
 
@@ -140,7 +126,7 @@ class KernelEmitter:
         waits: the one by which it waits for the launch before, if there is one.
     """
 
-    program: TileProgram
+    program: tile.TileProgram
     pointers: Mapping[str, str]
     writer: Writer
     called: bool = False
@@ -160,7 +146,7 @@ class KernelEmitter:
     _ahead: dict[str, list[Ahead]] = field(default_factory=dict)
     _names: Names = field(default_factory=lambda: Names(set()))
     _inline: dict[str, Text] = field(default_factory=dict)
-    _dims: dict[str, Dims] = field(default_factory=dict)
+    _dims: dict[str, tile.Dims] = field(default_factory=dict)
     _types: dict[str, DType] = field(default_factory=dict)
     _uses: Counter[str] = field(default_factory=Counter)
     _changing: frozenset[str] = frozenset()
@@ -217,7 +203,7 @@ class KernelEmitter:
 
     # Statements.
 
-    def _body(self, body: Sequence[Stmt]) -> None:
+    def _body(self, body: Sequence[tile.Stmt]) -> None:
         for n, s in enumerate(body):
             name = defined(s)
             if isinstance(s, tile.For):
@@ -277,7 +263,7 @@ class KernelEmitter:
             stored = next(t.dtype for t in self.program.tensors if t.name == a.load.tensor)
             cast = f".to({TL_TYPES[dtype]})" if stored is not dtype or dtype is DType.BOOL else ""
             self.writer.assign(dst, f"{going[dst]}{cast}")
-        self._trip(loop, going, add(symbol(loop.index), loop.step))
+        self._trip(loop, going, add(tile.symbol(loop.index), loop.step))
 
     def _trip(self, loop: tile.For, going: Mapping[str, str], place: Extent) -> None:
         """The loads ahead of the trip that begins at a place."""
@@ -290,7 +276,7 @@ class KernelEmitter:
         self._uses.update(n for s in made for n in operands(s))
         self._body(made[: -len(going)])
         for name, load in zip(going.values(), made[-len(going) :], strict=True):
-            assert isinstance(load, Load)
+            assert isinstance(load, tile.Load)
             stored = next(t.dtype for t in self.program.tensors if t.name == load.tensor)
             self.writer.assign(name, self._load(replace(load, dtype=stored)).source)
 
@@ -310,7 +296,7 @@ class KernelEmitter:
                 self._body(s.body[-1:])
                 self.writer.assign(s.dst, self._operand(s.value).source)
 
-    def _can_inline(self, s: Stmt, name: str, rest: Sequence[Stmt], text: Text) -> bool:
+    def _can_inline(self, s: tile.Stmt, name: str, rest: Sequence[tile.Stmt], text: Text) -> bool:
         """Whether the value is used once, in this block, before any accumulator that it reads changes."""
         if not isinstance(s, tile.Pointwise | tile.Cast | tile.Select | tile.IndexValue):
             return False
@@ -369,11 +355,11 @@ class KernelEmitter:
 
     # Addresses.
 
-    def _pointer(self, tensor: str, offset: Affine, dims: Dims) -> str:
+    def _pointer(self, tensor: str, offset: tile.Affine, dims: tile.Dims) -> str:
         text = self._affine(offset, dims)
         return self.pointers[tensor] if text == "0" and not dims else f"{self.pointers[tensor]} + {text}"
 
-    def _affine(self, index: Affine, dims: Dims) -> str:
+    def _affine(self, index: tile.Affine, dims: tile.Dims) -> str:
         parts: list[str] = []
         for name, coefficient in index.terms:
             # Scalars (grid and loop indices) have no dimensions to expand.
@@ -390,18 +376,18 @@ class KernelEmitter:
             parts.append(KERNEL.text(index.offset))
         return " + ".join(parts).replace("+ -", "- ")
 
-    def _mask(self, masks: Sequence[str], dims: Dims) -> str:
+    def _mask(self, masks: Sequence[str], dims: tile.Dims) -> str:
         return " & ".join(self._expanded(m, dims).at(_AND) for m in masks)
 
     # Expressions.
 
-    def _operand(self, operand: Operand) -> Text:
+    def _operand(self, operand: tile.Operand) -> Text:
         if not isinstance(operand, str):
             return Text(_number(operand), _ATOM if operand >= 0 else _UNARY)
         inlined = self._inline.pop(operand, None)
         return inlined if inlined is not None else Text(operand, _ATOM, self._dims.get(operand, ()))
 
-    def _expanded(self, operand: Operand, dims: Dims) -> Text:
+    def _expanded(self, operand: tile.Operand, dims: tile.Dims) -> Text:
         """The operand with None in the places of the dimensions that it lacks."""
         text = self._operand(operand)
         if text.dims == dims or not text.dims:
@@ -411,7 +397,7 @@ class KernelEmitter:
             return Text(f"{text.source}[{places}]", _UNARY, dims)
         return Text(f"{text.at(_ATOM)}[{places}]", _ATOM, dims)
 
-    def _expression(self, s: Stmt) -> Text:
+    def _expression(self, s: tile.Stmt) -> Text:
         match s:
             case tile.InBounds(dst, index, high, low, dims, size):
                 self._types[dst] = DType.BOOL
@@ -468,7 +454,7 @@ class KernelEmitter:
                 raise UnsupportedError(f"no Triton expression for {type(s).__name__}", where=self.program.name)
 
     def _bounds(
-        self, index: Affine, high: Extent | None, low: Extent | None, dims: Dims, size: tile.Size | None
+        self, index: tile.Affine, high: Extent | None, low: Extent | None, dims: tile.Dims, size: tile.Size | None
     ) -> Text:
         value = self._affine(index, dims)
         parts: list[str] = []
@@ -567,7 +553,7 @@ class KernelEmitter:
         name = self._names.fresh(f"{mask.dst}_pairs")
         assert mask.high is not None
         both = mask.tile and f"(2 * {size})"
-        text = self._bounds(Affine(((place, 1),)), mul(2, mask.high), None, mask.dims, both)
+        text = self._bounds(tile.Affine(((place, 1),)), mul(2, mask.high), None, mask.dims, both)
         self.writer.assign(name, text.source)
         self._dims[name] = mask.dims
         return name
@@ -801,18 +787,20 @@ def _number(value: float) -> str:
 # launch's number of stages, which the kernel then has as a parameter.
 
 
-def is_plain(loop: For) -> bool:
+def is_plain(loop: tile.For) -> bool:
     """Whether the loop loads tiles and neither multiplies matrices nor holds another loop."""
     body = list(statements(loop.body))
-    return not any(isinstance(s, Dot | For) for s in body) and any(isinstance(s, Load) and s.dims for s in body)
+    return not any(isinstance(s, tile.Dot | tile.For) for s in body) and any(
+        isinstance(s, tile.Load) and s.dims for s in body
+    )
 
 
-def has_plain_loops(program: TileProgram) -> bool:
+def has_plain_loops(program: tile.TileProgram) -> bool:
     """Whether the program has loops that are told their stages."""
-    return any(isinstance(s, For) and is_plain(s) for s in statements(program.body))
+    return any(isinstance(s, tile.For) and is_plain(s) for s in statements(program.body))
 
 
-def stages_parameter(launch: TileLaunch, tail: Tail | None = None) -> str:
+def stages_parameter(launch: tile.TileLaunch, tail: Tail | None = None) -> str:
     """The parameter of the launch's function for its stages; nothing where no loop asks for them."""
     if not any(map(has_plain_loops, launch.programs)):
         return ""

@@ -22,25 +22,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from prism.backends import tile
 from prism.backends.passes.small_integers import written
-from prism.backends.tile import (
-    Affine,
-    Cast,
-    Dims,
-    Dot,
-    For,
-    InBounds,
-    Load,
-    Offsets,
-    Operand,
-    Pointwise,
-    Precision,
-    Stmt,
-    Store,
-    TileProgram,
-    Update,
-    Within,
-)
 from prism.backends.tile_rewrite import names_beside, value_dims
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import is_static
@@ -59,10 +42,10 @@ class Turns:
         split: whether something other than products of both needs the halves.
     """
 
-    low: Load
-    high: Load
-    lanes: Offsets
-    inside: Mapping[str, InBounds]
+    low: tile.Load
+    high: tile.Load
+    lanes: tile.Offsets
+    inside: Mapping[str, tile.InBounds]
     split: bool = True
 
 
@@ -114,24 +97,24 @@ class Both:
     low: str
     high: str
     left: bool
-    precision: Precision
+    precision: tile.Precision
     word: Word | None = None
 
 
-def pairs(program: TileProgram) -> dict[str, tuple[Load, Load]]:
+def pairs(program: tile.TileProgram) -> dict[str, tuple[tile.Load, tile.Load]]:
     """Two loads of every other element, one of the even and one of the odd ones: by the name of the first, the two."""
-    lanes = frozenset(s.dst for s in statements(program.body) if isinstance(s, Offsets))
-    found: dict[str, tuple[Load, Load]] = {}
+    lanes = frozenset(s.dst for s in statements(program.body) if isinstance(s, tile.Offsets))
+    found: dict[str, tuple[tile.Load, tile.Load]] = {}
     blocks = [program.body, *(s.body for s in statements(program.body) if hasattr(s, "body"))]
     for block in blocks:
         _pair_up(block, lanes, found)
     return found
 
 
-def _pair_up(block: Sequence[Stmt], lanes: frozenset[str], found: dict[str, tuple[Load, Load]]) -> None:
-    waiting: list[Load] = []
+def _pair_up(block: Sequence[tile.Stmt], lanes: frozenset[str], found: dict[str, tuple[tile.Load, tile.Load]]) -> None:
+    waiting: list[tile.Load] = []
     for s in block:
-        if not isinstance(s, Load) or not _strided(s, lanes):
+        if not isinstance(s, tile.Load) or not _strided(s, lanes):
             continue
         for other in waiting:
             order = _order(other, s)
@@ -143,13 +126,13 @@ def _pair_up(block: Sequence[Stmt], lanes: frozenset[str], found: dict[str, tupl
             waiting.append(s)
 
 
-def _strided(s: Load, lanes: frozenset[str]) -> bool:
+def _strided(s: tile.Load, lanes: frozenset[str]) -> bool:
     """Whether the nearest neighbours of the tile are two elements apart."""
     steps = [c for name, c in s.offset.terms if name in lanes]
     return bool(s.dims) and all(is_static(c) for c in steps) and min((abs(int(c)) for c in steps), default=0) == 2
 
 
-def _order(a: Load, b: Load) -> tuple[Load, Load] | None:
+def _order(a: tile.Load, b: tile.Load) -> tuple[tile.Load, tile.Load] | None:
     """The two, the lower first, where they are alike but for one element."""
     alike = (a.tensor, a.offset.terms, a.offset.wide, a.masks, a.dims, a.dtype)
     if alike != (b.tensor, b.offset.terms, b.offset.wide, b.masks, b.dims, b.dtype):
@@ -158,14 +141,14 @@ def _order(a: Load, b: Load) -> tuple[Load, Load] | None:
     return (a, b) if apart == 1 else (b, a) if apart == -1 else None
 
 
-def in_turn(program: TileProgram, found: Mapping[str, tuple[Load, Load]]) -> dict[str, Turns]:
+def in_turn(program: tile.TileProgram, found: Mapping[str, tuple[tile.Load, tile.Load]]) -> dict[str, Turns]:
     """The pairs of which it is clear where each element and mask goes, by either load."""
     dims = value_dims(program)
     turns = {low.dst: _turns(program, low, high, dims) for low, high in found.values()}
     return {s.dst: t for t in turns.values() if t is not None for s in (t.low, t.high)}
 
 
-def products(program: TileProgram, found: Mapping[str, Turns]) -> tuple[TileProgram, dict[str, Both]]:
+def products(program: tile.TileProgram, found: Mapping[str, Turns]) -> tuple[tile.TileProgram, dict[str, Both]]:
     """The products that are one, by the name of the second; in the program they are added to each other first."""
     stored = {t.name: t.dtype for t in program.tensors}
     turns = {
@@ -180,16 +163,16 @@ def products(program: TileProgram, found: Mapping[str, Turns]) -> tuple[TileProg
     made: dict[str, Both] = {}
     uses = Counter(name for s in statements(program.body) for name in operands(s))
 
-    def within(block: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        inner: list[Stmt] = []
+    def within(block: Sequence[tile.Stmt]) -> tuple[tile.Stmt, ...]:
+        inner: list[tile.Stmt] = []
         for s in block:
-            inner.append(replace(s, body=within(s.body)) if isinstance(s, For | Within) else s)
+            inner.append(replace(s, body=within(s.body)) if isinstance(s, tile.For | tile.Within) else s)
         return tuple(_added(inner, turns, uses, dims, made))
 
     program = replace(program, body=within(program.body))
     merged = Counter(b.turns.low.dst for b in made.values())
 
-    defined_as = {s.dst: s for s in statements(program.body) if isinstance(s, Cast | Pointwise)}
+    defined_as = {s.dst: s for s in statements(program.body) if isinstance(s, tile.Cast | tile.Pointwise)}
 
     def whole(b: Both) -> Both:
         t = b.turns
@@ -199,13 +182,13 @@ def products(program: TileProgram, found: Mapping[str, Turns]) -> tuple[TileProg
     return program, {name: whole(b) for name, b in made.items()}
 
 
-def _apart(program: TileProgram, turns: Mapping[str, Turns]) -> TileProgram:
+def _apart(program: tile.TileProgram, turns: Mapping[str, Turns]) -> tile.TileProgram:
     """The program with what pairs add to one accumulator added up first: Triton adds it in place all the same."""
     names = names_beside(program)
 
-    def within(block: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        made = [replace(s, body=within(s.body)) if isinstance(s, For | Within) else s for s in block]
-        added = [s for s in made if isinstance(s, Dot) and s.add == s.dst]
+    def within(block: Sequence[tile.Stmt]) -> tuple[tile.Stmt, ...]:
+        made = [replace(s, body=within(s.body)) if isinstance(s, tile.For | tile.Within) else s for s in block]
+        added = [s for s in made if isinstance(s, tile.Dot) and s.add == s.dst]
         for a, b in itertools.combinations(added, 2):
             if a.dst == b.dst and a in made and b in made and _both("", a, b, turns) is not None:
                 first, last, total = (names.fresh(f"{a.dst}_{part}") for part in ("even", "odd", "terms"))
@@ -213,17 +196,17 @@ def _apart(program: TileProgram, turns: Mapping[str, Turns]) -> TileProgram:
                 made[made.index(b)] = replace(b, dst=last, add=None)
                 made[made.index(a)] = replace(a, dst=first, add=None)
                 at = next(n for n, s in enumerate(made) if defined(s) == last) + 1
-                both = Pointwise(total, "add", (first, last), dims, DType.FLOAT32)
-                made[at:at] = [both, Update(a.dst, ReduceKind.SUM, total)]
+                both = tile.Pointwise(total, "add", (first, last), dims, DType.FLOAT32)
+                made[at:at] = [both, tile.Update(a.dst, ReduceKind.SUM, total)]
         return tuple(made)
 
     return replace(program, body=within(program.body))
 
 
-def _word(low: str, high: str, defined_as: Mapping[str, Stmt], uses: Mapping[str, int]) -> Word | None:
+def _word(low: str, high: str, defined_as: Mapping[str, tile.Stmt], uses: Mapping[str, int]) -> Word | None:
     """Two values as the halves of a word, where both are codes of one integer and nothing else uses them."""
     match defined_as.get(low), defined_as.get(high):
-        case Cast(_, a, dtype, tuple() as first), Cast(_, b, other, tuple() as second) if dtype is other:
+        case tile.Cast(_, a, dtype, tuple() as first), tile.Cast(_, b, other, tuple() as second) if dtype is other:
             bits, more = written(dtype, first), written(dtype, second)
             parts = (low, a, high, b)
             if dtype.bytes != 2 or bits is None or bits != more or bits.least or any(uses[x] != 1 for x in parts):
@@ -233,9 +216,9 @@ def _word(low: str, high: str, defined_as: Mapping[str, Stmt], uses: Mapping[str
     codes = []
     for part, among in ((a, first), (b, second)):
         match defined_as.get(part):
-            case Pointwise(_, "bits", (str() as x, int() as mask)):
+            case tile.Pointwise(_, "bits", (str() as x, int() as mask)):
                 codes.append((x, 0, mask))
-            case Pointwise(_, "shift", (str() as x, int() as n)):
+            case tile.Pointwise(_, "shift", (str() as x, int() as n)):
                 codes.append((x, n, (1 << among[1].bit_length()) - 1))
             case _:
                 return None
@@ -248,24 +231,24 @@ def _word(low: str, high: str, defined_as: Mapping[str, Stmt], uses: Mapping[str
 
 
 def _added(
-    block: list[Stmt],
+    block: list[tile.Stmt],
     turns: Mapping[str, Turns],
     uses: Mapping[str, int],
-    dims: Mapping[str, Dims],
+    dims: Mapping[str, tile.Dims],
     made: dict[str, Both],
-) -> list[Stmt]:
+) -> list[tile.Stmt]:
     """The block with sums of several terms, two of which are one product, beginning with these; `made` gets them."""
-    sums = {s.dst: s for s in block if isinstance(s, Pointwise) and s.op == "add"}
-    dots = {s.dst: s for s in block if isinstance(s, Dot) and s.add is None and uses[s.dst] == 1}
+    sums = {s.dst: s for s in block if isinstance(s, tile.Pointwise) and s.op == "add"}
+    dots = {s.dst: s for s in block if isinstance(s, tile.Dot) and s.add is None and uses[s.dst] == 1}
     inner = {a for s in sums.values() for a in s.args if a in sums and uses[str(a)] == 1}
 
-    def terms(a: Operand, whole: bool = False) -> list[Operand]:
+    def terms(a: tile.Operand, whole: bool = False) -> list[tile.Operand]:
         return [x for b in sums[str(a)].args for x in terms(b)] if whole or a in inner else [a]
 
-    def parts(a: Operand, whole: bool = False) -> list[str]:
+    def parts(a: tile.Operand, whole: bool = False) -> list[str]:
         return [*(x for b in sums[str(a)].args for x in parts(b)), str(a)] if whole or a in inner else []
 
-    new: dict[str, list[Stmt]] = {}
+    new: dict[str, list[tile.Stmt]] = {}
     for total, s in sums.items():
         if total in inner:
             continue
@@ -278,33 +261,33 @@ def _added(
                 continue
             made[last] = both
             rest = [a for a in given if a not in (first, last)]
-            chain: list[Stmt] = [Pointwise(names[0], "add", (first, last), dims[first], s.dtype)]
+            chain: list[tile.Stmt] = [tile.Pointwise(names[0], "add", (first, last), dims[first], s.dtype)]
             have = {*dims[first]}
             for a, before, name in zip(rest, names[:-1], names[1:], strict=True):
                 have |= {*(dims.get(a, ()) if isinstance(a, str) else ())}
-                chain.append(Pointwise(name, "add", (before, a), tuple(d for d in s.dims if d in have), s.dtype))
+                chain.append(tile.Pointwise(name, "add", (before, a), tuple(d for d in s.dims if d in have), s.dtype))
             new |= {name: [] for name in names[:-1]}
             new[total] = chain
             break
     return [x for s in block for x in new.get(defined(s) or "", [s])]
 
 
-def _turns(program: TileProgram, low: Load, high: Load, dims: Mapping[str, Dims]) -> Turns | None:
+def _turns(program: tile.TileProgram, low: tile.Load, high: tile.Load, dims: Mapping[str, tile.Dims]) -> Turns | None:
     """The two as one, if it is clear where each of their elements and masks goes."""
-    made = {s.dst: s for s in statements(program.body) if isinstance(s, Offsets | InBounds)}
+    made = {s.dst: s for s in statements(program.body) if isinstance(s, tile.Offsets | tile.InBounds)}
     steps = [(made.get(name), step) for name, step in low.offset.terms]
-    lanes = [s for s, step in steps if isinstance(s, Offsets) and step == 2]
+    lanes = [s for s, step in steps if isinstance(s, tile.Offsets) and step == 2]
     if len(lanes) != 1 or len(program.dim(lanes[0].dim).axes) > 1:
         return None
-    along, itself = lanes[0].dim, Affine(((lanes[0].dst, 1),))
+    along, itself = lanes[0].dim, tile.Affine(((lanes[0].dst, 1),))
     if sum(along in dims.get(name, ()) for name, _ in low.offset.terms) > 1:
         return None
     masks = {m: made.get(m) for m in low.masks if along in dims[m]}
-    inside = {m: s for m, s in masks.items() if isinstance(s, InBounds) and s.index == itself and s.low is None}
+    inside = {m: s for m, s in masks.items() if isinstance(s, tile.InBounds) and s.index == itself and s.low is None}
     return Turns(low, high, lanes[0], inside) if len(inside) == len(masks) else None
 
 
-def _both(total: str, a: Dot, b: Dot, turns: Mapping[str, Turns]) -> Both | None:
+def _both(total: str, a: tile.Dot, b: tile.Dot, turns: Mapping[str, Turns]) -> Both | None:
     """The sum of two products as one, where one operand of each is half of a pair, on the same side."""
     for left in (True, False):
         halves = (a.lhs, b.lhs) if left else (a.rhs, b.rhs)
@@ -318,8 +301,8 @@ def _both(total: str, a: Dot, b: Dot, turns: Mapping[str, Turns]) -> Both | None
     return None
 
 
-def _undisturbed(block: Sequence[Stmt], both: Both, last: str, sums: Sequence[str]) -> bool:
+def _undisturbed(block: Sequence[tile.Stmt], both: Both, last: str, sums: Sequence[str]) -> bool:
     """Whether nothing changes from the first product or sum to the last: operands may be written on the spot."""
     places = [n for n, s in enumerate(block) if defined(s) in (both.first, last, *sums)]
     between = block[min(places) : max(places)]
-    return not any(isinstance(s, Update | Store | For | Within) for s in between)
+    return not any(isinstance(s, tile.Update | tile.Store | tile.For | tile.Within) for s in between)

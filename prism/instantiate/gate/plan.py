@@ -26,26 +26,9 @@ from prism.instantiate.gate.draws import DRAWS, struck_sets
 from prism.instantiate.options import foreign
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
+from prism.sgraph import nodes as sg
 from prism.sgraph.config import Config
 from prism.sgraph.folding import Fold, chosen_folds, launches_under
-from prism.sgraph.nodes import (
-    Contract,
-    Gather,
-    Grid,
-    Kernel,
-    Launch,
-    Load,
-    Loop,
-    LoopRole,
-    Role,
-    SGraph,
-    Split,
-    Stmt,
-    Store,
-    Tile,
-    TileReduce,
-    value_axes,
-)
 
 Sample: TypeAlias = tuple[tuple[tuple[int, ...], int], ...] | None
 """For each kernel of a launch, tiles along each axis of its grid, and how many programs to run; None: all of them."""
@@ -95,7 +78,7 @@ class Case:
 
 def plan_cases(
     program: Program,
-    sgraph: SGraph,
+    sgraph: sg.SGraph,
     config: Config,
     alternatives: Sequence[Config] = (),
     seed: int = 0,
@@ -147,7 +130,7 @@ class _Symbol:
 
 
 def quick_config(
-    program: Program, sgraph: SGraph, config: Config, alternatives: Sequence[Config] = (), *, bounded: bool = False
+    program: Program, sgraph: sg.SGraph, config: Config, alternatives: Sequence[Config] = (), *, bounded: bool = False
 ) -> Config:
     """Tile sizes at which the interpreter is quick, every fixed axis has two tiles and symbolic ones can have.
 
@@ -232,7 +215,7 @@ def _grow(
         offer((costs.beside(name) | {name}) & turns.keys())
 
 
-def _tile_symbols(sgraph: SGraph, configs: Sequence[Config]) -> dict[str, _Symbol]:
+def _tile_symbols(sgraph: sg.SGraph, configs: Sequence[Config]) -> dict[str, _Symbol]:
     found: dict[str, _Symbol] = {}
     for kernel in sgraph.kernels:
         for axis, role in kernel.roles:
@@ -248,9 +231,9 @@ def _tile_symbols(sgraph: SGraph, configs: Sequence[Config]) -> dict[str, _Symbo
     return found
 
 
-def _tile_of(role: Role) -> Tile | None:
+def _tile_of(role: sg.Role) -> sg.Tile | None:
     match role:
-        case Grid(tile) | LoopRole(tile) | Split(_, tile):
+        case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
             return tile
         case _:
             return None
@@ -260,9 +243,9 @@ def _tile_of(role: Role) -> Tile | None:
 class _Boxes:
     """Elements of each kernel's tile over all its axes of fixed extents and all tiles, as symbols change."""
 
-    sgraph: SGraph
+    sgraph: sg.SGraph
     values: Mapping[str, int]
-    having: dict[str, list[Kernel]] = field(default_factory=dict)
+    having: dict[str, list[sg.Kernel]] = field(default_factory=dict)
     larger: int = 0
     _held: dict[str, int] = field(default_factory=dict)
 
@@ -283,7 +266,7 @@ class _Boxes:
         self._held[name] = to
 
 
-def _box(kernel: Kernel, values: Mapping[str, int]) -> int:
+def _box(kernel: sg.Kernel, values: Mapping[str, int]) -> int:
     box = 1
     for axis, role in kernel.roles:
         tile = _tile_of(role)
@@ -294,14 +277,14 @@ def _box(kernel: Kernel, values: Mapping[str, int]) -> int:
     return box
 
 
-def interpretable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> Config:
+def interpretable(sgraph: sg.SGraph, config: Config, binding: Mapping[str, int]) -> Config:
     """The configuration, or where the interpreter would take too long for it, one with larger tiles.
 
     A launch that a later one reads from cannot be sampled. The emitted module takes any tile sizes, and the
     interpreter has neither shared memory nor registers to run out of.
     """
     costs = InterpreterCosts(sgraph, config, binding, config.symbols, sampled=True)
-    having: dict[str, list[Kernel]] = {}
+    having: dict[str, list[sg.Kernel]] = {}
     for kernel in sgraph.kernels:
         for n in {t.name for _, role in kernel.roles if isinstance(t := _tile_of(role), sympy.Symbol)}:
             having.setdefault(n, []).append(kernel)
@@ -316,17 +299,17 @@ def interpretable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) ->
     return replace(config, symbols=dict(costs.values))
 
 
-def spread_out(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> Config:
+def spread_out(sgraph: sg.SGraph, config: Config, binding: Mapping[str, int]) -> Config:
     """The configuration with longer tiles of what programs share out among them, where that is sooner interpreted.
 
     What an unusual input does to a program's arithmetic, and to its neighbours in a reduction, does not depend on how
     many programs there are; their edges are looked at on ordinary inputs. Symbolic extents stay beside their tiles.
     """
-    roles: dict[str, list[tuple[Kernel, bool]]] = {}
+    roles: dict[str, list[tuple[sg.Kernel, bool]]] = {}
     for kernel in sgraph.kernels:
         for axis, role in kernel.roles:
             if isinstance(tile := _tile_of(role), sympy.Symbol):
-                fixed = isinstance(role, Grid) and not getattr(axis.extent, "free_symbols", None)
+                fixed = isinstance(role, sg.Grid) and not getattr(axis.extent, "free_symbols", None)
                 roles.setdefault(tile.name, []).append((kernel, fixed))
     shared = {name: [k for k, _ in of] for name, of in roles.items() if all(fixed for _, fixed in of)}
     costs = InterpreterCosts(sgraph, config, binding, config.symbols, sampled=True)
@@ -340,7 +323,7 @@ def spread_out(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> Co
     return replace(config, symbols=dict(costs.values))
 
 
-def _enlargeable(name: str, kernel: Kernel, symbols: Mapping[str, int], binding: Mapping[str, int]) -> bool:
+def _enlargeable(name: str, kernel: sg.Kernel, symbols: Mapping[str, int], binding: Mapping[str, int]) -> bool:
     """Whether a kernel's tiles of that symbol are shorter than their axes, and its box leaves room for twice of it."""
     box = 1
     for axis, role in kernel.roles:
@@ -353,7 +336,7 @@ def _enlargeable(name: str, kernel: Kernel, symbols: Mapping[str, int], binding:
     return 2 * box <= LARGEST_TILE
 
 
-def plan_bindings(program: Program, sgraph: SGraph, config: Config) -> list[dict[str, int]]:
+def plan_bindings(program: Program, sgraph: sg.SGraph, config: Config) -> list[dict[str, int]]:
     """Values of the symbolic extents: tile multiples, 1, one more and one less than a tile, and a mixture of those."""
     names = sorted(program.ranges)
     if not names:
@@ -376,14 +359,14 @@ def plan_bindings(program: Program, sgraph: SGraph, config: Config) -> list[dict
     return list(found.values())
 
 
-def _tile(sgraph: SGraph, name: str, config: Config) -> int:
+def _tile(sgraph: sg.SGraph, name: str, config: Config) -> int:
     """The largest tile of an axis whose extent is that symbol; 2 when there is none of more than 2 elements."""
     sizes = [2]
     for kernel in sgraph.kernels:
         for axis, role in kernel.roles:
             if isinstance(axis.extent, sympy.Symbol) and axis.extent.name == name:
                 match role:
-                    case Grid(tile) | LoopRole(tile) | Split(_, tile):
+                    case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
                         sizes.append(_value(tile, config.symbols))
                     case _:
                         pass
@@ -406,16 +389,16 @@ def _extent(extent: Extent, symbols: Mapping[str, int], binding: Mapping[str, in
 
 
 def _grid_and_program(
-    kernel: Kernel, work: _Work, symbols: Mapping[str, int], binding: Mapping[str, int]
+    kernel: sg.Kernel, work: _Work, symbols: Mapping[str, int], binding: Mapping[str, int]
 ) -> tuple[tuple[int, ...], float]:
     """Tiles along each grid axis, the slowest first, and what a program takes at most, seconds."""
     grid: list[int] = []
     shares: list[int] = []
     for axis, role in kernel.roles:
         match role:
-            case Grid(tile):
+            case sg.Grid(tile):
                 grid.append(math.ceil(_extent(axis.extent, symbols, binding) / _value(tile, symbols)))
-            case Split(parts, _):
+            case sg.Split(parts, _):
                 shares.append(_value(parts, symbols))
             case _:
                 pass
@@ -435,13 +418,13 @@ class InterpreterCosts:
         total: seconds of all launches.
     """
 
-    sgraph: SGraph
+    sgraph: sg.SGraph
     config: Config
     binding: Mapping[str, int]
     values: Mapping[str, int]
     sampled: bool = False
     total: float = 0.0
-    _launches: tuple[Launch, ...] = ()
+    _launches: tuple[sg.Launch, ...] = ()
     _works: list[list[_Work]] = field(default_factory=list)
     _trips: list[int] = field(default_factory=list)
     _read: frozenset[str] = frozenset()
@@ -452,7 +435,7 @@ class InterpreterCosts:
     _folded: Mapping[str, Fold] = field(default_factory=dict)
     _foreign: frozenset[str] = frozenset()
     # Tiles of second stages that are folded: by symbol, the split's.
-    _bound: dict[str, Tile] = field(default_factory=dict)
+    _bound: dict[str, sg.Tile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = self._held = dict(self.values)
@@ -538,28 +521,28 @@ class _Work:
     loops: tuple[tuple[str, _Work], ...]
 
     @staticmethod
-    def of(kernel: Kernel) -> _Work:
+    def of(kernel: sg.Kernel) -> _Work:
         """What one program of a kernel does."""
-        axes = {name: tuple(a.name for a in of) for name, of in value_axes(kernel).items()}
+        axes = {name: tuple(a.name for a in of) for name, of in sg.value_axes(kernel).items()}
 
-        def found(body: Sequence[Stmt]) -> _Work:
+        def found(body: Sequence[sg.Stmt]) -> _Work:
             operations = 0
             passes: Counter[tuple[str, ...]] = Counter()
             products, loops = [], []
             for s in body:
                 match s:
-                    case Loop(axis, inner):
+                    case sg.Loop(axis, inner):
                         loops.append((axis.name, found(inner)))
-                    case Load(dst, _, index) | Gather(dst, _, index):
+                    case sg.Load(dst, _, index) | sg.Gather(dst, _, index):
                         operations += 8 + 8 * len(index)
                         passes[axes[dst]] += 10
-                    case Store(_, index, src):
+                    case sg.Store(_, index, src):
                         operations += 8 + 8 * len(index)
                         passes[axes[src] if isinstance(src, str) else ()] += 10
-                    case Contract(dst, axis, lhs, rhs):
+                    case sg.Contract(dst, axis, lhs, rhs):
                         operations += 6
                         products.append((axes[dst], axes[lhs], axes[rhs], axis.name))
-                    case TileReduce(_, _, _, src):
+                    case sg.TileReduce(_, _, _, src):
                         operations += 4
                         passes[axes[src]] += 1
                     case _:
@@ -586,7 +569,7 @@ class _Work:
         return total + sum(trips[axis] * inner.seconds(sizes, trips) for axis, inner in self.loops)
 
 
-def _program_s(kernel: Kernel, work: _Work, symbols: Mapping[str, int], binding: Mapping[str, int]) -> float:
+def _program_s(kernel: sg.Kernel, work: _Work, symbols: Mapping[str, int], binding: Mapping[str, int]) -> float:
     """What one program of a kernel takes, seconds."""
     sizes: dict[str, int] = {}
     trips: dict[str, int] = {}
@@ -594,13 +577,13 @@ def _program_s(kernel: Kernel, work: _Work, symbols: Mapping[str, int], binding:
         extent = _extent(axis.extent, symbols, binding)
         tile = _tile_of(role)
         size = extent if tile is None else _value(tile, symbols)
-        parts = _value(role.parts, symbols) if isinstance(role, Split) else 1
+        parts = _value(role.parts, symbols) if isinstance(role, sg.Split) else 1
         sizes[axis.name] = size
         trips[axis.name] = math.ceil(extent / (parts * size))
     return 10 * OPERATION_S + work.seconds(sizes, trips)
 
 
-def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[Sample]:
+def plan_samples(sgraph: sg.SGraph, config: Config, binding: Mapping[str, int]) -> list[Sample]:
     """For each launch, which programs to interpret: all, unless it is long and nothing reads what it writes.
 
     A second stage that is folded is no launch: the programs of its split do it, and those are all run.
@@ -612,14 +595,14 @@ def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> 
     ]
 
 
-def _read(sgraph: SGraph) -> frozenset[str]:
+def _read(sgraph: sg.SGraph) -> frozenset[str]:
     """What any launch reads; a step's results are what the next one is given under other names, or may be."""
     steps = {name for r in sgraph.repeats for name in r.kernels}
     return frozenset(t for k in sgraph.kernels for t in (*k.reads, *(k.writes if k.name in steps else ())))
 
 
 def _sample(
-    launch: Launch,
+    launch: sg.Launch,
     works: Sequence[_Work],
     symbols: Mapping[str, int],
     binding: Mapping[str, int],
