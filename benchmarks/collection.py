@@ -1563,6 +1563,23 @@ def contrast(x: Any, by: Any) -> Any:
     return (grey + by[:, None, None] * (x - grey)).clamp(0, 1)
 
 
+# A ninth round, of which each told something that the others had not.
+
+
+def relative_attention(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    """T5's, by how far a key is from the row: bias [h, 2s - 1]."""
+    import torch
+
+    s = q.shape[-2]
+    i = torch.arange(s, device=q.device)
+    return (q @ k.transpose(-1, -2) + bias[:, i[None] - i[:, None] + s - 1]).softmax(-1) @ v
+
+
+def soft_cross_entropy(x: Any, t: Any) -> Any:
+    """Of labels that are weights, as mixed images and teachers give them: x and t [m, v]."""
+    return -(t * x.log_softmax(-1)).sum(-1)
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -2609,4 +2626,8 @@ KNOWN = (
         vector="h*s*(7*128/2 + 2*d + 4*d*d/128)",
         assume="a <= 0",
     ),
+    Known(
+        "relative attention", relative_attention, f"{_QKV} b:h,z", "h=16 s=2048 d=64 z=4095", "4*h*s*s*d", source=FLASH
+    ),
+    Known("cross-entropy of soft labels", soft_cross_entropy, "x:m,v t:m,v", "m=2048 v=32768"),
 )

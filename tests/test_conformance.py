@@ -211,6 +211,19 @@ def test_weights_that_cannot_be_reduced_are_compared_in_float32_on_a_sample(monk
         prism.trace(module, (x,))
 
 
+def test_what_is_compared_in_float32_has_inputs_of_float32() -> None:
+    """A view of an input is that input: here the statistics of a batch norm, whose images are too many for float64."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.batch_norm(functional.conv2d(x, w, padding=1, groups=x.shape[1]), m, v, m, v)
+
+    shapes = [(32, 128, 56, 56), (128, 1, 3, 3), (128,), (128,)]
+    made = prism.trace(fn, [torch.empty(s, device="meta") for s in shapes]).conformance
+    assert made is not None
+    assert made.against.endswith("float32")
+    assert made.draws
+
+
 def test_symbolic_extents_are_compared_at_others_as_well() -> None:
     seq = torch.export.Dim("seq", min=2, max=4096)
     program = prism.trace(lambda x: x.sum(0) / x.shape[0], (torch.randn(5, 3),), dynamic_shapes=[{0: seq}])

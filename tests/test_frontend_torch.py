@@ -20,7 +20,7 @@ from prism.errors import UnsupportedError, UsageError
 from prism.frontend.torch.reader import trace
 from prism.program.evaluate import evaluate
 from prism.program.inline import inline
-from prism.program.nodes import Map, Position, Program, walk
+from prism.program.nodes import Map, Position, Program, Reduce, walk
 from prism.program.region import subprogram
 from prism.program.spec import check
 
@@ -365,6 +365,20 @@ CHOSEN: dict[str, Fn] = {
 @pytest.mark.parametrize("name", slow_but(["gather", "cross_entropy", "smoothed", "weighted"], CHOSEN))
 def test_what_an_index_chooses_is_a_sum(name: str) -> None:
     agree(trace(CHOSEN[name], [draw(4, 5), LABELS]), CHOSEN[name], [draw(4, 5), LABELS])
+
+
+def test_places_may_be_differences_of_positions() -> None:
+    """As of a relative bias: row i and column j read the element j - i + n - 1, which is never below 0."""
+
+    def fn(bias: torch.Tensor) -> torch.Tensor:
+        i = torch.arange(500)
+        return bias[:, i[None] - i[:, None] + 499]
+
+    program = trace(fn, [draw(2, 999)])
+    assert not any(isinstance(e, Reduce) for d in program.definitions for e in walk(d.expr)), "a load, no look-up"
+    agree(program, fn, [draw(2, 999)])
+    with pytest.raises(UnsupportedError, match="is not known to lie in a dimension"):
+        trace(lambda bias: fn(bias[:, 1:]), [draw(2, 999)])
 
 
 GRADIENTS: dict[str, tuple[tuple[int, ...], torch.Tensor, int]] = {

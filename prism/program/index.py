@@ -146,25 +146,24 @@ class Index:
         return _index(whole, 0), _index(rest, self.offset)
 
     def upper(self) -> Extent | None:
-        """The largest value (inclusive) when every coefficient is known not to be negative, else None."""
+        """At most this for all values of its axes; None where the sign of a coefficient is not known."""
+        return self._bound(upwards=True)
+
+    def lower(self) -> Extent | None:
+        """At least this, likewise."""
+        return self._bound(upwards=False)
+
+    def _bound(self, upwards: bool) -> Extent | None:
+        """No less, or no more, than any value: each term at its end, of which the other one is 0."""
         total = self.offset
         for atom, c in self.terms:
-            if not at_most(0, c):
+            adds, takes = at_most(0, c), at_most(c, 0)
+            if takes if upwards else adds:
+                continue
+            top = _largest(atom) if adds or takes else None
+            if top is None:
                 return None
-            match atom:
-                case Axis(_, extent):
-                    top: Extent = extent
-                case Mod(_, divisor):
-                    top = divisor
-                case FloorDiv(value, divisor):
-                    above = value.upper()
-                    if above is None:
-                        return None
-                    if is_static(above) and is_static(divisor):
-                        total = add(total, mul(c, int(above) // int(divisor)))
-                        continue
-                    return None
-            total = add(total, mul(c, add(top, -1)))
+            total = add(total, mul(c, top))
         return total
 
     @property
@@ -191,8 +190,8 @@ class Index:
 
     def within(self, bound: Extent) -> bool:
         """Whether 0 <= self < bound is known to hold for every assignment of the axes."""
-        top = self.upper()
-        return top is not None and at_most(0, self.offset) and at_most(add(top, 1), bound)
+        low, top = self.lower(), self.upper()
+        return low is not None and top is not None and at_most(0, low) and at_most(add(top, 1), bound)
 
     def slope(self, axis: Axis) -> int:
         """The coefficient of the axis, 0 where there is none or it is not a known number."""
@@ -291,7 +290,21 @@ def _scaled(index: Index, factor: Extent) -> Index:
     return _index({a: mul(c, factor) for a, c in index.terms}, mul(index.offset, factor))
 
 
+def _largest(atom: Atom) -> Extent | None:
+    """The largest value of an atom, or a bound on it."""
+    match atom:
+        case Axis(_, extent):
+            return add(extent, -1)
+        case Mod(_, divisor):
+            return add(divisor, -1)
+        case FloorDiv(value, divisor):
+            above = value.upper()
+            if above is None or not is_static(above) or not is_static(divisor):
+                return None
+            return int(above) // int(divisor)
+
+
 @lru_cache(maxsize=4096)
 def _never_negative(index: Index) -> bool:
-    ends = index.ends()
-    return ends is not None and at_most(0, ends[0])
+    low = index.lower()
+    return low is not None and at_most(0, low)

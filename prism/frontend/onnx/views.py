@@ -365,8 +365,8 @@ def _regular_places(graph: Graph, node: Node, extent: Extent, places: OnnxValue,
     if places.formula is None:
         return None
     index = as_index(graph.read(places, axes))
-    top = None if index is None else index.upper()
-    if index is None or top is None or compare_extents("le", 0, index.offset) is not True:
+    low, top = (None, None) if index is None else (index.lower(), index.upper())
+    if index is None or low is None or top is None or compare_extents("le", 0, low) is not True:
         return None
     if compare_extents("lt", top, extent) is not True:
         match index.terms:

@@ -307,7 +307,9 @@ def _inputs(
         made = {}
         for n, (t, shape, example) in enumerate(zip(given, shapes, reading.examples, strict=True)):
             within = None if t.dtype.is_float else _within(example, attempt)
-            made[t.name] = example_draws.draw(name, shape, t.dtype, (seed, n), within, among)
+            drawn = example_draws.draw(name, shape, t.dtype, (seed, n), within, among)
+            # What torch is given, to the last bit: a view of an input is that input.
+            made[t.name] = drawn.astype(np.float32) if t.dtype.is_float and precision is not DOUBLE else drawn
         yield made
         if all(t.dtype.is_float or t.dtype is DType.BOOL for t in given):
             return
