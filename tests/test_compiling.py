@@ -227,6 +227,21 @@ def test_results_that_kernels_do_not_give_run_as_they_did(faster: Callable[[], l
     assert "of the time" in faster()[0]
 
 
+def test_a_number_that_changes_and_a_part_in_float64_cost_an_island_nothing(faster: Callable[[], list[str]]) -> None:
+    """Dynamo makes a tensor in float64 of a number that was another before."""
+
+    def function(x: torch.Tensor, d: torch.Tensor, by: float) -> tuple[torch.Tensor, ...]:
+        return torch.softmax(x * by, -1) + (1 - by), (d.exp() * by).float().sum(0) * x.sum(0), x.sum(1).double() - by
+
+    fast, x, d = prism.compile(function, **QUICK), torch.randn(4, 8), torch.randn(3, 8, dtype=torch.float64)
+    for by in (0.9990001, 1.75, -2.0):
+        for found, want in zip(fast(x, d, by), function(x, d, by), strict=True):
+            torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-6)
+    said = [line for line in faster() if "operators take" in line or "run as" in line]
+    assert len(said) == 2, "one of the number, and one of all others"
+    assert all("of the time" in line for line in said), said
+
+
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
     """The graphs that are divided from now on; islands run as they did."""
     found: list[torch.fx.GraphModule] = []

@@ -253,7 +253,7 @@ class Readable(OperatorSupportBase):
             return False
         if node.target is operator.getitem:  # an island is called with tensors and numbers, not with several at once
             return isinstance(node.args[0], torch.fx.Node) and self.is_node_supported(submodules, node.args[0])
-        if _is_rounding(node):  # which is seen from more than the node
+        if _is_rounding(node) or _in_float64(node):  # which is seen from more than the node
             return False
         described = str((node.target, *torch.fx.map_arg((node.args, node.kwargs), _described), _used(node)))
         if described not in self.known:
@@ -276,7 +276,7 @@ class Readable(OperatorSupportBase):
             value = given.meta.get("val")
             if not isinstance(value, torch.Tensor):
                 return _number(value)
-            examples.append(torch.empty(list(map(_number, value.shape)), dtype=value.dtype, device="meta"))
+            examples.append(_narrowed(torch.empty(list(map(_number, value.shape)), dtype=value.dtype, device="meta")))
             return alone.placeholder(f"x{len(examples)}")
 
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operand)
@@ -367,6 +367,26 @@ def _results(graph: torch.fx.GraphModule, places: frozenset[int]) -> torch.fx.Gr
     part.output(tuple(r for place, r in enumerate(results) if place in places))
     part.eliminate_dead_code()
     return torch.fx.GraphModule(graph, part)
+
+
+def _in_float64(node: torch.fx.Node) -> bool:
+    """Whether a node computes in float64, which kernels do not; a number of that type besides others does not count.
+
+    Dynamo makes such a tensor of a number of Python's that is another at the next call, and torch rounds it to the type
+    that it computes in.
+    """
+    made = node.meta.get("val")
+    results = made if isinstance(made, (tuple, list)) else (made,)
+    operands = (n.meta.get("val") for n in node.all_input_nodes)
+    return any(
+        isinstance(v, torch.Tensor) and v.dtype == torch.float64
+        for v in (*results, *(o for o in operands if isinstance(o, torch.Tensor) and o.dim() > 0))
+    )
+
+
+def _narrowed(tensor: torch.Tensor) -> torch.Tensor:
+    """A number in the type that kernels compute in; anything else as it is."""
+    return tensor.float() if tensor.dtype == torch.float64 and tensor.dim() == 0 else tensor
 
 
 def _name(node: torch.fx.Node) -> str:
@@ -482,7 +502,7 @@ class Island(torch.nn.Module):
             return self.operators(*given)
         tensors = [g for g in given if isinstance(g, torch.Tensor)]
         first = len(tensors)
-        found = outcome.call(*tensors)
+        found = outcome.call(*map(_narrowed, tensors))
         made = iter(found if isinstance(found, tuple) else (found,))
         apart = iter(self.apart[outcome.apart](*given) if outcome.apart else ())
         for place, layout in enumerate(lie):
@@ -500,7 +520,7 @@ class Island(torch.nn.Module):
             # Parameters would be taken for what the function itself holds.
             tensors = [g.detach() for g in given if isinstance(g, torch.Tensor)]
             try:
-                outcome = self.kernels.of(function, tensors)
+                outcome = self.kernels.of(function, [_narrowed(t) for t in tensors])
             except Exception as error:  # whoever trains a model is not to lose it by this
                 LOG.exception("a bug in prism")
                 outcome = Outcome(None, why=f"a bug in prism: {error}")
