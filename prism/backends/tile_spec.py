@@ -9,40 +9,9 @@ from typing import NoReturn
 
 import sympy
 
+from prism.backends import tile
 from prism.backends.lower_types import INTS
 from prism.backends.passes.sharing import Mentions
-from prism.backends.tile import (
-    TILE_OPS,
-    Affine,
-    Cast,
-    Copy,
-    Dims,
-    Dot,
-    For,
-    Full,
-    InBounds,
-    IndexValue,
-    Load,
-    Offsets,
-    Operand,
-    Pointwise,
-    Prefix,
-    Rearrange,
-    Reduce,
-    Scalar,
-    Select,
-    Stmt,
-    Store,
-    TileFold,
-    TileLaunch,
-    TileModule,
-    TileProgram,
-    Update,
-    Within,
-    integers,
-    scalars,
-    symbol,
-)
 from prism.backends.tile_rewrite import accumulators
 from prism.errors import IllegalIRError
 from prism.ir.kit import statements
@@ -51,7 +20,7 @@ from prism.program.nodes import DType, ReduceKind
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
-def check_module(module: TileModule) -> None:
+def check_module(module: tile.TileModule) -> None:
     """Checks every program of a module, that what they read is there, and that launches take what programs need.
 
     Raises:
@@ -68,9 +37,9 @@ def check_module(module: TileModule) -> None:
             check(program)
             checker = _Checker(program)
             for s in statements(program.body):
-                if isinstance(s, Load) and s.tensor not in ready:
+                if isinstance(s, tile.Load) and s.tensor not in ready:
                     checker.fail(f"loads {s.tensor}, which no earlier launch stores")
-            stored |= {s.tensor for s in statements(program.body) if isinstance(s, Store)}
+            stored |= {s.tensor for s in statements(program.body) if isinstance(s, tile.Store)}
         ready |= stored
         if repeat is not None:
             ready |= {w.of for w in repeat.windows if w.tensor.name in stored}
@@ -82,7 +51,7 @@ def check_module(module: TileModule) -> None:
         _check_fold(module, fold)
 
 
-def _check_fold(module: TileModule, fold: TileFold) -> None:
+def _check_fold(module: tile.TileModule, fold: tile.TileFold) -> None:
     """Both launches have the same tiles, and what one reads of the other's is stored by the programs of its tile."""
     launches = {launch.name: launch for launch in module.launches}
 
@@ -97,7 +66,10 @@ def _check_fold(module: TileModule, fold: TileFold) -> None:
     for name, size in fold.sizes:
         if name not in {c.name for c in combine.constants} or (isinstance(size, str) and size not in constants):
             fail(f"{size} stands for {name}")
-    sizes = {symbol(name): symbol(size) if isinstance(size, str) else sympy.Integer(size) for name, size in fold.sizes}
+    sizes = {
+        tile.symbol(name): tile.symbol(size) if isinstance(size, str) else sympy.Integer(size)
+        for name, size in fold.sizes
+    }
     counts = [sympy.sympify(g.count).xreplace(sizes) for g in combine.grid]
     if counts != [sympy.sympify(g.count) for g in split.grid[:-1]]:
         fail("the grids differ by more than the parts")
@@ -109,23 +81,23 @@ def _check_fold(module: TileModule, fold: TileFold) -> None:
     down = [[g.reversed for g in p.grid][: len(combine.grid)] for p in (split, combine)]
     if groups[0] != groups[1] or down[0] != down[1] or split.sections or combine.sections:
         fail("tiles are numbered in different orders")
-    stored = {s.tensor for s in statements(split.body) if isinstance(s, Store)}
-    written = {s.tensor for p in module.programs for s in statements(p.body) if isinstance(s, Store)}
+    stored = {s.tensor for s in statements(split.body) if isinstance(s, tile.Store)}
+    written = {s.tensor for p in module.programs for s in statements(p.body) if isinstance(s, tile.Store)}
     # What a step is given is there before it begins.
     given = {w.tensor.name for r in module.repeats for w in r.windows if w.tensor.name not in written}
     before: set[str] = {t.name for t in module.inputs} | given
     for launch in module.launches:
         if launch.name == fold.split:
             break
-        before |= {s.tensor for p in launch.programs for s in statements(p.body) if isinstance(s, Store)}
+        before |= {s.tensor for p in launch.programs for s in statements(p.body) if isinstance(s, tile.Store)}
     for p in module.programs:
         for s in statements(p.body):
-            if isinstance(s, Load) and s.tensor in stored and p is not combine:
+            if isinstance(s, tile.Load) and s.tensor in stored and p is not combine:
                 fail(f"{p.name} loads {s.tensor}, too")
-            if isinstance(s, Load) and p is combine and s.tensor not in stored | before:
+            if isinstance(s, tile.Load) and p is combine and s.tensor not in stored | before:
                 fail(f"{s.tensor} is stored after {fold.split} has begun")
     # Its own programs alone store what a tile reads.
-    for p, kind, grid in ((split, Store, split.grid), (combine, Load, combine.grid)):
+    for p, kind, grid in ((split, tile.Store, split.grid), (combine, tile.Load, combine.grid)):
         mentions = Mentions(p)
         for s in statements(p.body):
             if isinstance(s, kind) and s.tensor in stored:
@@ -134,14 +106,14 @@ def _check_fold(module: TileModule, fold: TileFold) -> None:
                     fail(f"an address in {s.tensor} does not mention {', '.join(sorted(missing))}")
 
 
-def _check_launch(launch: TileLaunch) -> None:
+def _check_launch(launch: tile.TileLaunch) -> None:
     """The parameters of a launch hold those of its programs, and what divides the grid among them."""
     tensors = {t.name for t in launch.tensors}
     given = {*launch.lengths, *(c.name for c in launch.constants)}
     for n, p in enumerate(launch.programs):
         needed = {*p.lengths, *(c.name for c in p.constants)}
         if n < len(launch.programs) - 1:
-            needed |= {name for g in p.grid for name in scalars(g.count)}
+            needed |= {name for g in p.grid for name in tile.scalars(g.count)}
         missing = [*sorted({t.name for t in p.tensors} - tensors), *sorted(needed - given)]
         if missing:
             raise IllegalIRError(
@@ -151,7 +123,7 @@ def _check_launch(launch: TileLaunch) -> None:
             )
 
 
-def check(program: TileProgram) -> None:
+def check(program: tile.TileProgram) -> None:
     """Checks every rule of the specification.
 
     Raises:
@@ -164,13 +136,13 @@ def check(program: TileProgram) -> None:
 class _Type:
     """The dimensions and the element type of a value."""
 
-    dims: Dims
+    dims: tile.Dims
     dtype: DType
 
 
 @dataclass(slots=True)
 class _Checker:
-    program: TileProgram
+    program: tile.TileProgram
     values: dict[str, _Type] = field(default_factory=dict)
     scalars: set[str] = field(default_factory=set)
     changing: frozenset[str] = frozenset()
@@ -211,10 +183,10 @@ class _Checker:
             if p.sections.programs < 1:
                 self.fail(f"sections of {p.sections.programs} programs")
         self.body(p.body, ())
-        if not any(isinstance(s, Store) for s in statements(p.body)):
+        if not any(isinstance(s, tile.Store) for s in statements(p.body)):
             self.fail("the program stores nothing")
 
-    def body(self, body: Sequence[Stmt], fresh: tuple[str, ...]) -> None:
+    def body(self, body: Sequence[tile.Stmt], fresh: tuple[str, ...]) -> None:
         """One block; names made in it end with it."""
         values, scalars = dict(self.values), set(self.scalars)
         self.scalars |= set(fresh)
@@ -224,12 +196,12 @@ class _Checker:
 
     # Names and types.
 
-    def define(self, name: str, dims: Dims, dtype: DType) -> None:
+    def define(self, name: str, dims: tile.Dims, dtype: DType) -> None:
         if name in self.values or name in self.scalars or not name.isidentifier():
             self.fail(f"value name {name!r} is not a unique identifier")
         self.values[name] = _Type(dims, dtype)
 
-    def ordered(self, dims: Dims, of: str) -> None:
+    def ordered(self, dims: tile.Dims, of: str) -> None:
         for d in dims:
             if d not in self.order:
                 self.fail(f"{of} has an unknown dimension {d}")
@@ -243,7 +215,7 @@ class _Checker:
             self.fail(f"{by} uses {name}, which is not defined there")
         return self.values[name]
 
-    def within(self, name: str, dims: Dims, by: str) -> _Type:
+    def within(self, name: str, dims: tile.Dims, by: str) -> _Type:
         found = self.use(name, by)
         if tuple(d for d in dims if d in found.dims) != found.dims:
             self.fail(f"{by} has the dimensions {dims} and its operand {name} {found.dims}")
@@ -255,14 +227,14 @@ class _Checker:
             self.fail(f"{by} uses {name}, which is {found.dtype.value}")
         return found
 
-    def affine(self, index: Affine, dims: Dims, by: str) -> None:
+    def affine(self, index: tile.Affine, dims: tile.Dims, by: str) -> None:
         for name, _ in index.terms:
             if name in self.scalars:
                 continue
             if self.within(name, dims, by).dtype not in INTS:
                 self.fail(f"{by} uses {name}, which is no integer, in an index")
 
-    def masks(self, masks: Sequence[str], dims: Dims, by: str) -> None:
+    def masks(self, masks: Sequence[str], dims: tile.Dims, by: str) -> None:
         for m in masks:
             if self.within(m, dims, by).dtype is not DType.BOOL:
                 self.fail(f"{by} has the mask {m}, which is no truth value")
@@ -275,33 +247,33 @@ class _Checker:
 
     # Statements.
 
-    def statement(self, s: Stmt) -> None:
-        for name in integers(s):
+    def statement(self, s: tile.Stmt) -> None:
+        for name in tile.integers(s):
             if name not in self.scalars:
                 self.fail(f"{type(s).__name__} uses the scalar {name}, which is not defined there")
         match s:
-            case Scalar(dst, _):
+            case tile.Scalar(dst, _):
                 if dst in self.scalars or dst in self.values:
                     self.fail(f"scalar {dst} is defined twice")
                 self.scalars.add(dst)
-            case Offsets(dst, dim, axis, _):
+            case tile.Offsets(dst, dim, axis, _):
                 self.ordered((dim,), dst)
                 if not 0 <= axis < len(self.program.dim(dim).axes):
                     self.fail(f"{dst} is along axis {axis} of dimension {dim}")
                 self.define(dst, (dim,), DType.INT32)
-            case InBounds(dst, index, high, low, dims, tile):
+            case tile.InBounds(dst, index, high, low, dims, edge):
                 self.ordered(dims, dst)
                 self.affine(index, dims, dst)
                 if high is None and low is None:
                     self.fail(f"{dst} checks no bound")
-                if tile is not None and (high is None or low is not None):
+                if edge is not None and (high is None or low is not None):
                     self.fail(f"{dst} names a tile, which is for an upper bound alone")
                 self.define(dst, dims, DType.BOOL)
-            case IndexValue(dst, index, dims):
+            case tile.IndexValue(dst, index, dims):
                 self.ordered(dims, dst)
                 self.affine(index, dims, dst)
                 self.define(dst, dims, DType.INT32)
-            case Load(dst, tensor, offset, masks, dims, dtype, readers):
+            case tile.Load(dst, tensor, offset, masks, dims, dtype, readers):
                 if not set(readers or ()) <= {g.index for g in self.program.grid}:
                     self.fail(f"{dst} names readers {readers}, which are no grid indices")
                 # Any order: an operand of a product is loaded as the product wants it.
@@ -310,26 +282,26 @@ class _Checker:
                 self.affine(offset, dims, dst)
                 self.masks(masks, dims, dst)
                 self.define(dst, dims, dtype)
-            case Full(dst, _, dims, dtype):
+            case tile.Full(dst, _, dims, dtype):
                 self.ordered(dims, dst)
                 self.define(dst, dims, dtype)
-            case Cast(dst, src, dtype):
+            case tile.Cast(dst, src, dtype):
                 self.define(dst, self.use(src, dst).dims, dtype)
-            case Copy(dst, src):
+            case tile.Copy(dst, src):
                 found = self.use(src, dst)
                 self.define(dst, found.dims, found.dtype)
-            case Pointwise():
+            case tile.Pointwise():
                 self.pointwise(s)
-            case Select(dst, mask, src, _):
+            case tile.Select(dst, mask, src, _):
                 found = self.use(src, dst)
                 self.masks((mask,), found.dims, dst)
                 self.define(dst, found.dims, found.dtype)
-            case Reduce(dst, _, src, dim):
+            case tile.Reduce(dst, _, src, dim):
                 found = self.typed(src, (DType.FLOAT32,), dst)
                 if dim not in found.dims:
                     self.fail(f"{dst} reduces the dimension {dim}, which {src} does not have")
                 self.define(dst, tuple(d for d in found.dims if d != dim), found.dtype)
-            case Prefix(dst, src, dim, how, factor):
+            case tile.Prefix(dst, src, dim, how, factor):
                 if how.factors is (factor is None) or (how.factors and how.kind is not ReduceKind.SUM):
                     self.fail(f"{dst} is a {how.kind.value} along {dim} with a factor, or its factor is missing")
                 if how.rescaled:
@@ -344,27 +316,27 @@ class _Checker:
                 if len(self.program.dim(dim).axes) > 1:
                     self.fail(f"{dst} sums along the dimension {dim}, which holds several axes")
                 self.define(dst, found.dims, found.dtype)
-            case Dot():
+            case tile.Dot():
                 self.dot(s)
-            case Rearrange(dst, src, groups):
+            case tile.Rearrange(dst, src, groups):
                 self.rearrange(dst, src, groups)
-            case For(index, _, _, _, body):
+            case tile.For(index, _, _, _, body):
                 if index in self.scalars or index in self.values:
                     self.fail(f"loop index {index} is defined twice")
                 self.body(body, (index,))
-            case Within():
+            case tile.Within():
                 self.guarded(s)
-            case Update(acc, kind, src):
+            case tile.Update(acc, kind, src):
                 found = self.accumulator(acc, "an update")
                 given = self.within(src, found.dims, acc)
                 if given.dtype is not found.dtype or not (kind is None or isinstance(kind, ReduceKind)):
                     self.fail(f"accumulator {acc} takes {src}, which is {given.dtype.value}")
                 if kind is None and given.dims != found.dims:
                     self.fail(f"accumulator {acc} becomes {src}, which has other dimensions")
-            case Store(tensor, offset, masks, dims, src, write_only):
+            case tile.Store(tensor, offset, masks, dims, src, write_only):
                 by = f"store to {tensor}"
                 if write_only and any(
-                    isinstance(x, Load) and x.tensor == tensor for x in statements(self.program.body)
+                    isinstance(x, tile.Load) and x.tensor == tensor for x in statements(self.program.body)
                 ):
                     self.fail(f"{by} is write_only, and the program loads it")
                 self.ordered(dims, by)
@@ -374,12 +346,12 @@ class _Checker:
                 if isinstance(src, str) and self.within(src, dims, by).dtype is not dtype:
                     self.fail(f"{by} takes {src}, which is not {dtype.value}")
 
-    def guarded(self, s: Within) -> None:
+    def guarded(self, s: tile.Within) -> None:
         if s.index not in self.scalars or s.index in self.values:
             self.fail(f"{s.dst} depends on {s.index}, which is no scalar")
         if s.low is None and s.high is None:
             self.fail(f"{s.dst} checks no bound")
-        if any(isinstance(x, For | Store | Update | Within) for x in s.body):
+        if any(isinstance(x, tile.For | tile.Store | tile.Update | tile.Within) for x in s.body):
             self.fail(f"{s.dst} is made by a body that does more than compute")
         values = dict(self.values)
         for x in s.body:
@@ -395,8 +367,8 @@ class _Checker:
             self.fail(f"{by} changes {name}, which is no accumulator")
         return self.use(name, by)
 
-    def pointwise(self, s: Pointwise) -> None:
-        if s.op not in TILE_OPS or len(s.args) != TILE_OPS[s.op].arity:
+    def pointwise(self, s: tile.Pointwise) -> None:
+        if s.op not in tile.TILE_OPS or len(s.args) != tile.TILE_OPS[s.op].arity:
             self.fail(f"{s.dst} = {s.op} of {len(s.args)} operands")
         self.ordered(s.dims, s.dst)
         named = [a for a in s.args if isinstance(a, str)]
@@ -405,18 +377,18 @@ class _Checker:
             self.fail(f"{s.dst} has dimensions that no operand has")
         if not named:
             self.fail(f"{s.dst} has no operand with a type")
-        branches: Sequence[Operand] = s.args[1:] if s.op == "where" else s.args
+        branches: Sequence[tile.Operand] = s.args[1:] if s.op == "where" else s.args
         kinds = {self.use(a, s.dst).dtype for a in branches if isinstance(a, str)}
         if len(kinds) > 1 or any(k.is_half for k in kinds):
             self.fail(f"{s.dst} computes on {', '.join(sorted(k.value for k in kinds))}")
         if s.op == "where" and isinstance(s.args[0], str) and types[0].dtype is not DType.BOOL:
             self.fail(f"{s.dst} chooses by {s.args[0]}, which is no truth value")
-        wanted = DType.BOOL if TILE_OPS[s.op].boolean else (kinds.pop() if kinds else s.dtype)
+        wanted = DType.BOOL if tile.TILE_OPS[s.op].boolean else (kinds.pop() if kinds else s.dtype)
         if s.dtype is not wanted:
             self.fail(f"{s.dst} is {s.dtype.value} and its operands give {wanted.value}")
         self.define(s.dst, s.dims, s.dtype)
 
-    def dot(self, s: Dot) -> None:
+    def dot(self, s: tile.Dot) -> None:
         lhs, rhs = self.typed(s.lhs, _FLOATS, s.dst), self.typed(s.rhs, _FLOATS, s.dst)
         if lhs.dtype is not rhs.dtype:
             self.fail(f"{s.dst} multiplies {lhs.dtype.value} by {rhs.dtype.value}")

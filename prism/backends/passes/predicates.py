@@ -13,27 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import sympy
 
+from prism.backends import tile
 from prism.backends.lower_index import Names
-from prism.backends.tile import (
-    Affine,
-    Cast,
-    Copy,
-    Dims,
-    For,
-    InBounds,
-    IndexValue,
-    Load,
-    Offsets,
-    Operand,
-    Pointwise,
-    Scalar,
-    Select,
-    Stmt,
-    Store,
-    TileProgram,
-    identifier,
-    symbol,
-)
 from prism.backends.tile_rewrite import accumulators, names_beside, renamed, value_dims
 from prism.ir.kit import defined, operands, statements
 from prism.program.extents import Extent, is_static, normal
@@ -65,13 +46,13 @@ class Predicate:
         name: the value.
         holds: what it is there.
         bounds: (slope, rest) of each.
-        tile: whether it is that a tile ends inside of its axis.
+        partial: whether it is that a tile ends inside of its axis.
     """
 
     name: str
     holds: bool
     bounds: tuple[tuple[int, sympy.Expr], ...]
-    tile: bool = False
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +65,7 @@ class Folded:
         masks: how many loads and stores lost a mask.
     """
 
-    body: tuple[Stmt, ...]
+    body: tuple[tile.Stmt, ...]
     chosen: Mapping[str, str]
     masks: int
 
@@ -99,9 +80,9 @@ class Predicates:
         dims: the dimensions of every value.
     """
 
-    program: TileProgram
+    program: tile.TileProgram
     names: Names = field(init=False)
-    dims: Mapping[str, Dims] = field(init=False)
+    dims: Mapping[str, tile.Dims] = field(init=False)
     _changing: frozenset[str] = field(init=False)
     _linear: dict[str, _Linear] = field(default_factory=dict)
     _scalars: dict[str, sympy.Expr] = field(default_factory=dict)
@@ -111,7 +92,7 @@ class Predicates:
         self.dims = value_dims(self.program)
         self._changing = accumulators(self.program.body)
 
-    def useful(self, loop: For) -> list[Predicate]:
+    def useful(self, loop: tile.For) -> list[Predicate]:
         """The predicates without which some selection would stay, and the bounds of tiles that loads ask for, too."""
 
         def gone(of: Sequence[Predicate]) -> tuple[int, int]:
@@ -123,25 +104,25 @@ class Predicates:
         for p in list(kept):
             rest = [x for x in kept if x is not p]
             fewer, others = gone(rest)
-            if fewer == selections and (others == masks or not p.tile):
+            if fewer == selections and (others == masks or not p.partial):
                 kept, masks = rest, others
         return kept if selections else []
 
     # What integers are.
 
-    def know(self, s: Stmt) -> None:
+    def know(self, s: tile.Stmt) -> None:
         """Take note of a statement: statements are to be shown in order, those of a loop's body before the loop."""
         made: _Linear | None = None
         match s:
-            case Scalar(dst, value):
+            case tile.Scalar(dst, value):
                 self._scalars[dst] = self.resolved(value)
-            case Offsets(dst, _, _, start):
+            case tile.Offsets(dst, _, _, start):
                 made = _Linear(self.resolved(start), ((dst, 1),))
-            case IndexValue(_, index, _):
+            case tile.IndexValue(_, index, _):
                 made = self._affine(index)
-            case Cast(_, src, DType.INT32 | DType.INT64):
+            case tile.Cast(_, src, DType.INT32 | DType.INT64):
                 made = self._linear.get(src)
-            case Pointwise(_, "add" | "mul" | "neg" as op, args, _, DType.INT32 | DType.INT64):
+            case tile.Pointwise(_, "add" | "mul" | "neg" as op, args, _, DType.INT32 | DType.INT64):
                 made = self._arithmetic(op, args)
             case _:
                 pass
@@ -149,7 +130,7 @@ class Predicates:
         if made is not None and name is not None:
             self._linear[name] = made
 
-    def _arithmetic(self, op: str, args: Sequence[Operand]) -> _Linear | None:
+    def _arithmetic(self, op: str, args: Sequence[tile.Operand]) -> _Linear | None:
         of = [self._integer(a) for a in args]
         known = [a for a in of if a is not None]
         if len(known) < len(of):
@@ -163,14 +144,14 @@ class Predicates:
                 return a.scaled(int(b.base))
         return None
 
-    def _integer(self, a: Operand) -> _Linear | None:
+    def _integer(self, a: tile.Operand) -> _Linear | None:
         if not isinstance(a, str):
             return _Linear(sympy.Integer(int(a))) if a == int(a) else None
         if a in self._linear:
             return self._linear[a]
-        return None if a in self.dims else _Linear(self.resolved(symbol(a)))
+        return None if a in self.dims else _Linear(self.resolved(tile.symbol(a)))
 
-    def _affine(self, index: Affine) -> _Linear | None:
+    def _affine(self, index: tile.Affine) -> _Linear | None:
         total = _Linear(self.resolved(index.offset))
         for name, c in index.terms:
             term = self._integer(name)
@@ -182,20 +163,22 @@ class Predicates:
     def resolved(self, e: Extent) -> sympy.Expr:
         """The expression over grid and loop indices, lengths and constants, each by one symbol."""
         e = sympy.sympify(e)
-        known = {x: self._scalars.get(identifier(x.name), symbol(identifier(x.name))) for x in e.free_symbols}
+        known = {
+            x: self._scalars.get(tile.identifier(x.name), tile.symbol(tile.identifier(x.name))) for x in e.free_symbols
+        }
         return e.xreplace(known)
 
     # What predicates there are, and where they hold.
 
-    def _all(self, loop: For) -> list[Predicate]:
+    def _all(self, loop: tile.For) -> list[Predicate]:
         found: list[Predicate] = []
-        own = {n for s in statements(loop.body) if isinstance(s, For) for n in (s.index,)}
-        own |= {s.dst for s in statements(loop.body) if isinstance(s, Scalar)}
+        own = {n for s in statements(loop.body) if isinstance(s, tile.For) for n in (s.index,)}
+        own |= {s.dst for s in statements(loop.body) if isinstance(s, tile.Scalar)}
         for s in statements(loop.body):
             wanted: list[_Linear | None] = []
-            holds, tile = True, False
+            holds, partial = True, False
             match s:
-                case InBounds(_, index, high, low, _, size):
+                case tile.InBounds(_, index, high, low, _, size):
                     at = self._affine(index)
                     if at is None:
                         continue
@@ -203,8 +186,8 @@ class Predicates:
                         wanted.append(_Linear(self.resolved(high) - 1) + at.scaled(-1))
                     if low is not None:
                         wanted.append(at + _Linear(-self.resolved(low)))
-                    tile = size is not None
-                case Pointwise(dst, "lt" | "le" as op, (a, b)):
+                    partial = size is not None
+                case tile.Pointwise(dst, "lt" | "le" as op, (a, b)):
                     one, other = self._integer(a), self._integer(b)
                     if one is None or other is None:
                         continue
@@ -218,7 +201,7 @@ class Predicates:
             if all(b is not None for b in bounds):
                 name = defined(s)
                 assert name is not None
-                found.append(Predicate(name, holds, tuple(b for b in bounds if b is not None), tile))
+                found.append(Predicate(name, holds, tuple(b for b in bounds if b is not None), partial))
         return found
 
     def _bound(self, at: _Linear | None, index: str, own: set[str]) -> tuple[int, sympy.Expr] | None:
@@ -232,7 +215,7 @@ class Predicates:
             if int(c) < 0:
                 total += c * (self._size(lane) - 1)
         total = sympy.expand(total)
-        loop = symbol(index)
+        loop = tile.symbol(index)
         slope = total.coeff(loop, 1)
         rest = sympy.expand(total - slope * loop)
         if not slope.is_Integer or slope == 0 or rest.has(loop) or {x.name for x in rest.free_symbols} & own:
@@ -241,23 +224,23 @@ class Predicates:
 
     def _size(self, lane: str) -> Extent:
         for s in statements(self.program.body):
-            if isinstance(s, Offsets) and s.dst == lane:
+            if isinstance(s, tile.Offsets) and s.dst == lane:
                 size = self.program.dim(s.dim).sizes[s.axis]
-                return symbol(size) if isinstance(size, str) else size
+                return tile.symbol(size) if isinstance(size, str) else size
         raise KeyError(lane)
 
     # Bounds of L.
 
-    def named(self, e: Extent, name: str, made: list[Stmt]) -> Extent:
+    def named(self, e: Extent, name: str, made: list[tile.Stmt]) -> Extent:
         """The expression, or a scalar for it where it is long and not known when compiled."""
         constants = {c.name for c in self.program.constants}
         e = normal(e)
-        if isinstance(e, int | sympy.Symbol) or {identifier(str(x)) for x in e.free_symbols} <= constants:
+        if isinstance(e, int | sympy.Symbol) or {tile.identifier(str(x)) for x in e.free_symbols} <= constants:
             return e
         name = self.names.fresh(name)
-        made.append(Scalar(name, e))
+        made.append(tile.Scalar(name, e))
         self.know(made[-1])
-        return symbol(name)
+        return tile.symbol(name)
 
     def at_most(self, a: Extent, b: Extent) -> bool:
         """Whether a <= b: lengths and sizes are at least 1, indices at least 0."""
@@ -277,32 +260,32 @@ class Predicates:
 
     # The body where predicates are known.
 
-    def folded(self, body: Sequence[Stmt], known: Mapping[str, bool]) -> Folded:
+    def folded(self, body: Sequence[tile.Stmt], known: Mapping[str, bool]) -> Folded:
         """The body with predicates known."""
         truth = dict(known)
         alias: dict[str, str] = {}
         chosen: dict[str, str] = {}
         masked = 0
 
-        def same(dst: str, other: str) -> list[Stmt]:
+        def same(dst: str, other: str) -> list[tile.Stmt]:
             """`dst` as another name of `other`."""
             if other in self._changing:
-                return [Copy(dst, other)]
+                return [tile.Copy(dst, other)]
             alias[dst] = other
             return []
 
-        def one(s: Stmt) -> list[Stmt]:
+        def one(s: tile.Stmt) -> list[tile.Stmt]:
             nonlocal masked
-            if isinstance(s, For):
+            if isinstance(s, tile.For):
                 return [replace(s, body=tuple(x for inner in s.body for x in one(inner)))]
             old, s = s, renamed(s, alias)
             match s:
-                case Load(masks=masks) | Store(masks=masks) if any(truth.get(m) for m in masks):
+                case tile.Load(masks=masks) | tile.Store(masks=masks) if any(truth.get(m) for m in masks):
                     masked += 1
                     return [replace(s, masks=tuple(m for m in masks if not truth.get(m)))]
-                case Pointwise(dst, "not", (str() as a,)) if a in truth:
+                case tile.Pointwise(dst, "not", (str() as a,)) if a in truth:
                     truth[dst] = not truth[a]
-                case Pointwise(dst, "and" | "or" as op, (a, b), dims):
+                case tile.Pointwise(dst, "and" | "or" as op, (a, b), dims):
                     for p, q in ((a, b), (b, a)):
                         first, second = (truth.get(x) if isinstance(x, str) else bool(x) for x in (p, q))
                         if first is (op == "or"):
@@ -311,12 +294,12 @@ class Predicates:
                             truth[dst] = second
                         elif first is not None and isinstance(q, str) and self.dims.get(q) == dims:
                             return same(dst, q)
-                case Pointwise(dst, "where", (str() as p, then, other), dims) if p in truth:
+                case tile.Pointwise(dst, "where", (str() as p, then, other), dims) if p in truth:
                     taken = then if truth[p] else other
                     if isinstance(taken, str) and self.dims.get(taken, ()) == dims:
                         chosen.update({dst: _operand(old, 1 if truth[p] else 2)} if dims else {})
                         return same(dst, taken)
-                case Select(dst, mask, src, _) if truth.get(mask):
+                case tile.Select(dst, mask, src, _) if truth.get(mask):
                     chosen.update({dst: _operand(old, 1)} if self.dims.get(src) else {})
                     return same(dst, src)
                 case _:
@@ -326,21 +309,21 @@ class Predicates:
         return Folded(tuple(x for s in body for x in one(s)), chosen, masked)
 
 
-def _operand(s: Stmt, number: int) -> str:
-    found = s.args[number] if isinstance(s, Pointwise) else operands(s)[number]
+def _operand(s: tile.Stmt, number: int) -> str:
+    found = s.args[number] if isinstance(s, tile.Pointwise) else operands(s)[number]
     assert isinstance(found, str)
     return found
 
 
-def _wanted(name: str, body: Sequence[Stmt]) -> bool:
+def _wanted(name: str, body: Sequence[tile.Stmt]) -> bool:
     """Whether most can be left out where the predicate holds, or where its negation does."""
     for s in statements(body):
         match s:
-            case Pointwise(_, "where", (p, then, other)) if p == name:
+            case tile.Pointwise(_, "where", (p, then, other)) if p == name:
                 return isinstance(then, str) or not isinstance(other, str)
-            case Pointwise(dst, "not", (p,)) if p == name:
+            case tile.Pointwise(dst, "not", (p,)) if p == name:
                 return not _wanted(dst, body)
-            case Pointwise(dst, "and" | "or", args) if name in args:
+            case tile.Pointwise(dst, "and" | "or", args) if name in args:
                 return _wanted(dst, body)
             case _:
                 pass
@@ -362,16 +345,16 @@ def least(e: sympy.Expr) -> tuple[sympy.Expr, ...]:
     return tuple(e.args) if isinstance(e, sympy.Min) else (e,)
 
 
-def base(loop: For) -> str:
+def base(loop: tile.For) -> str:
     """What the names of a loop's bounds end with."""
     return loop.index.removeprefix("start_")
 
 
 def rewritten(
-    body: Sequence[Stmt],
+    body: Sequence[tile.Stmt],
     known: Predicates,
-    change: Callable[[For, Sequence[Predicate]], list[Stmt]],
-) -> tuple[Stmt, ...]:
+    change: Callable[[tile.For, Sequence[Predicate]], list[tile.Stmt]],
+) -> tuple[tile.Stmt, ...]:
     """The statements with each innermost loop that has useful predicates changed; one around a changed loop stays.
 
     Args:
@@ -379,9 +362,9 @@ def rewritten(
         known: what is known of their values; it learns as it goes.
         change: what takes a loop's place.
     """
-    made: list[Stmt] = []
+    made: list[tile.Stmt] = []
     for s in body:
-        if not isinstance(s, For):
+        if not isinstance(s, tile.For):
             known.know(s)
             made.append(s)
             continue
