@@ -205,7 +205,10 @@ def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
         if not name or not plain or len(inside.parts) > 2 or str(inside) != name:
             raise ValueError(f"not a plain file name: {name!r}")
     final = _admissible(out)
-    _make_parents(final, out)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise _refused(out, e) from e
     with _staging(final, out) as staged:
         for name, data in files.items():
             (staged / name).parent.mkdir(exist_ok=True)
@@ -231,32 +234,13 @@ def _admissible(out: Path) -> Path:
             )
         if final.is_dir():
             _replaceable(final, out)
-        elif final.exists():
-            raise UsageError(
-                "the output folder cannot be written",
-                where=str(out),
-                why="a file of that name exists",
-                fix="name another folder with --out",
-            )
-        else:
-            blocking = next(p for p in final.parents if p.exists())
-            if not blocking.is_dir():
-                raise UsageError(
-                    "the output folder cannot be written",
-                    where=str(out),
-                    why=f"{blocking} is not a folder",
-                    fix="name another folder with --out",
-                )
+            return final
+        nearest = next(p for p in (final, *final.parents) if p.exists())
     except (OSError, RuntimeError) as e:  # RuntimeError: a loop of symbolic links (Python < 3.13)
         raise _refused(out, e) from e
+    if not nearest.is_dir():
+        raise _refused(out, "a file of that name exists" if nearest == final else f"{nearest} is not a folder")
     return final
-
-
-def _make_parents(final: Path, out: Path) -> None:
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise _refused(out, e) from e
 
 
 def _replaceable(final: Path, out: Path) -> None:
@@ -293,8 +277,8 @@ def _staging(final: Path, out: Path) -> Iterator[Path]:
         _remove(staged)
 
 
-def _refused(out: Path, error: Exception) -> UsageError:
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+def _refused(out: Path, why: Exception | str) -> UsageError:
+    reason = (why.strerror if isinstance(why, OSError) else None) or str(why) or type(why).__name__
     return UsageError(
         "the output folder cannot be written", where=str(out), why=reason, fix="name another folder with --out"
     )

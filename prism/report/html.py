@@ -11,17 +11,18 @@ from html import escape as _escape
 
 from prism.events import ProofRecord, RunReport
 from prism.report.units import (
+    CONTENDERS,
     check_line,
     config_text,
     contender_rows,
     duration,
     evidence_note,
     funnel_rows,
+    kernel_rows,
     load_line,
     measured_line,
     number,
     prepared_note,
-    size,
     speedup,
 )
 
@@ -97,30 +98,16 @@ def _formulas(r: RunReport) -> str:
 
 def _kernels(r: RunReport) -> str:
     head = ["kernel", "axes", "config", r.memory, "registers", "spills", f"time ({r.evidence})", "bound by"]
-    rows = [
-        [
-            k.name,
-            k.roles,
-            k.config,
-            size(k.shared),
-            str(k.registers) if k.registers else "-",
-            size(k.spills),
-            "once" if k.once else duration(k.seconds),
-            k.limiter or "-",
-        ]
-        for k in r.kernels
-    ]
-    return f"<h2>Kernels</h2>\n{_table(head, rows, numeric=range(3, 7))}"
+    return f"<h2>Kernels</h2>\n{_table(head, kernel_rows(r), numeric=range(3, 7))}"
 
 
 def _measurement(r: RunReport) -> str:
     m = r.measurement
     if m is None:
         return ""
-    head = ["timed against each other", "lower quartile", "median", "upper quartile", "samples"]
     notes = [measured_line(m), load_line(m), *(f"not timed: {name}, {why}" for name, why in m.missing.items())]
     lines = "".join(f'<p class="dim">{escape(n)}</p>\n' for n in notes if n)
-    return f"<h2>Measurement</h2>\n{_table(head, contender_rows(m), numeric=range(1, 5))}\n{lines}"
+    return f"<h2>Measurement</h2>\n{_table(CONTENDERS, contender_rows(m), numeric=range(1, 5))}\n{lines}"
 
 
 def _funnel(r: RunReport) -> str:

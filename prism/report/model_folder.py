@@ -13,10 +13,8 @@ prism.lock.json      the SHA-256 of every file here, and of the lock files of th
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import PurePosixPath
 
 from rich.console import Console, Group
 from rich.text import Text
@@ -26,7 +24,7 @@ from prism.report.folder import LOCK_NAME, REPORT_NAME, render_folders
 from prism.report.records import MODEL_LOCK_SCHEMA, to_json
 from prism.report.table import contenders, facts, measured, plain_table, stages_table
 from prism.report.units import duration, files_table
-from prism.report.usage import README_NAME, shown
+from prism.report.usage import README_NAME, lines_to_type
 
 MODULE = "model.py"
 STOCK = "model.onnx"
@@ -148,13 +146,7 @@ def _outcome(report: ModelReport) -> Iterator[tuple[str, str]]:
 
 def next_lines(report: ModelReport) -> tuple[tuple[str, str], ...]:
     """What to type after a run: by purpose, one line for a shell in the current folder."""
-    folder = shown(report.output)
-    code = "from model import load; model = load(); help(model)"
-    return (
-        ("call", f"PYTHONPATH={shlex.quote(folder)} python -c {shlex.quote(code)}"),
-        ("read", str(PurePosixPath(folder) / README_NAME)),
-        ("verify", f"prism verify {shlex.quote(folder)}"),
-    )
+    return lines_to_type(report.output, "from model import load; model = load(); help(model)", README_NAME, None)
 
 
 def _purpose(name: str) -> str:

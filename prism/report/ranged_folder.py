@@ -13,7 +13,6 @@ prism.lock.json      the SHA-256 of every file here, and of the lock files of th
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import PurePosixPath
@@ -26,7 +25,7 @@ from prism.report.folder import LOCK_NAME, REPORT_NAME, module_name, render_fold
 from prism.report.records import RANGES_LOCK_SCHEMA, to_json
 from prism.report.table import facts, plain_table
 from prism.report.units import duration, files_table
-from prism.report.usage import NEEDS, README_NAME, example, shown
+from prism.report.usage import NEEDS, README_NAME, example, lines_to_type
 
 MODEL = "model.onnx"
 MODELS = "model.py"
@@ -159,16 +158,10 @@ def _outcome(report: RangedReport) -> Iterator[tuple[str, str]]:
 
 def next_lines(report: RangedReport) -> tuple[tuple[str, str], ...]:
     """What to type after a run: by purpose, one line for a shell in the current folder."""
-    folder = shown(report.output)
     before, call = _call(report)
     code = "; ".join((*before, f"print({call})"))
-    first = str(PurePosixPath(folder) / next(c.folder for c in report.cells if c.folder))
-    return (
-        ("call", f"PYTHONPATH={shlex.quote(folder)} python -c {shlex.quote(code)}"),
-        ("read", str(PurePosixPath(folder) / README_NAME)),
-        ("verify", f"prism verify {shlex.quote(folder)}"),
-        *([] if report.parts else [("explain", f"prism explain {shlex.quote(first)}")]),
-    )
+    explained = None if report.parts else next(c.folder for c in report.cells if c.folder)
+    return lines_to_type(report.output, code, README_NAME, explained)
 
 
 def _purpose(name: str, module: str) -> str:

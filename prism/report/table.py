@@ -11,17 +11,18 @@ from rich.text import Text
 
 from prism.events import MeasurementReport, RunReport
 from prism.report.units import (
+    CONTENDERS,
     check_line,
     config_text,
     contender_rows,
     duration,
     evidence_note,
     funnel_rows,
+    kernel_rows,
     load_line,
     measured_line,
     number,
     prepared_note,
-    size,
     times_line,
 )
 
@@ -100,17 +101,8 @@ def _kernels(report: RunReport) -> ConsoleRenderable:
     for column in (report.memory, "regs", "spills", f"time\n({report.evidence})"):
         table.add_column(column, justify="right", no_wrap=True)  # the word must stand in full on any terminal
     table.add_column("bound by")
-    for k in report.kernels[:KERNELS]:
-        table.add_row(
-            Text(k.name),
-            Text(k.roles),
-            Text(k.config),
-            size(k.shared),
-            str(k.registers) if k.registers else "-",
-            size(k.spills),
-            "once" if k.once else duration(k.seconds),
-            Text(k.limiter or "-"),
-        )
+    for row in kernel_rows(report)[:KERNELS]:
+        table.add_row(*map(Text, row))
     return Group(table, *_more(len(report.kernels) - KERNELS, "kernels", report))
 
 
@@ -118,7 +110,7 @@ def contenders(measurement: MeasurementReport | None) -> list[ConsoleRenderable]
     """What was timed against what; nothing where times are estimated."""
     if measurement is None:
         return []
-    table = plain_table("timed against each other", "lower quartile", "median", "upper quartile", "samples")
+    table = plain_table(*CONTENDERS)
     for name, *numbers in contender_rows(measurement):
         table.add_row(Text(name), *numbers)
     return [table]

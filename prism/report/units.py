@@ -85,6 +85,27 @@ def times_line(report: RunReport) -> str:
     return f"{before} {report.baseline} → {after}{ours}, {speedup(report)}"
 
 
+def kernel_rows(report: RunReport) -> list[tuple[str, ...]]:
+    """Name, axes, configuration, memory, registers, spills, time and limiter of each kernel."""
+    return [
+        (
+            k.name,
+            k.roles,
+            k.config,
+            size(k.shared),
+            str(k.registers) if k.registers else "-",
+            size(k.spills),
+            "once" if k.once else duration(k.seconds),
+            k.limiter or "-",
+        )
+        for k in report.kernels
+    ]
+
+
+CONTENDERS = ("timed against each other", "lower quartile", "median", "upper quartile", "samples")
+"""What `contender_rows` are."""
+
+
 def contender_rows(m: MeasurementReport) -> list[tuple[str, str, str, str, str]]:
     """Name, lower quartile, median, upper quartile and samples of each contender, fastest first; `*` is chosen."""
     return [

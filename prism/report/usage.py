@@ -68,15 +68,29 @@ def example(a: Argument, place: str) -> str:
 
 def next_lines(report: RunReport, module: str) -> tuple[tuple[str, str], ...]:
     """What to type after a run: by purpose, one line for a shell in the current folder."""
-    folder = shown(report.output)
     *before, call = example_call(report, module)
     code = "; ".join((*before, f"print({call.partition(' = ')[2]})"))
-    return (
-        ("call", f"PYTHONPATH={shlex.quote(folder)} python -c {shlex.quote(code)}"),
-        ("read", str(PurePosixPath(folder) / "report.html")),
-        ("verify", f"prism verify {shlex.quote(folder)}"),
-        ("explain", f"prism explain {shlex.quote(folder)}"),
-    )
+    return lines_to_type(report.output, code, "report.html", "")
+
+
+def lines_to_type(output: str, code: str, read: str, explained: str | None) -> tuple[tuple[str, str], ...]:
+    """By purpose, a line for a shell in the current folder: what calls what is in a folder, reads, checks, explains it.
+
+    Args:
+        output: the folder.
+        code: what calls it, of Python in the folder.
+        read: the file that tells of it.
+        explained: what of it has one derivation: the name of a folder in it, `""` for itself, or None.
+    """
+    folder = shown(output)
+    lines = {
+        "call": f"PYTHONPATH={shlex.quote(folder)} python -c {shlex.quote(code)}",
+        "read": str(PurePosixPath(folder) / read),
+        "verify": f"prism verify {shlex.quote(folder)}",
+    }
+    if explained is not None:
+        lines["explain"] = f"prism explain {shlex.quote(str(PurePosixPath(folder) / explained))}"
+    return tuple(lines.items())
 
 
 def shown(output: str) -> str:
