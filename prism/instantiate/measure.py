@@ -419,11 +419,16 @@ class Arena(ABC):
             with closing(self._children.popleft()[0] if self._children else self._arena()) as worker:
                 reply = worker.ask(request, limit)
         if reply.ending is not Ending.ANSWERED or reply.answer.get("error"):
-            lost = Failure.HANG if reply.ending is Ending.HANG else Failure.CRASH
-            return lost, reply.detail or str(reply.answer.get("error", ""))
+            return _lost(reply)
         load = reply.answer.get("load")
         timed = self._checked(contenders, reply.answer["contenders"])
         return Match(tuple(timed), Load(**load) if load else None)
+
+
+def _lost(reply: Reply) -> _Lost:
+    """Why nothing came of a request; an error that ended it is as good as a crash."""
+    lost = Failure.HANG if reply.ending is Ending.HANG else Failure.CRASH
+    return lost, reply.detail or str(reply.answer.get("error", ""))
 
 
 def _prepared(
@@ -567,8 +572,7 @@ class Bench(Arena):
             return self._checked(contenders, reply.answer["contenders"])
         if len(contenders) > 1:
             return [t for c in contenders for t in self.time([c], repeats)]
-        failure = {Ending.HANG: Failure.HANG}.get(reply.ending, Failure.CRASH)
-        return [Timed(contenders[0].name, None, failure, reply.detail or str(reply.answer.get("error", "")))]
+        return [Timed(contenders[0].name, None, *_lost(reply))]
 
     def _request(self, contenders: Sequence[Contender], repeats: int) -> dict[str, Any]:
         outputs = [self.program.tensor(n) for n in self.program.outputs]

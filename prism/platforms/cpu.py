@@ -193,11 +193,8 @@ class CpuCompiler:
         return iter([self._outcome(c, config, r) for (c, config), r in zip(points, replies, strict=True)])
 
     def _outcome(self, c: Candidate, config: Config, reply: Reply) -> Outcome:
-        match reply.ending:
-            case Ending.CRASH:
-                return Outcome(None, Failure.CRASH, reply.detail)
-            case Ending.HANG:
-                return Outcome(None, Failure.HANG, reply.detail)
+        if reply.ending is not Ending.ANSWERED:
+            return Outcome(None, Failure(reply.ending.value), reply.detail)
         if reply.answer.get("error"):
             make_room(Path(tempfile.gettempdir()))  # of compilers it is not known why they failed
             return Outcome(None, Failure.COMPILE, str(reply.answer["error"]))

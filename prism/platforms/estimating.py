@@ -100,11 +100,13 @@ class Compiler:
             self._under_way.pop(key, None)
             self.runs += 1
             # What the compiler says stays true; a crash or a hang may be the machine's, so it is tried again next time.
-            if reply.ending is Ending.ANSWERED:
-                if reply.answer.get("error"):
-                    make_room(Path(tempfile.gettempdir()))  # of assemblers it is not known why they failed
-                self._cache.put(key, reply.answer)
-            yield _outcome(reply)
+            if reply.ending is not Ending.ANSWERED:
+                yield Outcome(None, Failure(reply.ending.value), reply.detail)
+                continue
+            if reply.answer.get("error"):
+                make_room(Path(tempfile.gettempdir()))  # of assemblers it is not known why they failed
+            self._cache.put(key, reply.answer)
+            yield _judged(compiled(reply.answer))
 
     def _begun(self, key: str, job: CompileJob) -> Future[Reply]:
         """The compilation of a job, begun: what was not waited for, as the time ended, goes on."""
@@ -125,16 +127,6 @@ class Compiler:
         """Kill the workers that are its own."""
         if not self._lent:
             self._pool.close()
-
-
-def _outcome(reply: Reply) -> Outcome:
-    match reply.ending:
-        case Ending.CRASH:
-            return Outcome(None, Failure.CRASH, reply.detail)
-        case Ending.HANG:
-            return Outcome(None, Failure.HANG, reply.detail)
-        case _:
-            return _judged(compiled(reply.answer))
 
 
 def _judged(found: Compiled) -> Outcome:
