@@ -1580,6 +1580,22 @@ def soft_cross_entropy(x: Any, t: Any) -> Any:
     return -(t * x.log_softmax(-1)).sum(-1)
 
 
+def chunked_attention(q: Any, k: Any, v: Any) -> Any:
+    """Llama 4's: causal within chunks of 1024."""
+    return _seen(_scores(q, k), lambda i, j: (i // 1024 == j // 1024) & (j <= i)).softmax(-1) @ v
+
+
+def generalised_jsd(x: Any, y: Any) -> Any:
+    """Of students' and teachers' logits [m, v], by rows, at a share of a tenth (Agarwal 2024)."""
+    import math
+
+    import torch
+
+    p, q = x.log_softmax(-1), y.log_softmax(-1)
+    mixed = torch.stack((p + math.log(0.9), q + math.log(0.1))).logsumexp(0)
+    return 0.1 * (q.exp() * (q - mixed)).sum(-1) + 0.9 * (p.exp() * (p - mixed)).sum(-1)
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -2630,4 +2646,23 @@ KNOWN = (
         "relative attention", relative_attention, f"{_QKV} b:h,z", "h=16 s=2048 d=64 z=4095", "4*h*s*s*d", source=FLASH
     ),
     Known("cross-entropy of soft labels", soft_cross_entropy, "x:m,v t:m,v", "m=2048 v=32768"),
+    Known(
+        "attention in chunks",
+        chunked_attention,
+        _QKV,
+        _HEADS,
+        "2*h*s*1024*d",
+        source=f"{FLASH}, of each chunk",
+        vector="h*s*1024*6/2",
+    ),
+    Known(
+        "generalised JSD of logits",
+        generalised_jsd,
+        "x:m,v y:m,v",
+        "m=2048 v=32768",
+        "0",
+        "4*m*v",
+        1,
+        f"{LIGER}: sums, then the mixture, each row read twice",
+    ),
 )

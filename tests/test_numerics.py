@@ -64,6 +64,8 @@ def mean_of_chosen(shift: Expr) -> Expr:
     return op("exp", mul(const(1 / 8), terms))
 
 
+LEAST = reduce("min", k, X)
+
 SAFE = {
     "a mean of what is chosen and shifted": mean_of_chosen(add(TOP, LOG)),
     "chosen, then shifted by the maximum": picked(neg(TOP)),
@@ -82,6 +84,9 @@ SAFE = {
     "sigmoid written out": op("recip", add(const(1.0), op("exp", neg(AT)))),
     "masked": op("exp", op("where", op("lt", AT, const(0.0)), const(float("-inf")), build.sub(AT, TOP))),
     "tanh": op("exp", mul(const(50.0), op("tanh", AT))),
+    "below the larger of two sums, added up in another order": op(
+        "exp", add(add(AT, LEAST), neg(op("maximum", add(LEAST, AT), const(0.0))))
+    ),
 }
 UNSAFE = {
     "a mean of what is chosen, shifted by something else": mean_of_chosen(reduce("min", k, X)),
@@ -103,6 +108,7 @@ UNSAFE = {
     "a common factor of any sign": op("exp", build.sub(mul(op("tanh", AT), AT), mul(op("tanh", AT), TOP))),
     "an absolute value": op("exp", op("abs", AT)),
     "a plain logsumexp": op("exp", build.sub(AT, op("log", reduce("sum", k, op("exp", X))))),
+    "below the larger of another sum and a number": op("exp", add(add(AT, LEAST), neg(op("maximum", AT, const(0.0))))),
     "a square": op("exp", mul(AT, AT)),
     "an unguarded reciprocal": op("recip", add(const(-1.0), op("exp", neg(AT)))),
 }

@@ -39,6 +39,7 @@ from typing import TypeAlias
 
 from prism.errors import UnsupportedError
 from prism.program import fold
+from prism.program.blocks import by_blocks, own_block
 from prism.program.build import position
 from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
 from prism.program.index import Axis, FloorDiv, Index, Mod
@@ -128,7 +129,28 @@ def _named(f: Formula, names: Mapping[Axis, Axis]) -> Formula:
 
 
 def _formula(definition: Definition, inner: _Inner) -> Formula:
-    expr = _expand(definition.expr, inner, {})
+    written = _expand(definition.expr, inner, {})
+    index, expr = _affine(definition, written)
+    blocks = by_blocks(written)
+    if blocks is not written:
+        own_index, apart = _affine(definition, blocks)
+        own = own_block(apart)
+        if own is not None:
+            index, expr = own_index, own
+    expr = unrolled(expr)
+    renamed: dict[Axis, Axis] = {}
+    taken: list[Axis] = []
+    for i in index:
+        for atom, _ in sorted(i.terms, key=lambda t: _order(t[1]), reverse=True):
+            assert isinstance(atom, Axis)
+            name = least_instance(atom.extent, taken)
+            taken.append(name)
+            renamed[atom] = name
+    return _named(Formula(definition.tensor, index, expr), renamed)
+
+
+def _affine(definition: Definition, expr: Expr) -> tuple[tuple[Index, ...], Expr]:
+    """Where the elements of an expression are, and the expression, its axes split until no index divides one."""
     free = [(a, Index.axis(a)) for a in definition.axes]
     index = tuple(i for _, i in free)
     for _ in range(64):
@@ -157,16 +179,7 @@ def _formula(definition: Definition, inner: _Inner) -> Formula:
             why="a reshape mixes dimensions that have no common factors",
             fix="split the model at this reshape",
         )
-    expr = unrolled(expr)
-    renamed: dict[Axis, Axis] = {}
-    taken: list[Axis] = []
-    for i in index:
-        for atom, _ in sorted(i.terms, key=lambda t: _order(t[1]), reverse=True):
-            assert isinstance(atom, Axis)
-            name = least_instance(atom.extent, taken)
-            taken.append(name)
-            renamed[atom] = name
-    return _named(Formula(definition.tensor, index, expr), renamed)
+    return index, expr
 
 
 def _order(coefficient: Extent) -> float:

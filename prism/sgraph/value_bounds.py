@@ -281,10 +281,11 @@ class Bounds:
     def _dominates(self, m: Expr, a: Expr) -> bool:
         """Whether m >= a wherever both are: m is a maximum of a over axes, or log(sum exp a), or has one of these."""
         seen: set[int] = set()
+        own = Counter(_added_together(flat(a, "add")))
 
         def over(m: Expr) -> bool:
-            if m == a:
-                return True
+            if m == a or (len(own) > 1 and Counter(_added_together(flat(m, "add"))) == own):
+                return True  # in whatever order it is added up
             if id(m) in seen:
                 return False  # looked at already
             seen.add(id(m))
