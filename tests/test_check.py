@@ -120,10 +120,10 @@ def test_a_configuration_that_does_not_fit_says_nothing_of_a_kernel(runner: Kern
 class Whole:
     """A runner as on a device: whole launches, of which some do not fit."""
 
-    name, sampling, bounded = "device", False, True
+    name, sampling, bounded, width = "device", False, True, 1
 
     def __init__(self, runner: KernelRunner) -> None:
-        self.run, self.forget = runner.run, runner.forget
+        self.run, self.forget, self.interrupt = runner.run, runner.forget, runner.interrupt
 
 
 def test_a_crash_and_an_exception_are_failures_and_the_runner_goes_on(runner: KernelRunner, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, redirect_stdout
 from dataclasses import replace
@@ -391,7 +391,7 @@ def test_a_baseline_that_takes_a_minute_is_waited_for(monkeypatch: pytest.Monkey
 class Eager:
     """A runner that computes what eager does, or twice that, and counts."""
 
-    name, sampling, bounded = "eager", False, False
+    name, sampling, bounded, width = "eager", False, False, 1
 
     def __init__(self, program: Program, factor: float) -> None:
         self.program, self.factor = program, factor
@@ -409,8 +409,11 @@ class Eager:
         results = (self.factor * t for t in eager(self.program)(*inputs))
         return [Output(t.to(torch.float64).numpy(), np.ones(t.shape, dtype=bool)) for t in results]
 
-    def forget(self) -> None:
+    def forget(self, but: Iterable[Any] = ()) -> None:
         self.forgot += 1
+
+    def interrupt(self) -> None:
+        raise AssertionError("nothing is to be interrupted")
 
 
 def test_a_product_is_compiled_once_however_many_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

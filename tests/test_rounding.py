@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.plan import Sample as Programs
 from prism.platforms.choice import platform_of
 from prism.process.child import child_environment
-from prism.process.deadline import NEVER, Deadline
+from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 from prism.process.worker import Ending, Reply
 from prism.process.worker import Worker as Process
 from prism.program.arrays import NUMPY
@@ -161,6 +163,7 @@ class Told:
 
     name = "told"
     sampling = bounded = False
+    width = 1
 
     def __init__(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.fn = fn
@@ -176,8 +179,29 @@ class Told:
         made = self.fn(inputs[0]).double().numpy()
         return [Output(made, np.ones(made.shape, bool))]
 
-    def forget(self) -> None:
+    def forget(self, but: Iterable[Any] = ()) -> None:
         """Nothing is kept."""
+
+    def interrupt(self) -> None:
+        """Nothing takes long."""
+
+
+class Together(Told):
+    """One that answers once so many cases run at the same time, and says what became of that."""
+
+    def __init__(self, fn: Callable[[torch.Tensor], torch.Tensor], width: int) -> None:
+        super().__init__(fn)
+        self.width, self.interrupted = width, 0
+        self.barrier = threading.Barrier(width)
+
+    def run(self, *args: Any) -> list[Output] | str:
+        with suppress(threading.BrokenBarrierError):
+            self.barrier.wait(20)
+        return super().run(*args)
+
+    def interrupt(self) -> None:
+        self.interrupted += 1
+        self.barrier.abort()
 
 
 def summed(x: torch.Tensor) -> torch.Tensor:
@@ -188,6 +212,36 @@ def told(fn: Callable[[torch.Tensor], torch.Tensor]) -> CheckReport:
     program = traced(lambda x: x.sum(-1), (8, 32))
     graph = cancelling(program.inputs[0].name, program.outputs[0])
     return check_module(program, Path("none"), graph, Config({"T_i": 4}, {}, {}), runner=Told(fn), limit=3)
+
+
+def test_several_cases_run_at_a_time_and_are_judged_in_order() -> None:
+    program = traced(lambda x: x.sum(-1), (8, 32))
+    graph, config = cancelling(program.inputs[0].name, program.outputs[0]), Config({"T_i": 4}, {}, {})
+
+    def checked(fn: Callable[[torch.Tensor], torch.Tensor], width: int) -> tuple[CheckReport, Together]:
+        runner = Together(fn, width)
+        return check_module(program, Path("none"), graph, config, runner=runner, limit=3), runner
+
+    for fn in (lambda x: x.sum(-1), lambda x: x.sum(-1) + 1):
+        (one, _), (three, runner) = checked(fn, 1), checked(fn, 3)
+        assert one == three
+        assert not runner.barrier.broken
+        assert not runner.interrupted
+
+
+def test_what_still_runs_is_ended_where_nothing_more_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = traced(lambda x: x.sum(-1), (8, 32))
+    graph, config = cancelling(program.inputs[0].name, program.outputs[0]), Config({"T_i": 4}, {}, {})
+    runner = Together(lambda x: x.sum(-1), 1)
+    runner.barrier = threading.Barrier(2)  # which nothing else comes to
+
+    def ended(*_: object) -> Any:
+        raise OutOfTimeError
+
+    monkeypatch.setattr(Drawn, "answer", ended)
+    with pytest.raises(OutOfTimeError):
+        check_module(program, Path("none"), graph, config, runner=runner)
+    assert runner.interrupted == 1
 
 
 def test_cases_for_which_there_is_no_time_are_left_but_for_the_first() -> None:
@@ -314,6 +368,9 @@ def test_a_case_that_does_not_end_in_time_is_late(tmp_path: Path) -> None:
 
         def ask(self, request: object, timeout_s: float) -> Reply:
             return Reply(self.ending, detail="told")
+
+        def interrupt(self) -> None:
+            """It is over."""
 
     program = traced(lambda x: x.exp(), (8, 32))
     (d,) = program.definitions

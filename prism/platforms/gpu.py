@@ -39,10 +39,15 @@ BEGUN = LEADERS
 """Of these, those that import them while a search goes on: as many as there are first trials."""
 
 
-def interpreter(cache: Path | None = None) -> KernelRunner:
-    """Runs kernels in Triton's interpreter; `cache` as in Platform."""
+MOST_INTERPRETERS = 8
+"""Children that interpret at a time, the most."""
+
+
+def interpreter(cache: Path | None = None, width: int = 1) -> KernelRunner:
+    """Runs kernels in Triton's interpreter, so many cases at a time; `cache` as in Platform."""
     environment = worker_environment(cache) | {"TRITON_INTERPRET": "1"}
-    return KernelRunner("interpreter", "Triton's interpreter", Worker(module_command(CHECK_WORKER), environment))
+    pool = Pool(module_command(CHECK_WORKER), environment, width)
+    return KernelRunner("interpreter", "Triton's interpreter", pool)
 
 
 class _Gpu:
@@ -148,7 +153,8 @@ class AbsentGpu(_Gpu, Estimated):
 
     def runner(self) -> KernelRunner:
         """See Platform."""
-        return interpreter(self.cache)
+        # This process draws and judges meanwhile.
+        return interpreter(self.cache, max(1, min(MOST_INTERPRETERS, len(usable_cores()) // 2)))
 
     def preflight(self, program: Program) -> None:
         """See Platform."""

@@ -240,6 +240,7 @@ class Pool(Closing):
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], size: int = 2) -> None:
+        self.size = size
         self._workers = [Worker(command, environment) for _ in range(size)]
         self._idle = list(self._workers)
         self._lock = threading.Lock()
@@ -274,10 +275,14 @@ class Pool(Closing):
             for future in futures:
                 future.cancel()
 
-    def close(self) -> None:
-        """Kill all workers, running requests included."""
+    def interrupt(self) -> None:
+        """End the children, running requests included; the next request starts a fresh one."""
         for worker in self._workers:
             worker.interrupt()
+
+    def close(self) -> None:
+        """Kill all workers, running requests included."""
+        self.interrupt()
         # The threads still hold the pipes, so these are closed after them.
         self._threads.shutdown(wait=True, cancel_futures=True)
         for worker in self._workers:

@@ -6,11 +6,14 @@ and programs; `draws` makes the inputs; `gate` judges the results.
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -25,7 +28,7 @@ from prism.instantiate.gate.judge import Judgement, judge
 from prism.instantiate.gate.plan import GIVEN, Case, Sample, interpretable, plan_cases, plan_samples, spread_out
 from prism.process.child import Closing
 from prism.process.deadline import NEVER, Deadline
-from prism.process.worker import Ending, Reply, Worker
+from prism.process.worker import Ending, Pool, Reply, Worker
 from prism.program.evaluate import bind
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
@@ -43,6 +46,8 @@ LAUNCH_LIMIT_S = 2.0
 """but for what each launch may take besides: of a module of a thousand kernels, the compiler alone takes minutes."""
 KEPT_ELEMENTS = 1 << 22
 """Inputs that have more are not kept from one case to the next, but for the ordinary ones: they fill the memory."""
+TOGETHER_ELEMENTS = 1 << 25
+"""Cases whose inputs have more together do not run at the same time: 10 bytes each and more."""
 LARGE_ELEMENTS = 1 << 26
 """Inputs that have more take seconds to draw and minutes in float64, so only LARGE_CASES run."""
 LARGE_CASES = 6
@@ -64,6 +69,7 @@ class Runner(Protocol):
     name: str
     sampling: bool
     bounded: bool
+    width: int
 
     def run(
         self,
@@ -84,8 +90,12 @@ class Runner(Protocol):
         """
         ...
 
-    def forget(self) -> None:
-        """Let go of the inputs that were passed."""
+    def forget(self, but: Iterable[Any] = ()) -> None:
+        """Let go of the inputs that were passed, but for these."""
+        ...
+
+    def interrupt(self) -> None:
+        """End what runs, of which nothing is wanted any more."""
         ...
 
 
@@ -106,25 +116,26 @@ Begun: TypeAlias = Callable[[Path, SGraph, Case], "tuple[object, Callable[[], Fu
 
 
 class KernelRunner(Closing):
-    """Runs kernels in a child process: in Triton's interpreter, on the GPU, or wherever a given worker does.
+    """Runs kernels in child processes: in Triton's interpreter, on the GPU, or wherever a given worker does.
 
     Args:
         device: `interpreter`, `cuda`, or what the worker takes.
         name: what reports call it.
-        worker: the child.
+        worker: the child, or several that run as many cases at a time.
         compiled: how kernels are compiled beside the child, if they are.
         lent: whether the child is another's, who ends it.
 
     Attributes:
         sampling: whether only samples of a launch's programs are run.
         bounded: whether the device has room for some configurations alone.
+        width: how many cases it runs at a time.
     """
 
     def __init__(
         self,
         device: str,
         name: str,
-        worker: Worker,
+        worker: Worker | Pool,
         compiled: Begun = lambda module, sgraph, case: None,
         lent: bool = False,
     ) -> None:
@@ -134,16 +145,20 @@ class KernelRunner(Closing):
         self._ahead: dict[tuple[Path, str], dict[object, Future[Reply]]] = {}
         self.sampling = device == "interpreter"
         self.bounded = device == "cuda"
+        self.width = worker.size if isinstance(worker, Pool) else 1
         self.name = name
         self._worker = worker
         # Inputs that are passed again, as the same objects, are neither written nor read again.
         self._folder = tempfile.TemporaryDirectory(prefix="prism-check-")
         self._passed: dict[int, tuple[Any, Path]] = {}
-        self._count = 0
+        self._passing = threading.Lock()
+        self._counts = itertools.count()
 
     def begin(self) -> None:
-        """Start the child, where it is its own, while something else is done."""
-        if not self._lent:
+        """Start the child, where it is its own, while something else is done; of several, half of them."""
+        if isinstance(self._worker, Pool):
+            self._worker.begin((self.width + 1) // 2)
+        elif not self._lent:
             self._worker.begin()
 
     def ahead(self, module: Path, sgraph: SGraph, cases: Iterable[Case]) -> None:
@@ -171,8 +186,7 @@ class KernelRunner(Closing):
             begun.result()  # whatever came of it: the child compiles what is not there
 
         folder = Path(self._folder.name)
-        results = folder / "results.pt"
-        results.unlink(missing_ok=True)
+        results = folder / f"results{next(self._counts)}.pt"
         request = {
             "module": str(module),
             "config": config.encode(),
@@ -182,7 +196,9 @@ class KernelRunner(Closing):
             "outputs": [[list(shape), dtype] for shape, dtype in outputs],
             "samples": list(samples),
         }
-        reply = self._worker.ask(request, CASE_LIMIT_S + len(samples) * LAUNCH_LIMIT_S)
+        limit_s = CASE_LIMIT_S + len(samples) * LAUNCH_LIMIT_S
+        by = self._worker
+        reply = by.submit(request, limit_s).result() if isinstance(by, Pool) else by.ask(request, limit_s)
         if reply.ending is not Ending.ANSWERED:
             why = f"{reply.ending.value}: {reply.detail}"
             return Late(why) if reply.ending is Ending.HANG else why
@@ -190,22 +206,29 @@ class KernelRunner(Closing):
             return Unfit(reply.answer["unfit"])
         if reply.answer.get("error"):
             return str(reply.answer["error"])
-        return [Output(t.to(torch.float64).numpy(), w.numpy()) for t, w in torch.load(results)]
+        found = [Output(t.to(torch.float64).numpy(), w.numpy()) for t, w in torch.load(results)]
+        results.unlink()
+        return found
 
-    def forget(self) -> None:
-        """Let go of the inputs that were passed."""
-        for _, path in self._passed.values():
-            path.unlink(missing_ok=True)
-        self._passed.clear()
+    def interrupt(self) -> None:
+        """See Runner: a child that is asked again begins anew."""
+        self._worker.interrupt()
+
+    def forget(self, but: Iterable[Any] = ()) -> None:
+        """See Runner."""
+        kept = {id(t) for t in but}
+        with self._passing:
+            for n in self._passed.keys() - kept:
+                self._passed.pop(n)[1].unlink(missing_ok=True)
 
     def _file(self, folder: Path, tensor: Any) -> Path:
-        if id(tensor) not in self._passed:
-            # Files are never written twice: the child remembers them by name.
-            self._count += 1
-            path = folder / f"input{self._count}.pt"
-            save(tensor, path)
-            self._passed[id(tensor)] = tensor, path
-        return self._passed[id(tensor)][1]
+        with self._passing:
+            if id(tensor) not in self._passed:
+                # Files are never written twice: the child remembers them by name.
+                path = folder / f"input{next(self._counts)}.pt"
+                save(tensor, path)
+                self._passed[id(tensor)] = tensor, path
+            return self._passed[id(tensor)][1]
 
     def close(self) -> None:
         """Kill the child, if it is its own."""
@@ -332,40 +355,53 @@ def _checked(
     runner: Runner,
     until: Deadline = NEVER,
 ) -> CheckReport:
-    """Run the cases; those whose own configuration the device has no room for run under the chosen one."""
+    """Judge the cases in order; as many as the runner takes, and one more, are under way while others are judged.
+
+    Those whose own configuration the device has no room for run under the chosen one.
+    """
     worst: dict[str, float] = {}
     failures: list[str] = []
     done = sampled = unexplained = wrong = left = 0
-    for case in cases:
-        if done >= LEAST_CASES and until.left < drawn.oracle_s:
-            left = len(cases) - done
-            break
-        elements = sum(math.prod(evaluate(e, case.binding) for e in t.shape) for t in drawn.program.inputs)
-        if elements > KEPT_ELEMENTS:
-            drawn.drop()
-            runner.forget()
-        if elements > LARGE_ELEMENTS and done == LARGE_CASES:
-            break
-        samples: list[Sample] = [None] * len(sgraph.launches)
-        if runner.sampling:
-            if case.draw != "normal":
-                case = replace(case, config=spread_out(sgraph, case.config, case.binding))
-            case = replace(case, config=interpretable(sgraph, case.config, case.binding))
-            # A loop's launches are more than the sGraph has.
-            samples = samples if sgraph.repeats else plan_samples(sgraph, case.config, case.binding)
-        found = _run_case(drawn, module, sgraph, case, samples, runner)
-        if isinstance(found, Unfit) and case.config != chosen:
-            case = replace(case, config=chosen)
-            found = _run_case(drawn, module, sgraph, case, samples, runner)
-        ratio, reasons, rounding = (math.inf, [found], False) if isinstance(found, str) else found
-        unexplained += bool(reasons) and not rounding
-        wrong += any(not isinstance(r, Late) for r in reasons)
-        done += 1
-        sampled += any(s is not None for s in samples)
-        worst[case.draw] = max(worst.get(case.draw, 0.0), ratio)
-        failures += [f"{case}: {r}" for r in reasons]
-        if failures:
-            break
+    waiting, under_way = deque(cases), deque[_Running]()
+    with ThreadPoolExecutor(runner.width, thread_name_prefix="prism-check") as threads:
+        try:
+            while (waiting or under_way) and not failures:
+                while waiting and len(under_way) <= runner.width:
+                    case = waiting[0]
+                    elements = sum(math.prod(evaluate(e, case.binding) for e in t.shape) for t in drawn.program.inputs)
+                    if under_way and elements + sum(r.elements for r in under_way) > TOGETHER_ELEMENTS:
+                        break
+                    if elements > KEPT_ELEMENTS:
+                        drawn.drop()
+                        runner.forget([t for r in under_way for t in r.tensors.values()])
+                    begun = done + len(under_way)
+                    if begun >= LEAST_CASES and until.left < drawn.oracle_s:
+                        left = len(waiting)
+                        waiting.clear()
+                    elif elements > LARGE_ELEMENTS and begun == LARGE_CASES:
+                        waiting.clear()
+                    else:
+                        under_way.append(_begun(threads, drawn, module, sgraph, waiting.popleft(), runner))
+                if not under_way:
+                    break
+                r = under_way[0]
+                found = _judged(drawn, sgraph, r)
+                if isinstance(found, Unfit) and r.case.config != chosen:
+                    r = _begun(threads, drawn, module, sgraph, replace(r.case, config=chosen), runner)
+                    found = _judged(drawn, sgraph, r)
+                under_way.popleft()
+                ratio, reasons, rounding = (math.inf, [found], False) if isinstance(found, str) else found
+                unexplained += bool(reasons) and not rounding
+                wrong += any(not isinstance(reason, Late) for reason in reasons)
+                done += 1
+                sampled += any(s is not None for s in r.samples)
+                worst[r.case.draw] = max(worst.get(r.case.draw, 0.0), ratio)
+                failures += [f"{r.case}: {reason}" for reason in reasons]
+            threads.shutdown(wait=True, cancel_futures=True)
+        except BaseException:  # the time has ended, say: what still runs would be waited for
+            threads.shutdown(wait=False, cancel_futures=True)
+            runner.interrupt()
+            raise
     return CheckReport(
         runner.name,
         done,
@@ -376,6 +412,36 @@ def _checked(
         bool(failures) and not wrong,
         left,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A case whose kernels run: its inputs as tensors and as float64, what is run of it, and what will come of it."""
+
+    case: Case
+    elements: int
+    tensors: Mapping[str, Any]
+    wide: Mapping[str, np.ndarray]
+    samples: Sequence[Sample]
+    outputs: Future[list[Output] | str]
+
+
+def _begun(
+    threads: ThreadPoolExecutor, drawn: Drawn, module: Path, sgraph: SGraph, case: Case, runner: Runner
+) -> _Running:
+    """Draw the inputs of a case and begin to run it."""
+    samples: list[Sample] = [None] * len(sgraph.launches)
+    if runner.sampling:
+        if case.draw != "normal":
+            case = replace(case, config=spread_out(sgraph, case.config, case.binding))
+        case = replace(case, config=interpretable(sgraph, case.config, case.binding))
+        # A loop's launches are more than the sGraph has.
+        samples = samples if sgraph.repeats else plan_samples(sgraph, case.config, case.binding)
+    tensors, wide = drawn.of(case)
+    shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
+    inputs = [tensors[t.name] for t in sgraph.inputs]
+    outputs = threads.submit(runner.run, module, case.config, inputs, shapes, samples)
+    return _Running(case, sum(map(np.size, wide.values())), tensors, wide, samples, outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,20 +544,17 @@ def inputs_key(
     return draw, tuple(sorted(binding.items())), seed, struck
 
 
-def _run_case(
-    drawn: Drawn, module: Path, sgraph: SGraph, case: Case, samples: Sequence[Sample], runner: Runner
-) -> tuple[float, list[str], bool] | str:
+def _judged(drawn: Drawn, sgraph: SGraph, running: _Running) -> tuple[float, list[str], bool] | str:
     """The largest error as a multiple of what is allowed, what did not pass, and whether that is rounding alone.
 
     Or why nothing was run.
     """
-    tensors, wide = drawn.of(case)
-    answers = drawn.answer(case, tensors, wide)
-    shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
-    found = runner.run(module, case.config, [tensors[t.name] for t in sgraph.inputs], shapes, samples)
+    case, tensors = running.case, running.tensors
+    answers = drawn.answer(case, tensors, running.wide)
+    found = running.outputs.result()
     if isinstance(found, str):
         return found
-    everything = all(s is None for s in samples)
+    everything = all(s is None for s in running.samples)
 
     def verdicts(others: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Judgement]:
         return {
