@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import prism
 from prism.backends.native import exported, native
-from prism.instantiate.measure import as_module
+from prism.frontend.torch.reader import Positional
 from prism.platforms.contenders import Contenders, onnx_call
 
 X, Y, G, B = torch.randn(6, 16), torch.randn(6, 16), torch.randn(16), torch.randn(16)
@@ -216,7 +216,7 @@ def test_on_a_gpu_torch_runs_the_same_functions(tmp_path: Path) -> None:
     program = prism.trace(silu_in_two, (X, Y))
     path, file = tmp_path / "program.pickle", tmp_path / "f.pt2"
     path.write_bytes(pickle.dumps(replace(program, source=None)))
-    torch.export.save(torch.export.export(as_module(lambda y, x: silu_in_two(x, y)), (Y, X)), file)
+    torch.export.save(torch.export.export(Positional(lambda y, x: silu_in_two(x, y)), (Y, X)), file)
     specs: list[dict[str, Any]] = [
         {"kind": "eager", "program": str(path)},
         {"kind": "eager", "program": str(path), "exported": str(file), "inputs": [1, 0]},

@@ -193,6 +193,7 @@ class Arena(ABC):
         device: what is timed on.
         worker: the child.
         arena: makes a child for a contest; by default it is `worker`'s, started again.
+        lent: whether the child goes on when this is closed.
         background: the children that make contenders ready are among them.
         prepares: whether children make contenders ready; those of a GPU, of which trials need all, import alone.
     """
@@ -202,12 +203,15 @@ class Arena(ABC):
         device: Device,
         worker: Worker,
         arena: Callable[[], Worker] | None = None,
+        lent: bool = False,
         background: Background | None = None,
         prepares: bool = True,
     ) -> None:
         self.device = device
         self._worker = worker
         self._arena = arena
+        self._lent = lent
+        self._folder = tempfile.TemporaryDirectory(prefix="prism-bench-")
         self._prepares = prepares and arena is not None
         self._background = background or Background()
         self._eager_s = 0.0
@@ -234,12 +238,27 @@ class Arena(ABC):
         """Write what the child reads, once."""
 
     @abstractmethod
+    def _spec(self, c: Contender) -> dict[str, Any]:
+        """What the child is told of a contender, besides whose side it is on."""
+
+    def _outputs(self) -> list[Any]:
+        """Shape and type of each output that the child is to make room for."""
+        return []
+
     def _request(self, contenders: Sequence[Contender], repeats: int) -> dict[str, Any]:
         """What the child is asked."""
+        return {
+            "contenders": [{"side": c.side, "threads": c.threads, **self._spec(c)} for c in contenders],
+            "inputs": str(self._path("inputs.pt")),
+            "results": str(self._path("results.pt")),
+            "outputs": self._outputs(),
+            "l2_bytes": self.device.cache_bytes,
+            "repeats": repeats,
+        }
 
-    @abstractmethod
     def _path(self, name: str) -> Path:
         """A file that the child reads or writes."""
+        return Path(self._folder.name) / name
 
     @abstractmethod
     def _failed(self, c: Contender, tensors: Sequence[Any]) -> tuple[Failure, str] | None:
@@ -371,7 +390,7 @@ class Arena(ABC):
         self._prepare()
 
     def close(self) -> None:
-        """Kill a child that was begun for a contest which is not to be.
+        """Kill a child that was begun for a contest which is not to be, and its own; remove the files.
 
         What still draws inputs, or works out what is right for them, goes on to its end and is not waited for: it may
         be within `import torch`, or within a product that takes seconds. It writes nothing any more.
@@ -381,6 +400,9 @@ class Arena(ABC):
         self._preparing.shutdown(wait=False, cancel_futures=True)
         for child, _ in self._children:
             child.close()
+        if not self._lent:
+            self._worker.close()
+        self._folder.cleanup()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -461,10 +483,7 @@ class Bench(Arena):
         device: what is timed on.
         hints: the value of every symbol.
         seed: of the draws.
-        worker: the child.
-        arena: makes a child for a contest; by default it is `worker`'s, started again.
-        lent: whether the child goes on when the bench is closed.
-        background, prepares: see Arena.
+        worker, arena, lent, background, prepares: see Arena.
     """
 
     def __init__(
@@ -480,11 +499,9 @@ class Bench(Arena):
         background: Background | None = None,
         prepares: bool = True,
     ) -> None:
-        super().__init__(device, worker, arena, background, prepares)
-        self._lent = lent
+        super().__init__(device, worker, arena, lent, background, prepares)
         self.program = program
         self.hints = dict(hints)
-        self._folder = tempfile.TemporaryDirectory(prefix="prism-bench-")
         self._seed = seed
         self._references: list[tuple[np.ndarray, np.ndarray]] | None = None
         self._exported: bool | None = None
@@ -549,9 +566,6 @@ class Bench(Arena):
         self.ready()
         return self._graph if self._export() else ""
 
-    def _path(self, name: str) -> Path:
-        return Path(self._folder.name) / name
-
     def time(self, contenders: Sequence[Contender], repeats: int, beat_s: float = math.inf) -> list[Timed]:
         """Time contenders interleaved; a time is given only to results that pass the numeric gate.
 
@@ -574,30 +588,22 @@ class Bench(Arena):
             return [t for c in contenders for t in self.time([c], repeats)]
         return [Timed(contenders[0].name, None, *_lost(reply))]
 
-    def _request(self, contenders: Sequence[Contender], repeats: int) -> dict[str, Any]:
+    def _outputs(self) -> list[Any]:
         outputs = [self.program.tensor(n) for n in self.program.outputs]
-        return {
-            "contenders": [self._spec(c) for c in contenders],
-            "inputs": str(self._path("inputs.pt")),
-            "results": str(self._path("results.pt")),
-            "outputs": [[[evaluate(e, self.hints) for e in t.shape], t.dtype.value] for t in outputs],
-            "l2_bytes": self.device.cache_bytes,
-            "repeats": repeats,
-        }
+        return [[[evaluate(e, self.hints) for e in t.shape], t.dtype.value] for t in outputs]
 
     def _spec(self, c: Contender) -> dict[str, Any]:
         places = {t.name: n for n, t in enumerate(self.program.inputs)}
-        spec: dict[str, Any] = {"side": c.side, "threads": c.threads}
         if c.module is not None and c.sgraph is not None and c.config is not None:
             takes = [places[t.name] for t in c.sgraph.inputs]
             weights = [n for n, t in enumerate(c.sgraph.inputs) if t.weight]
-            spec |= {"kind": "module", "module": str(c.module), "config": c.config.encode()}
-            return spec | {"inputs": takes, "weights": weights}
+            module = {"kind": "module", "module": str(c.module), "config": c.config.encode()}
+            return {**module, "inputs": takes, "weights": weights}
         given = [n for t, n in places.items() if t not in self.program.weights]
         places_of = self.program.places
         if c.kind == "onnxruntime":
-            return spec | {"kind": c.kind, "model": str(self.program.source), "inputs": given, "places": places_of}
-        spec |= {"kind": c.kind, "program": str(self._path("program.pickle"))}
+            return {"kind": c.kind, "model": str(self.program.source), "inputs": given, "places": places_of}
+        spec: dict[str, Any] = {"kind": c.kind, "program": str(self._path("program.pickle"))}
         spec |= {"compile_s": COMPILE_S} if c.kind == "compiled" else {}
         exported = {"exported": str(self._path("exported.pt2")), "inputs": given, "places": places_of}
         return spec | (exported if self._export() else {})
@@ -613,11 +619,13 @@ class Bench(Arena):
     def _written(self, function: Callable[..., object]) -> bool:
         import torch
 
+        from prism.frontend.torch.reader import Positional
+
         tensors = torch.load(self._path("inputs.pt"))
         given = [x for t, x in zip(self.program.inputs, tensors, strict=True) if t.name not in self.program.weights]
         try:
             with torch.no_grad():
-                exported = torch.export.export(as_module(function), tuple(given))
+                exported = torch.export.export(Positional(function), tuple(given))
                 with self._writing():
                     torch.export.save(exported, self._path("exported.pt2"))
             self._graph = str(exported.graph)
@@ -694,28 +702,6 @@ class Bench(Arena):
             if not np.abs(found - exact)[finite].max(initial=0.0) <= allowed:
                 return f"{name} is another function's"
         return ""
-
-    def close(self) -> None:
-        """Kill the child, if it is the bench's own, and remove the files."""
-        super().close()
-        if not self._lent:
-            self._worker.close()
-        self._folder.cleanup()
-
-
-def as_module(function: Callable[..., object]) -> Any:
-    """The function or module as a module that takes its tensors by position, as torch.export wants it."""
-    import torch
-
-    class Positional(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.function = function
-
-        def forward(self, *tensors: torch.Tensor) -> object:
-            return self.function(*tensors)
-
-    return Positional()
 
 
 def identity(c: Contender) -> list[object]:

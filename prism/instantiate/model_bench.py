@@ -57,7 +57,6 @@ class ModelBench(Arena):
         self._inputs = list(inputs)
         self._expected = cache(expected)
         self._key = key
-        self._folder = tempfile.TemporaryDirectory(prefix="prism-model-")
         self._written = False
 
     @property
@@ -71,9 +70,6 @@ class ModelBench(Arena):
         """See Arena."""
         return hashlib.sha256(self._model.read_bytes()).hexdigest()
 
-    def _path(self, name: str) -> Path:
-        return Path(self._folder.name) / name
-
     def _prepare(self) -> None:
         import torch
 
@@ -81,30 +77,13 @@ class ModelBench(Arena):
             torch.save([*map(storable, self._inputs)], self._path("inputs.pt"))
             self._written = True
 
-    def _request(self, contenders: Sequence[Contender], repeats: int) -> dict[str, Any]:
-        return {
-            "contenders": [self._spec(c) for c in contenders],
-            "inputs": str(self._path("inputs.pt")),
-            "results": str(self._path("results.pt")),
-            "outputs": [],
-            "l2_bytes": self.device.cache_bytes,
-            "repeats": repeats,
-        }
-
     def _spec(self, c: Contender) -> dict[str, Any]:
-        spec: dict[str, Any] = {"side": c.side, "threads": c.threads, "kind": c.kind}
-        spec["inputs"] = list(range(len(self._inputs)))
-        return spec | ({"model": str(self._model)} if c.module is None else {"module": str(c.module)})
+        what = {"model": str(self._model)} if c.module is None else {"module": str(c.module)}
+        return {"kind": c.kind, "inputs": list(range(len(self._inputs))), **what}
 
     def _failed(self, c: Contender, tensors: Sequence[Any]) -> tuple[Failure, str] | None:
         why = "" if c.side == BASELINE else wrong([t.numpy() for t in tensors], self._expected())
         return (Failure.WRONG, why) if why else None
-
-    def close(self) -> None:
-        """Kill the children and remove the files."""
-        super().close()
-        self._worker.close()
-        self._folder.cleanup()
 
 
 def compare(

@@ -154,7 +154,7 @@ def _apart(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     return tuple(made)
 
 
-class _Positional(torch.nn.Module):
+class Positional(torch.nn.Module):
     """A function or module as a module that takes its tensors by position."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -199,14 +199,14 @@ def _export(
     """torch's graph of the function: as it is captured, and with what has no translation decomposed."""
     try:
         with torch.no_grad(), conformance.quietly():
-            exported = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes)
+            exported = torch.export.export(Positional(fn), examples, dynamic_shapes=shapes)
             if all(map(_stays, exported.graph.nodes)):
                 return exported, Graph.of(exported)
             known = _assumed(exported)
             graph = _retraced(exported)
             if _assumed(exported) != known:
                 # A decomposition asked how sizes compare: symbols have become numbers, or the graph is for some alone.
-                exported, graph = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes), None
+                exported, graph = torch.export.export(Positional(fn), examples, dynamic_shapes=shapes), None
             if graph is not None:
                 return exported, Graph.of(exported, graph)
             # torch goes through all of its operators, some hundred times as many as a graph has: 0.4 s.
