@@ -43,6 +43,7 @@ from prism.platforms.stock import Stock
 from prism.program.extents import is_static
 from prism.program.nodes import Program
 from prism.report.model_folder import TOGETHER, render_model
+from prism.report.records import from_json
 from prism.sgraph.config import Config
 
 onnxruntime = pytest.importorskip("onnxruntime")  # of the extra `models`, which `dev` has too
@@ -1095,6 +1096,32 @@ def test_a_range_of_lengths_is_dispatched_to_models_and_to_what_was_given(
         for ranges, why in (({"t": (1, 4)}, "no symbolic dimension t"), ({"s": (4, 1)}, "no range of it")):
             with pytest.raises(UsageError, match=why):
                 optimize_model_ranges(path, ranges, target="cpu")
+
+
+def test_the_models_of_a_range_hold_their_islands(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    files = {name: data for name, data in files.items() if "__pycache__" not in name}
+    report = from_json(files["report.json"], ModelReport, where="report.json")
+    monkeypatch.setattr(whole.Run, "made", lambda run: (report, files))
+    out = tmp_path / "out"
+    for _ in range(2):  # the second time it takes the place of the first
+        found = optimize_model_ranges(folder.parent / "m.onnx", {"n": (1, 16)}, target="cpu", out=out)
+    assert (out / found.report.cells[0].folder / "island_0" / "island_0.py").is_file()
+    assert main(["verify", str(out)]) == ExitCode.DONE
+    assert "island_0: the derivation's" in capsys.readouterr().out
+    spec = importlib.util.spec_from_file_location("model_of_a_range", out / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    x = RNG.standard_normal((5, 64), np.float32)
+    expected = Stock(folder.parent / "m.onnx", "m").run({"x": x}, ["x"])["y"]
+    np.testing.assert_allclose(module.load(threads=1)(x), expected, rtol=1e-4, atol=1e-5)
+    (out / found.report.cells[0].folder / "island_0" / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match="prism did not write"):
+        optimize_model_ranges(folder.parent / "m.onnx", {"n": (1, 16)}, target="cpu", out=out)
 
 
 def test_ranges_of_a_model_in_parts_go_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

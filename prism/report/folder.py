@@ -33,7 +33,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from prism.errors import UsageError, VerificationError
 from prism.events import Artifacts
@@ -190,8 +190,8 @@ def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
 
     Args:
         out: the folder.
-        files: plain file names with their contents, `folder/name` for those of a folder of parts; text is written as
-            UTF-8.
+        files: plain file names with their contents, `folder/name` for those of a folder of parts, and of its parts';
+            text is written as UTF-8.
 
     Returns:
         The folder's absolute path.
@@ -202,7 +202,7 @@ def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
     for name in files:
         inside = Path(name)
         plain = all(part not in (".", "..", *_CACHES) for part in inside.parts) and not inside.is_absolute()
-        if not name or not plain or len(inside.parts) > 2 or str(inside) != name:
+        if not name or not plain or str(inside) != name:
             raise ValueError(f"not a plain file name: {name!r}")
     final = _admissible(out)
     try:
@@ -211,11 +211,10 @@ def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
         raise _refused(out, e) from e
     with _staging(final, out) as staged:
         for name, data in files.items():
-            (staged / name).parent.mkdir(exist_ok=True)
+            (staged / name).parent.mkdir(parents=True, exist_ok=True)
             _write(staged / name, data.encode() if isinstance(data, str) else data)
-        for inner in {(staged / name).parent for name in files}:
-            _sync_directory(inner)
-        _sync_directory(staged)
+        for inner in {folder for name in files for folder in PurePosixPath(name).parents}:
+            _sync_directory(staged / inner)
         _put_in_place(staged, final)
         _sync_directory(final.parent)
     return final
