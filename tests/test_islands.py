@@ -1102,7 +1102,7 @@ def test_the_models_of_a_range_hold_their_islands(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    files = {name: data for name, data in files.items() if "__pycache__" not in name}
+    files = {name: data for name, data in files.items() if "cache__" not in name}
     report = from_json(files["report.json"], ModelReport, where="report.json")
     monkeypatch.setattr(whole.Run, "made", lambda run: (report, files))
     out = tmp_path / "out"
