@@ -84,6 +84,9 @@ SAFE = {
     "sigmoid written out": op("recip", add(const(1.0), op("exp", neg(AT)))),
     "masked": op("exp", op("where", op("lt", AT, const(0.0)), const(float("-inf")), build.sub(AT, TOP))),
     "tanh": op("exp", mul(const(50.0), op("tanh", AT))),
+    "a maximum of one axis added before that of another": op(
+        "exp", add(add(AT, read("y", j)), neg(reduce("max", j, add(read("y", j), TOP))))
+    ),
     "below the larger of two sums, added up in another order": op(
         "exp", add(add(AT, LEAST), neg(op("maximum", add(LEAST, AT), const(0.0))))
     ),
@@ -108,6 +111,9 @@ UNSAFE = {
     "a common factor of any sign": op("exp", build.sub(mul(op("tanh", AT), AT), mul(op("tanh", AT), TOP))),
     "an absolute value": op("exp", op("abs", AT)),
     "a plain logsumexp": op("exp", build.sub(AT, op("log", reduce("sum", k, op("exp", X))))),
+    "a maximum of one axis, and something else added to it": op(
+        "exp", add(add(AT, mul(AT, AT)), neg(reduce("max", j, add(read("y", j), TOP))))
+    ),
     "below the larger of another sum and a number": op("exp", add(add(AT, LEAST), neg(op("maximum", AT, const(0.0))))),
     "a square": op("exp", mul(AT, AT)),
     "an unguarded reciprocal": op("recip", add(const(-1.0), op("exp", neg(AT)))),

@@ -294,7 +294,9 @@ class Bounds:
                     # Of the parts of a split axis, the program's own is as good as any: the index names are told apart
                     # by extents, so the body is compared without the terms over the axis.
                     alike = self._blurred.setdefault(axis.extent, Shapes(axis.extent))
-                    return over(body) or any(alike.of(x) == alike.of(a) for x in flat(body, "maximum"))
+                    return over(body) or any(
+                        alike.of(x) == alike.of(a) or self._added_to_maximum(x, a, alike) for x in flat(body, "maximum")
+                    )
                 case Map("maximum", (x, y)):
                     return over(x) or over(y)
                 case Map("where", (Map("eq", (x, Const(value))), Const(0.0), y)) if x == y and value == -math.inf:
@@ -311,6 +313,20 @@ class Bounds:
                     return False
 
         return over(m)
+
+    def _added_to_maximum(self, m: Expr, a: Expr, shapes: Shapes) -> bool:
+        """Whether m is c + n and a is c + b, where n is a maximum of b: a maximum of sums over two axes may be so."""
+        terms, own = flat(m, "add"), flat(a, "add")
+        left = {n: shapes.of(t) for n, t in enumerate(own)}
+        tops = [t for t in terms if isinstance(t, Reduce) and t.kind is ReduceKind.MAX]
+        if len(tops) != 1:
+            return False
+        for wanted in (shapes.of(t) for t in terms if t is not tops[0]):
+            same = next((n for n, shape in left.items() if shape == wanted), None)
+            if same is None:
+                return False
+            del left[same]
+        return len(left) < len(own) and bool(left) and self._dominates(tops[0], _folded([own[n] for n in left], "add"))
 
     def _log_of_shifted(self, e: Expr, m: Expr) -> bool:
         """Whether the expression is log(sum exp(a - m))."""
