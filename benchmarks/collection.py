@@ -1596,6 +1596,95 @@ def generalised_jsd(x: Any, y: Any) -> Any:
     return 0.1 * (q.exp() * (q - mixed)).sum(-1) + 0.9 * (p.exp() * (p - mixed)).sum(-1)
 
 
+def decomposed_attention(q: Any, k: Any, v: Any, rows: Any, columns: Any) -> Any:
+    """Segment Anything's: of images of 64 x 64, a bias by row and one by column of the key: [h, 4096, 64] each."""
+    h, s, _ = q.shape
+    scores = _scores(q, k).reshape(h, s, 64, 64) + rows[..., None] + columns[..., None, :]
+    return scores.reshape(h, s, s).softmax(-1) @ v
+
+
+def window_and_global(q: Any, k: Any, v: Any) -> Any:
+    """Longformer's: a window of 512, and 64 tokens that see all and that all see."""
+    return _seen(_scores(q, k), lambda i, j: ((i - j).abs() <= 256) | (i < 64) | (j < 64)).softmax(-1) @ v
+
+
+def stick_breaking(q: Any, k: Any, v: Any) -> Any:
+    """Tan 2024: a key gets its share of what later ones left."""
+    import torch
+    from torch.nn import functional
+
+    s = _scores(q, k)
+    past = _later(q, k) < 0
+    left = torch.where(past, functional.logsigmoid(-s), 0.0)
+    after = left.flip(-1).cumsum(-1).flip(-1) - left
+    return torch.where(past, (functional.logsigmoid(s) + after).exp(), 0.0) @ v
+
+
+def attention_backward_kept(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any) -> tuple[Any, Any, Any]:
+    """dq, dk and dv, from the forward pass's output and its rows' logsumexp [h, s]."""
+    p = (_scores(q, k) - lse[..., None]).exp()
+    ds = p * (do @ v.transpose(-1, -2) - (do * o).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+    return ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ do
+
+
+def mlstm(q: Any, k: Any, v: Any, i: Any, f: Any) -> Any:
+    """xLSTM's in parallel (Beck 2024): q, k, v [h, s, d], gates i and f [h, s]."""
+    import torch
+    from torch.nn import functional
+
+    total = functional.logsigmoid(f.float()).cumsum(-1)
+    d = (total[:, :, None] - total[:, None] + i[:, None]).masked_fill(_later(q, k) > 0, float("-inf"))
+    top = d.amax(-1, keepdim=True)
+    a = _scores(q, k) * (d - top).exp()
+    return a.to(q.dtype) @ v / torch.maximum(a.sum(-1, keepdim=True).abs(), (-top).exp()).to(q.dtype)
+
+
+def supervised_contrastive(z: Any, t: Any) -> Any:
+    """Khosla 2020: z [n, d], labels [n]."""
+    import torch
+    from torch.nn import functional
+
+    z = functional.normalize(z, dim=-1)
+    s = z @ z.T / 0.1
+    own = torch.eye(z.shape[0], dtype=torch.bool, device=z.device)
+    same = (t[:, None] == t[None]) & ~own
+    logs = s - s.masked_fill(own, float("-inf")).logsumexp(-1, keepdim=True)
+    return -((logs * same).sum(-1) / same.sum(-1).clamp(min=1)).mean()
+
+
+def sinkhorn(x: Any) -> Any:
+    """Rows and columns of [m, 4, 4] that sum to 1, by turns (hyper-connections on a manifold, Xie 2025)."""
+    p = (x - x.amax((-1, -2), keepdim=True)).exp()
+    for _ in range(5):
+        p = p / (p.sum(-1, keepdim=True) + EPS)
+        p = p / (p.sum(-2, keepdim=True) + EPS)
+    return p
+
+
+def embedding_backward(dy: Any, ids: Any) -> Any:
+    """The gradient of 32,000 rows: dy [m, d], ids [m]."""
+    import torch
+
+    return torch.zeros(32000, dy.shape[1], dtype=dy.dtype, device=dy.device).index_add(0, ids, dy)
+
+
+def convolution_update(state: Any, x: Any, w: Any, b: Any) -> tuple[Any, Any]:
+    """Decoding's step of a causal convolution: state [b, d, 4], x [b, d], w [d, 4]."""
+    import torch
+    from torch.nn import functional
+
+    state = torch.cat((state[..., 1:], x[..., None]), -1)
+    return state, functional.silu((state * w).sum(-1) + b)
+
+
+def depthwise_bn_silu(x: Any, w: Any, mean: Any, variance: Any, g: Any, b: Any) -> Any:
+    """EfficientNet's, as it is run: x [n, c, h, h]."""
+    from torch.nn import functional
+
+    h = functional.conv2d(x, w, padding=1, groups=x.shape[1])
+    return functional.silu(functional.batch_norm(h, mean, variance, g, b))
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -2665,4 +2754,82 @@ KNOWN = (
         1,
         f"{LIGER}: sums, then the mixture, each row read twice",
     ),
+    Known(
+        "attention with a decomposed bias",
+        decomposed_attention,
+        "q:h,4096,d k:h,4096,d v:h,4096,d a:h,4096,64 b:h,4096,64",
+        "h=12 d=64",
+        "4*h*4096*4096*d",
+        source=FLASH,
+    ),
+    Known(
+        "window and global tokens",
+        window_and_global,
+        _QKV,
+        "h=16 s=4096 d=64",
+        "4*h*d*(s*513 + 2*64*s)",
+        source=f"{FLASH}, of tiles that are not hidden (Longformer, Beltagy 2020)",
+        vector="h*(s*513 + 2*64*s)*6",
+        reason="what is seen is a window and some places before it, and a loop visits one range",
+    ),
+    Known(
+        "stick-breaking attention",
+        stick_breaking,
+        _QKV,
+        "h=16 s=2048 d=64",
+        "2*h*s*s*d",
+        source="Tan 2024: one kernel, of the tiles before the row",
+        vector="h*s*s*40/2",
+    ),
+    Known(
+        "attention backward, rows kept",
+        attention_backward_kept,
+        f"{_QKV} o:h,s,d l:h,s x:h,s,d",
+        _HEADS,
+        "10*h*s*s*d",
+        "2*4*h*s*d + 12*h*s",
+        3,
+        FLASH,
+    ),
+    Known(
+        "mLSTM",
+        mlstm,
+        f"{_QKV} i:h,s f:h,s",
+        "h=8 s=4096 d=128",
+        "2*h*s*s*d",
+        "8*h*s",
+        2,
+        "sums of gates, then as FlashAttention (Beck 2024)",
+    ),
+    Known(
+        "supervised contrastive loss",
+        supervised_contrastive,
+        "z:n,d t:n/int64<128",
+        "n=8192 d=256",
+        "2*n*n*d",
+        "4*n*d + 8*n",
+        3,
+        "rows normed, scores in tiles with both sums, their mean",
+        reason="a row's maximum without itself is not known to be finite, so it is not taken out of the sum",
+    ),
+    Known(
+        "Sinkhorn",
+        sinkhorn,
+        "x:m,4,4",
+        "m=262144",
+        source=LEAST,
+        reason="the loop's state is reduced along its own axes, so each of the three parts is a launch",
+    ),
+    Known(
+        "embedding backward",
+        embedding_backward,
+        "y:m,d i:m/int64<32000",
+        "m=8192 d=2048",
+        launches=2,
+        vector="m*d",
+        source=f"{LIGER}: zeros, then each row is added where it belongs",
+        reason="nothing is added to memory at places that are data: each row of the result looks at all ids",
+    ),
+    Known("convolution's update", convolution_update, "s:b,d,4 x:b,d w:d,4 b:d", "b=256 d=8192"),
+    Known("depthwise+BatchNorm+SiLU", depthwise_bn_silu, "x:n,c,h,h w:c,1,3,3 m:c v:c+ g:c b:c", "n=32 c=128 h=56"),
 )
