@@ -40,29 +40,9 @@ from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Formula, Tensor
 from prism.program.ops import OPS
+from prism.sgraph import nodes as sg
 from prism.sgraph.launches import fusable, fuse
 from prism.sgraph.library import library_call
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Grid,
-    Kernel,
-    Load,
-    Loop,
-    LoopRole,
-    Pointwise,
-    Position,
-    Role,
-    Scan,
-    SGraph,
-    Split,
-    Statistic,
-    Stmt,
-    Store,
-    TileReduce,
-    Whole,
-)
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
 PER_CUT = 4
@@ -162,7 +142,7 @@ class Candidate:
         written: whether it computes every value as the model does (`forms.written`); at most one does.
     """
 
-    sgraph: SGraph
+    sgraph: sg.SGraph
     seconds: float
     written: bool = False
 
@@ -621,11 +601,11 @@ class _Walk:
     def _kept(self, family: Family, reached: Reach, spare: bool) -> _Kept:
         return _Kept(family, reached, self.numbers.setdefault(family, len(self.numbers)), spare)
 
-    def _whole(self, plan: Plan, family: Family) -> SGraph:
+    def _whole(self, plan: Plan, family: Family) -> sg.SGraph:
         """The family with all tensors of the plan."""
         task = self.task
         outputs = tuple(dict.fromkeys(f.tensor for f in task.formulas))
-        return SGraph(task.name, task.inputs, (*plan.buffers, *family.buffers), outputs, family.kernels)
+        return sg.SGraph(task.name, task.inputs, (*plan.buffers, *family.buffers), outputs, family.kernels)
 
     def _build(
         self,
@@ -729,7 +709,7 @@ class _Walk:
         outputs = tuple(dict.fromkeys(f.tensor for f in task.formulas))
         buffers = (*pick.plan.buffers, *(b for k in pick.families for b in k.family.buffers))
         kernels = tuple(k for f in pick.families for k in f.family.kernels)
-        sgraph = SGraph(task.name, task.inputs, buffers, outputs, kernels)
+        sgraph = sg.SGraph(task.name, task.inputs, buffers, outputs, kernels)
         if pick.fused:
             for names in fusable(sgraph):
                 sgraph = fuse(sgraph, names)
@@ -784,7 +764,7 @@ def _joinable(plan: Plan, pick: Sequence[_Kept]) -> tuple[tuple[int, ...], ...]:
     return tuple(launches)
 
 
-def isomorphism_key(kernels: Sequence[Kernel], sgraph: SGraph) -> tuple[object, ...]:
+def isomorphism_key(kernels: Sequence[sg.Kernel], sgraph: sg.SGraph) -> tuple[object, ...]:
     """What the cost and the constraints of the kernels depend on; equal for kernels that differ by names alone.
 
     Forms that associate a product differently, cuts that store under another name and outputs that swap give such.
@@ -793,19 +773,19 @@ def isomorphism_key(kernels: Sequence[Kernel], sgraph: SGraph) -> tuple[object, 
     return tuple(_kernel_rows(k, sgraph, numbers) for k in kernels)
 
 
-def _kernel_rows(kernel: Kernel, sgraph: SGraph, numbers: dict[sympy.Symbol, int]) -> object:
+def _kernel_rows(kernel: sg.Kernel, sgraph: sg.SGraph, numbers: dict[sympy.Symbol, int]) -> object:
     def symbol(s: object) -> object:
         return numbers.setdefault(s, len(numbers)) if isinstance(s, sympy.Symbol) else s
 
-    def role(r: Role) -> object:
+    def role(r: sg.Role) -> object:
         match r:
-            case Grid(tile):
+            case sg.Grid(tile):
                 return "grid", symbol(tile)
-            case LoopRole(tile):
+            case sg.LoopRole(tile):
                 return "loop", symbol(tile)
-            case Split(parts, tile):
+            case sg.Split(parts, tile):
                 return "split", symbol(parts), symbol(tile)
-            case Whole():
+            case sg.Whole():
                 return "whole"
 
     axes: dict[Axis, int] = {}
@@ -825,26 +805,26 @@ def _kernel_rows(kernel: Kernel, sgraph: SGraph, numbers: dict[sympy.Symbol, int
         declared = sgraph.tensor(name)
         return declared.dtype, tuple(numbers.get(e, e) for e in declared.shape)
 
-    def body(statements: Sequence[Stmt]) -> tuple[object, ...]:
+    def body(statements: Sequence[sg.Stmt]) -> tuple[object, ...]:
         found: list[object] = []
         for s in statements:
             match s:
-                case Load(dst, name, at):
+                case sg.Load(dst, name, at):
                     found.append(("load", dst, tensor(name), index(at)))
-                case Gather(dst, name, at, places):
+                case sg.Gather(dst, name, at, places):
                     where = tuple((p.value, p.dimension, p.extent) for p in places)
                     found.append(("gather", dst, tensor(name), index(at), where))
-                case Position(dst, at):
+                case sg.Position(dst, at):
                     found.append(("position", dst, index((at,))))
-                case Pointwise(dst, op, args):
+                case sg.Pointwise(dst, op, args):
                     found.append((OPS[op].flops, dst, tuple(a if isinstance(a, str) else None for a in args)))
-                case TileReduce(dst, kind, axis, src, moments):
-                    found.append(("reduce", isinstance(kind, Statistic), dst, axes.get(axis), src, moments))
-                case Contract(dst, axis, lhs, rhs):
+                case sg.TileReduce(dst, kind, axis, src, moments):
+                    found.append(("reduce", isinstance(kind, sg.Statistic), dst, axes.get(axis), src, moments))
+                case sg.Contract(dst, axis, lhs, rhs):
                     found.append(("contract", dst, axes.get(axis), lhs, rhs))
-                case Accumulate(dst, _, src, shift):
+                case sg.Accumulate(dst, _, src, shift):
                     found.append(("accumulate", dst, src, shift))
-                case Scan(dst, axis, src, growth, how):
+                case sg.Scan(dst, axis, src, growth, how):
                     found.append(
                         (
                             "scan",
@@ -855,9 +835,9 @@ def _kernel_rows(kernel: Kernel, sgraph: SGraph, numbers: dict[sympy.Symbol, int
                             how,
                         )
                     )
-                case Loop(axis, inner, condition):
+                case sg.Loop(axis, inner, condition):
                     found.append(("loop", axes.get(axis), index(condition), str(condition), body(inner)))
-                case Store(name, at, src):
+                case sg.Store(name, at, src):
                     found.append(("store", tensor(name), index(at), src if isinstance(src, str) else None))
         return tuple(found)
 

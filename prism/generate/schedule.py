@@ -19,28 +19,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Read
 from prism.program.nodes import Position as PositionExpr
 from prism.program.prefix import Recurrence
-from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
-    Gather,
-    Kind,
-    Load,
-    Loop,
-    LoopRole,
-    Moment,
-    Operand,
-    Place,
-    Pointwise,
-    Position,
-    Role,
-    Scan,
-    Split,
-    Statistic,
-    Stmt,
-    Store,
-    TileReduce,
-    Whole,
-)
+from prism.sgraph import nodes as sg
 
 _WITH_EXTREME = frozenset({"rescaled", "first"})
 """Reductions that go with the extreme that is their last operand."""
@@ -57,7 +36,7 @@ class Output:
     tensor: str
     index: tuple[Index, ...]
     value: KernelValue
-    moment: Moment | None = None
+    moment: sg.Moment | None = None
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -71,7 +50,7 @@ class _Block:
 
     loops: tuple[Axis, ...]
     parent: _Block | None
-    body: list[Stmt] = field(default_factory=list)
+    body: list[sg.Stmt] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
 
     def find(self, value: KernelValue) -> str | None:
@@ -94,11 +73,11 @@ class Scheduler:
         roles: the role of every axis of the kernel.
     """
 
-    roles: Mapping[Axis, Role]
+    roles: Mapping[Axis, sg.Role]
     _count: int = 0
     _levels: dict[tuple[tuple[Axis, ...], int], int] = field(default_factory=dict)
 
-    def run(self, outputs: Sequence[Output]) -> tuple[Stmt, ...]:
+    def run(self, outputs: Sequence[Output]) -> tuple[sg.Stmt, ...]:
         """The kernel's body. Raises Unschedulable: the roles allow no nest of loops."""
         root = _Block((), None)
         self._fill(root, (), outputs)
@@ -106,7 +85,7 @@ class Scheduler:
 
     def is_loop(self, axis: Axis) -> bool:
         """Whether tiles of the axis come one after another."""
-        return isinstance(self.roles.get(axis), LoopRole | Split)
+        return isinstance(self.roles.get(axis), sg.LoopRole | sg.Split)
 
     def home(self, value: KernelValue) -> frozenset[Axis]:
         """The loops that the value stands in."""
@@ -177,8 +156,8 @@ class Scheduler:
         for v in wanted:
             self._ensure(v, block)
         for o in here:
-            src: Operand = self._operand(o.value, block)
-            block.body.append(Store(o.tensor, o.index, src, o.moment))
+            src: sg.Operand = self._operand(o.value, block)
+            block.body.append(sg.Store(o.tensor, o.index, src, o.moment))
 
     def _store_home(self, output: Output) -> frozenset[Axis]:
         return frozenset(a for a in output.axes if self.is_loop(a))
@@ -222,19 +201,19 @@ class Scheduler:
         for v in plain:
             src = self._tile_part(v, inner)
             names[v.number] = self._name("acc")
-            inner.body.append(Accumulate(names[v.number], self._kind(v), src))
+            inner.body.append(sg.Accumulate(names[v.number], self._kind(v), src))
         inner.names.update(names)
         self._fill(inner, [a for v in rescaled for a in self._tile_operands(v)], ())
         for v in rescaled:
             src = self._tile_part(v, inner)
             names[v.number] = self._name("acc")
-            inner.body.append(Accumulate(names[v.number], self._kind(v), src, names[v.args[-1].number]))
+            inner.body.append(sg.Accumulate(names[v.number], self._kind(v), src, names[v.args[-1].number]))
         if outputs:
             self._fill(inner, (), outputs)
-        back = {s.how.back for s in inner.body if isinstance(s, Scan)}
-        if len(back) > 1 or (True in back and any(isinstance(v.kind, Statistic) for v in accumulators)):
+        back = {s.how.back for s in inner.body if isinstance(s, sg.Scan)}
+        if len(back) > 1 or (True in back and any(isinstance(v.kind, sg.Statistic) for v in accumulators)):
             raise Unschedulable
-        block.body.append(Loop(axis, tuple(inner.body)))
+        block.body.append(sg.Loop(axis, tuple(inner.body)))
         block.names.update(names)
 
     def _uses_running(self, value: KernelValue, accumulators: Sequence[KernelValue]) -> bool:
@@ -264,7 +243,7 @@ class Scheduler:
         return True
 
     @staticmethod
-    def _kind(value: KernelValue) -> Kind:
+    def _kind(value: KernelValue) -> sg.Kind:
         assert value.kind is not None
         return value.kind
 
@@ -279,23 +258,23 @@ class Scheduler:
         dst = self._name("part")
         names = tuple(self._ensure(a, block) for a in operands)
         if len(names) == 2:
-            block.body.append(Contract(dst, value.axis, *names))
+            block.body.append(sg.Contract(dst, value.axis, *names))
         else:
-            block.body.append(TileReduce(dst, self._kind(value), value.axis, names[0], names[1:]))
+            block.body.append(sg.TileReduce(dst, self._kind(value), value.axis, names[0], names[1:]))
         return dst
 
     def _scan(self, axis: Axis, how: Recurrence, value: KernelValue, block: _Block) -> str:
         """What is combined along a whole axis, or one that the block is the loop over."""
         role = self.roles[axis]
-        if not isinstance(role, Whole) and (not isinstance(role, LoopRole) or block.loops[-1:] != (axis,)):
+        if not isinstance(role, sg.Whole) and (not isinstance(role, sg.LoopRole) or block.loops[-1:] != (axis,)):
             raise Unschedulable
         src = self._ensure(value.args[0], block)
         growth = self._operand(value.args[1], block) if len(value.args) == 2 else None
         name = self._name("sum")
-        block.body.append(Scan(name, axis, src, growth, how))
+        block.body.append(sg.Scan(name, axis, src, growth, how))
         return name
 
-    def _operand(self, value: KernelValue, block: _Block) -> Operand:
+    def _operand(self, value: KernelValue, block: _Block) -> sg.Operand:
         if isinstance(value.payload, Const):
             return value.payload.value
         return self._ensure(value, block)
@@ -308,18 +287,18 @@ class Scheduler:
         match value.payload:
             case Read(tensor, index):
                 name = self._name("x")
-                block.body.append(Load(name, tensor, index))
+                block.body.append(sg.Load(name, tensor, index))
             case Fetch(tensor, index, along):
                 named = [self._ensure(a, block) for a in value.args]
-                places = tuple(Place(v, d, extent) for v, (d, extent) in zip(named, along, strict=True))
+                places = tuple(sg.Place(v, d, extent) for v, (d, extent) in zip(named, along, strict=True))
                 name = self._name("x")
-                block.body.append(Gather(name, tensor, index, places))
+                block.body.append(sg.Gather(name, tensor, index, places))
             case PositionExpr(index):
                 name = self._name("i")
-                block.body.append(Position(name, index))
+                block.body.append(sg.Position(name, index))
             case Const(number):
                 name = self._name("c")
-                block.body.append(Pointwise(name, "add", (number, 0.0)))
+                block.body.append(sg.Pointwise(name, "add", (number, 0.0)))
             case Scanned(axis, how):
                 name = self._scan(axis, how, value, block)
             case Axis():
@@ -328,7 +307,7 @@ class Scheduler:
             case None:
                 args = tuple(self._operand(a, block) for a in value.args)
                 name = self._name("v")
-                block.body.append(Pointwise(name, value.op, args))
+                block.body.append(sg.Pointwise(name, value.op, args))
         block.names[value.number] = name
         return name
 
