@@ -152,8 +152,10 @@ class _Shared:
         Raises:
             IllegalIRError: they are not one after another along one dimension, or do not say of which axis they are.
         """
-        first, *others = self.stores[tensor]
-        return _side_by_side(tensor, [first, *others]) if others else first
+        stores = self.stores[tensor]
+        if len(stores) > 1:  # all of them are there, as a kernel reads what others have ended; so this is once
+            stores[:] = [_side_by_side(tensor, stores)]
+        return stores[0]
 
 
 def _side_by_side(tensor: str, stores: Sequence[_Stored]) -> _Stored:
