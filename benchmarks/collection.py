@@ -2524,7 +2524,6 @@ KNOWN = (
         "8*P",
         2,
         "partial sums and their sum",
-        reason="its two sums are over axes of other lengths, so each reads the images",
     ),
     Known(
         "gradient clipped by its norm",

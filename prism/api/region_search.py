@@ -35,6 +35,7 @@ from prism.process.child import Closing
 from prism.process.deadline import NEVER, Deadline
 from prism.program.assumptions import facts
 from prism.program.classes import EClasses
+from prism.program.equal_lengths import of_equal_lengths
 from prism.program.inline import aligned, inline
 from prism.program.nodes import Formula, Program, SymbolRange
 from prism.program.pieces import in_pieces
@@ -344,7 +345,7 @@ class Search(Iterator[ProvedSGraph], Closing):
         if why:
             self._recorder.warn(f"there is nothing to gain: {why}")
         formulas = aligned(inline(self._program))
-        pieces = in_pieces(formulas, self._program.hints)
+        pieces = of_equal_lengths(in_pieces(formulas, self._program.hints))
         reference = tuple(f.expr for f in formulas)
         given = facts(self._program.inputs)
         limit, worker, recorder = self._budget.saturation(), self._workers[0], self._recorder

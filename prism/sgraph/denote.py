@@ -42,6 +42,7 @@ import sympy
 
 from prism.errors import IllegalIRError
 from prism.program.build import add, const, mean, mul, recip, reduce, size
+from prism.program.equal_lengths import as_short
 from prism.program.extents import Extent, is_static, text
 from prism.program.index import Axis, Index
 from prism.program.nodes import (
@@ -236,7 +237,7 @@ class _Memory:
         """The expression with canonical axes, those of the extents split."""
         key = id(e), split
         if key not in self.expanded:
-            self.expanded[key] = self.interned.all(expand(self.canonical.of(e), split))
+            self.expanded[key] = self.interned.all(as_short(expand(self.canonical.of(e), split)))
         return self.expanded[key]
 
     def told(self, e: Expr) -> Expr:
