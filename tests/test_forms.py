@@ -15,7 +15,7 @@ from prism.egraph.language import Budget
 from prism.egraph.rules import load_rules, rule_files
 from prism.generate.enumerate import Task
 from prism.generate.forms import Forms, forms, one_pass, shared_once, written
-from prism.generate.options import REDUCING, Choice, Weights, below, options
+from prism.generate.options import REDUCING, Choice, Weights, Within, below, options
 from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.index import Axis
 from prism.program.inline import inline
@@ -77,6 +77,32 @@ def test_beyond_the_bound_the_least_work_comes_first(engine: Engine, limit: int)
         least[key] = min(least.get(key, f.work), f.work)
     for f in some.found:
         assert f.work == pytest.approx(least[skeleton(f.choices)])
+
+
+@pytest.mark.parametrize("limit", [1, 4, 12])
+def test_what_is_given_up_on_the_way_is_never_among_the_first(
+    engine: Engine, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for make in (gated, norm_linear, low_rank):
+        t = saturated(make(), engine)
+        monkeypatch.setattr("prism.generate.forms.ROOM", 0)
+        soon = listed(t, limit)
+        monkeypatch.setattr("prism.generate.forms.ROOM", MANY)
+        assert listed(t, limit) == soon
+
+
+def test_a_kernel_goes_through_what_its_form_walk_goes_through(engine: Engine) -> None:
+    t = saturated(gated(), engine)
+    choices = listed(t, 1).found[0].choices
+    within, roots = Within(choices), tuple(t.classes.roots)
+    for cls in choices:
+        stored = {cls: None}
+        inside = within.of(roots, stored)
+        walked = below(choices, roots, stored)
+        assert set(inside.used) == set(walked)
+        assert inside.back == ({cls} & set(walked)) - set(roots)
+        place = {c: n for n, c in enumerate(inside.used)}
+        assert all(place[k] < place[c] for c in inside.used if c != cls for k in choices[c].children)
 
 
 def test_a_value_that_is_needed_anyway_is_summed_and_not_its_operands(engine: Engine) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from dataclasses import replace
+
 import numpy as np
+import sympy
 from formulas import evaluate_formula
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -148,3 +153,16 @@ def test_what_is_a_product_of_matrices() -> None:
     assert matrix_product({m, k}, {k}, {k}) is None
     assert product({m}, {k, n}, {k}) is None, "only one factor varies along what is summed"
     assert product({m, k}, {m, k}, {k}) is None, "neither has an axis of its own"
+
+
+def test_an_axis_is_one_object_wherever_it_comes_from() -> None:
+    n = symbol("n")
+    for extent in (4, n, 2 * n):
+        axis = Axis("i", extent)
+        assert Axis("i", extent) is axis
+        assert pickle.loads(pickle.dumps(axis)) is axis
+        assert copy.deepcopy(axis) is axis
+        assert replace(axis, name="j") is Axis("j", extent)
+        assert axis not in (Axis("i", 5), Axis("j", extent))
+    assert Axis("i", sympy.Integer(4)) is Axis("i", 4)
+    assert isinstance(Axis("i", sympy.Integer(7)).extent, int)

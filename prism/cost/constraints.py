@@ -132,6 +132,7 @@ class Footprint:
     width: dict[str, int] = field(default_factory=dict)
     tensor_of: dict[str, str] = field(default_factory=dict)
     in_place: frozenset[str] = frozenset()
+    _largest: tuple[tuple[Axis, ...], ...] | None = None
     _shapes: list[frozenset[tuple[tuple[Axis, ...], int]]] | None = None
     _counts: list[list[tuple[int, int]]] | None = None
     _distinct: tuple[tuple[Axis, ...], ...] = ()
@@ -145,6 +146,13 @@ class Footprint:
     def tiles(self) -> frozenset[tuple[Axis, ...]]:
         """The shapes of all tiles, as their axes."""
         return frozenset(self.axes.values())
+
+    def largest(self) -> tuple[tuple[Axis, ...], ...]:
+        """The shapes of tiles whose axes are not all among another tile's."""
+        if self._largest is None:
+            apart = {frozenset(shape): shape for shape in self.tiles}
+            self._largest = tuple(shape for axes, shape in apart.items() if not any(axes < other for other in apart))
+        return self._largest
 
     def live_shapes(self) -> list[frozenset[tuple[tuple[Axis, ...], int]]]:
         """For each maximal live set, the shapes of its tiles, and how many tiles have each."""
@@ -175,7 +183,8 @@ def footprint(
     """The kernel's liveness, matrix products and staged loads; `all_axes` are its values' (`value_axes`), if known."""
     all_axes = all_axes if all_axes is not None else sg.value_axes(kernel)
     dropped = {a for a, r in kernel.roles if drops_dimension(r) or a.extent == 1}
-    f = Footprint(kernel, {v: tuple(a for a in axes if a not in dropped) for v, axes in all_axes.items()})
+    left = {axes: tuple(a for a in axes if a not in dropped) for axes in set(all_axes.values())}
+    f = Footprint(kernel, {v: left[axes] for v, axes in all_axes.items()})
     all_statements = list(kernel.statements())
     on_chip = sgraph.kept
     used = {id(s): _uses(s) for s in all_statements}
@@ -406,7 +415,7 @@ def checks(
     for m, n, k in f.dots:
         for name, side in (("dot_m", m), ("dot_n", n), ("dot_k", (k,))):
             yield name, elements(side, sizes) >= _dot_least(side, binding, tiles.dot)
-    for shape in f.tiles:
+    for shape in f.largest():
         yield "tile_elements", elements(shape, sizes) <= tiles.elements
     yield tiles.held, live_elements(f, sizes) <= (tiles.live or _register_elements(device, warps))
     if f.staged:

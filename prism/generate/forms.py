@@ -15,6 +15,7 @@ that the ways to compute what costs come before the ways to compute what does no
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ ROUNDS = 16
 GRAIN = 1024
 """Work is counted in whole parts of a multiply-add, so many: sums of it do not depend on their order."""
 HEAVY = 0.01
+ROOM = 16
+"""So many more than are wanted are held before it is looked which are among the first."""
 _GIVEN = "given"
 
 
@@ -403,7 +406,7 @@ def _of_class(
     """The sub-forms of one e-class, from those of its operands; more than `limit` where all are wanted and left."""
     if cls in table.leaves:
         return [_LEAF]
-    found: dict[int, _Entry] = {}
+    found = _Found(math.inf if every else limit)
     own = frozenset(o.number for o in table.options[cls]) if cycle else frozenset()
     due: list[tuple[int, int, _Option, list[list[_Entry]]]] = []
     for n, option in enumerate(table.options[cls]):
@@ -417,34 +420,64 @@ def _of_class(
     for _, _, option, operands in sorted(due):
         below = [_EMPTY]
         for each in operands[:-1]:
-            below = _combined(table, below, each)
-            if len(below) > limit * (1 if every else 2):
-                if every:
-                    return below
-                below = _in_turn(below)[: limit * 2]
+            below = _combined(table, below, each, math.inf if every else limit * 2)
+            if every and len(below) > limit:
+                return below
         _join(table, below, operands[-1] if operands else [_EMPTY], found, (cls, option, bits.get(option.number, 0)))
-        if every and len(found) > limit:
+        if every and len(found.best) > limit:
             break
-    return list(found.values())
+    return list(found.best.values())
 
 
-def _combined(table: _Table, left: list[_Entry], right: list[_Entry]) -> list[_Entry]:
-    """Every union of a sub-form of the one and one of the other that choose alike where they meet."""
+def _combined(table: _Table, left: list[_Entry], right: list[_Entry], limit: float = math.inf) -> list[_Entry]:
+    """Every union of a sub-form of the one and one of the other that choose alike where they meet, or so many."""
     if len(left) == 1 and left[0] is _EMPTY:
         return right
-    found: dict[int, _Entry] = {}
+    found = _Found(limit)
     _join(table, left, right, found, None)
-    return list(found.values())
+    mine = list(found.best.values())
+    return mine if len(mine) <= limit else _in_turn(mine)[: int(limit)]
+
+
+@dataclass(slots=True)
+class _Found:
+    """The best sub-form of each skeleton, of those that may be among the first so many in either order.
+
+    Attributes:
+        limit: how many are wanted, by least work and by fewest reductions one after another in turn.
+        best: by skeleton.
+        work: what has more work is behind so many by work,
+        depth: and what comes after this is behind so many by depth.
+    """
+
+    limit: float
+    best: dict[int, _Entry] = field(default_factory=dict)
+    work: float = math.inf
+    depth: tuple[float, float] = (math.inf, math.inf)
+    _full: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._full = self.limit + max(self.limit, ROOM)
+
+    def add(self, skeleton: int, entry: _Entry) -> None:
+        """Put the sub-form in the place of that skeleton's."""
+        self.best[skeleton] = entry
+        if len(self.best) > self._full:
+            last = int(self.limit) - 1
+            self.work = sorted(e.work for e in self.best.values())[last]
+            self.depth = sorted((e.depth, e.work) for e in self.best.values())[last]
+            self.best = {s: e for s, e in self.best.items() if e.work <= self.work or (e.depth, e.work) <= self.depth}
+            self._full = len(self.best) + max(self.limit, ROOM)
 
 
 def _join(
     table: _Table,
     left: list[_Entry],
     right: list[_Entry],
-    found: dict[int, _Entry],
+    found: _Found,
     result: tuple[int, _Option, int] | None,
 ) -> None:
-    """Put the unions into `found`, the best of each skeleton, with the option that they are the operands of.
+    """Put the unions into `found`, with the option that they are the operands of.
 
     Args:
         table: the options.
@@ -465,14 +498,23 @@ def _join(
         skeleton_a, work_a, depth_a, length_a = a.skeleton | own_skeleton, a.work + own, a.depth, a.length
         options_a, chosen_a, among_a = a.options, a.chosen, a.among
         for b in right:
+            least = work_a if work_a > b.work + own else b.work + own
+            depth = (depth_a if depth_a > b.depth else b.depth) + step
+            if least > found.work and (depth, least) > found.depth:
+                continue
+            length = (length_a if length_a > b.length else b.length) + longer
             skeleton = skeleton_a | b.skeleton
-            known = found.get(skeleton)
-            if known is not None and known.work < max(work_a, b.work + own):
+            known = found.best.get(skeleton)
+            if known is not None and (
+                known.work < least or (known.work == least and (known.depth, known.length) < (depth, length))
+            ):
                 continue
             if (chosen_a & b.chosen).bit_count() != (among_a & b.among).bit_count():
                 continue
             work = work_a + b.work - sum(map(work_of, options_a & b.options))
-            if known is not None and known.work < work:
+            if work > found.work and (depth, work) > found.depth:
+                continue
+            if known is not None and (known.work, known.depth, known.length) < (work, depth, length):
                 continue
             if bits is None:
                 bits = (0, 0) if result is None else table.bits(*result[:2])
@@ -482,11 +524,11 @@ def _join(
                 among_a | b.among | bits[1],
                 skeleton,
                 work,
-                max(depth_a, b.depth) + step,
-                max(length_a, b.length) + longer,
+                depth,
+                length,
             )
             if known is None or made.by_work < known.by_work:
-                found[skeleton] = made
+                found.add(skeleton, made)
 
 
 _BY_WORK = operator.attrgetter("by_work")

@@ -646,16 +646,21 @@ class Within:
 
     choices: Choices
     reduced: Mapping[int, frozenset[Axis]] = field(init=False)
+    # The e-classes, operands before results; what each is, and what its operands are, as bits by their places.
+    _order: Sequence[int] = field(init=False)
     _bit: dict[int, int] = field(init=False)
+    _operands: list[int] = field(init=False)
     _under: dict[int, int] = field(default_factory=dict)
     _known: dict[tuple[tuple[int, ...], int], Inside] = field(default_factory=dict)
-    _each: dict[tuple[tuple[int, ...], frozenset[int]], Inside] = field(default_factory=dict)
+    _each: dict[tuple[tuple[int, ...], int], Inside] = field(default_factory=dict)
     _stored: Mapping[int, object] | None = None
     _held: int = 0
 
     def __post_init__(self) -> None:
         self.reduced = {c: choice.reduced for c, choice in self.choices.items()}
-        self._bit = {c: 1 << n for n, c in enumerate(self.choices)}
+        self._order = below(self.choices, list(self.choices))
+        self._bit = {c: 1 << n for n, c in enumerate(self._order)}
+        self._operands = [self._bits(self.choices[c].children) for c in self._order]
 
     def of(self, own: Sequence[int], stored: Mapping[int, object]) -> Inside:
         """What the kernel that computes these e-classes goes through, where some are stored.
@@ -665,23 +670,47 @@ class Within:
             stored: what is stored; not to be changed between calls.
         """
         roots = tuple(own)
-        under, mine = 0, 0
+        under, mine = 0, self._bits(roots)
         for c in roots:
             under |= self._below(c)
-            mine |= self._bit[c]
         if stored is not self._stored:
             # A plan asks of each of its kernels; what it stores stays the same meanwhile.
-            self._stored, self._held = stored, 0
-            for c in stored:
-                self._held |= self._bit[c]
-        key = roots, self._held & under & ~mine
-        known = self._known.get(key)
+            self._stored, self._held = stored, self._bits(stored)
+        held = self._held & under & ~mine
+        known = self._known.get((roots, held))
         if known is None:
-            used = tuple(below(self.choices, roots, stored))
-            back = frozenset(c for c in used if c in stored and c not in roots)
-            # What is stored under something else that is read back does not matter.
-            known = self._known[key] = self._each.setdefault((roots, back), Inside(used, back))
+            known = self._known[roots, held] = self._inside(roots, mine, held)
         return known
+
+    def _inside(self, roots: tuple[int, ...], mine: int, held: int) -> Inside:
+        """The same, results before operands, as bits: thousands of kernels are gone through."""
+        seen = left = mine
+        back = 0
+        places: list[int] = []
+        while left:
+            place = left.bit_length() - 1
+            bit = 1 << place
+            left ^= bit
+            places.append(place)
+            if held & bit:
+                back |= bit
+            else:
+                new = self._operands[place] & ~seen
+                seen |= new
+                left |= new
+        # What is stored under something else that is read back does not matter.
+        known = self._each.get((roots, back))
+        if known is None:
+            used = tuple([self._order[n] for n in reversed(places)])
+            known = Inside(used, frozenset(c for c in used if self._bit[c] & back))
+            self._each[roots, back] = known
+        return known
+
+    def _bits(self, several: Iterable[int]) -> int:
+        found = 0
+        for c in several:
+            found |= self._bit[c]
+        return found
 
     def needs(self, root: int, cls: int) -> bool:
         """Whether one e-class is computed from another, or is it."""
@@ -689,9 +718,7 @@ class Within:
 
     def depend(self, several: Sequence[int]) -> bool:
         """Whether one of these e-classes is computed from another of them."""
-        every = 0
-        for c in several:
-            every |= self._bit[c]
+        every = self._bits(several)
         return any(self._below(c) & every & ~self._bit[c] for c in several)
 
     def _below(self, root: int) -> int:

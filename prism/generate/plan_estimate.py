@@ -42,6 +42,7 @@ SHORT = RoleBounds().short
 
 _Axes: TypeAlias = "frozenset[Axis]"
 _NONE: _Axes = frozenset()
+_ONCE = (_NONE,)
 
 
 def _by_length(axes: _Axes) -> tuple[int, list[str]]:
@@ -164,7 +165,6 @@ class PlanEstimate:
     _width: dict[str, int] = field(init=False)
     _costs: dict[int, tuple[frozenset[Axis], float, float]] = field(default_factory=dict)
     _known: dict[Inside, float] = field(default_factory=dict)
-    _common: dict[tuple[_Axes, _Axes], _Axes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._width = {t.name: t.dtype.bytes for t in self.inputs}
@@ -251,7 +251,8 @@ class PlanEstimate:
         # What some targets reduce and others range over is gone through once.
         one = every & frozenset.intersection(*(frozenset(t.axes) for t in group))
         places = self._places(group, inside, one) if reduced & one else {}
-        costs: dict[tuple[_Axes, _Axes], tuple[float, float]] = {}
+        # By the axes of values, which are few, and only then by what of them is the output's.
+        apart: dict[tuple[_Axes, tuple[_Axes, ...]], list[float]] = {}
         for cls in used:
             if cls in read:
                 buffer, over = read[cls], axes[cls]
@@ -260,21 +261,21 @@ class PlanEstimate:
                 loaded = min(self.weights.size(over), whole) * buffer.dtype.bytes
                 computed = 0.0
             else:
-                over, loaded, computed = self._cost(cls)
-            outside = self._common.get((over, every))
-            if outside is None:
-                outside = self._common[over, every] = over & every
-            first: _Axes | None = None
-            for bound in places.get(cls, (_NONE,)):
-                first = bound if first is None else first
-                key = (outside - bound, bound - first) if bound else (outside, _NONE)
+                over, loaded, computed = self._costs.get(cls) or self._cost(cls)
+            both = apart.setdefault((over, places.get(cls, _ONCE)), [0.0, 0.0])
+            both[0] += loaded
+            both[1] += computed
+        costs: dict[tuple[_Axes, _Axes], tuple[float, float]] = {}
+        for (over, bounds), (loaded, computed) in apart.items():
+            for bound in bounds:
+                key = ((over & every) - bound, bound - bounds[0])
                 before = costs.get(key, (0.0, 0.0))
                 costs[key] = before[0] + loaded, before[1] + computed
         stored = sum(self.weights.size(axes[t.cls]) * 4 for t in group)
         parts = cache(lambda: self._parts(here, reducing, reduced - one))
         return _Kernel(outer, self._batch(reducing) & every, costs, stored, parts)
 
-    def _places(self, group: Sequence[Target], kernel: Inside, every: _Axes) -> dict[int, list[_Axes]]:
+    def _places(self, group: Sequence[Target], kernel: Inside, every: _Axes) -> dict[int, tuple[_Axes, ...]]:
         """For each e-class, the sets of output axes that are reduced where it is needed, smallest first.
 
         Under its reduction such an axis is another one by the same name: all of it is needed for each output.
@@ -293,7 +294,7 @@ class PlanEstimate:
                 found[cls] = {bound | inside for bound in found[cls]}
             for child in choice.children:
                 found[child] |= found[cls]
-        return {c: sorted(sets, key=_by_length) if len(sets) > 1 else [*sets] for c, sets in found.items()}
+        return {c: tuple(sorted(sets, key=_by_length)) if len(sets) > 1 else (*sets,) for c, sets in found.items()}
 
     def _batch(self, reducing: Sequence[int]) -> _Axes:
         """The axes that both operands of some matrix product have, beside the contracted one."""
@@ -321,12 +322,13 @@ class PlanEstimate:
         passing = [c for c in reducing if axis in by[c]]
         if self.within.depend(passing):
             # Unless what is stored lies between them.
-            passes: dict[int, int] = {}
+            passing_under: set[int] = set()
             for cls in here:
-                before = max((passes.get(c, 0) for c in choices[cls].children), default=0)
-                passes[cls] = before + (axis in by[cls])
-            if max(passes.values()) > 1:
-                return 1.0
+                before = not passing_under.isdisjoint(choices[cls].children)
+                if before and axis in by[cls]:
+                    return 1.0
+                if before or axis in by[cls]:
+                    passing_under.add(cls)
         return min(float(Tiles().parts), extent / Tiles().loop_tile)
 
     def _is_product(self, group: Sequence[Target], inside: Inside) -> bool:

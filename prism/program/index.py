@@ -23,16 +23,31 @@ else:
     sympy = Deferred("sympy")
 
 
-@dataclass(frozen=True, slots=True, order=False)
+_AXES: dict[tuple[str, Extent], Axis] = {}
+"""Every axis by what it is. Axes are told apart and looked up by the million in a search, names and extents are few."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Axis:
-    """A named axis. Two axes are the same axis when name and extent agree."""
+    """A named axis. Two axes are the same axis, and one object, when name and extent agree."""
 
     name: str
     extent: Extent
 
-    def __hash__(self) -> int:
-        # Names tell axes apart nearly always, and a string remembers its hash.
-        return hash(self.name)
+    def __new__(cls, name: str, extent: Extent) -> Axis:
+        """The one object for the name and the extent."""
+        key = name, normal(extent)
+        known = _AXES.get(key)
+        if known is None:
+            made = object.__new__(cls)
+            object.__setattr__(made, "name", name)
+            object.__setattr__(made, "extent", key[1])
+            # Another thread may have been first.
+            known = _AXES.setdefault(key, made)
+        return known
+
+    def __reduce__(self) -> tuple[type[Axis], tuple[str, Extent]]:
+        return Axis, (self.name, self.extent)
 
     def __str__(self) -> str:
         return self.name
