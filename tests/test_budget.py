@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from test_cache import WORK, Run
 from test_confirm import confirmed
 from test_study import large
 
-from prism.api import choosing, composing
+from prism.api import choosing, composing, partitioned
 from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch
 from prism.api.proofs import ProvedSGraph
+from prism.api.region_search import SearchResult, run_search
 from prism.api.time_limit import (
     CLOSING_S,
     LEAST_SEARCHED,
@@ -41,6 +43,7 @@ from prism.instantiate.study import Candidate, Outcome, TuneResult, tune
 from prism.platforms import cpu
 from prism.process.deadline import NEVER, Deadline, OutOfTimeError, since_start
 from prism.process.worker import Ending, Pool, Reply, Worker
+from prism.program.nodes import Program
 
 WAITS = """import sys, time
 for line in sys.stdin:
@@ -328,6 +331,18 @@ def test_a_run_that_was_interrupted_is_closed_with_what_it_finished_and_the_next
     assert tuned
     assert "stored" not in run.stages
     assert told not in run.warnings
+
+
+def test_that_nothing_was_proved_of_one_operator_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unproved(program: Program, *args: Any) -> SearchResult:
+        found = run_search(program, *args)
+        return replace(found, proved=()) if "tanh" in str(program) else found
+
+    monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    monkeypatch.setattr(partitioned, "whole", lambda program, device: None)
+    monkeypatch.setattr(partitioned, "run_search", unproved)
+    with pytest.raises(NoImprovementError, match=r"\(t\): no implementation was proved"):
+        run(REGIONS)
 
 
 def done_again(*_: object, **__: object) -> Any:

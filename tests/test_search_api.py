@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from quick import slow_but
@@ -431,3 +432,15 @@ def test_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert last.startswith("prism: error: sum: there is nothing to gain: it is one pointwise operator")
     assert "keep it as it is" in last
     assert not (tmp_path / "out").exists()
+
+
+def test_what_stands_behind_a_length_is_proved_to_be_there(tmp_path: Path, worker: Worker) -> None:
+    """As the keys of this step behind those before: where they begin is a length."""
+    text = (
+        "m (float[b, past, 8] k, float[b, s, 8] x) => (float[b, t, 8] y) { c = Concat <axis = 1> (k, x) y = Tanh(c) }"
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> {text}'), path)
+    found = run_search(load(path), device("sm_90"), SMALL, worker, Recorder())
+    assert found.proved
+    assert not found.unknown

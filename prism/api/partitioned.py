@@ -327,7 +327,8 @@ def search_regions(
         if alone[0].result.proved and _least(alone) < took:
             return PartitionedSearch(program, tuple(alone))
     best = PartitionedSearch(program, tuple(found))
-    if as_one:
+    # Where nothing was proved of one operator, nothing comes of the program.
+    if as_one and all(r.result.proved for r in found):
         with suppress(OutOfTimeError), until.limited():
             for better in _joining(best, target, budget, workers, done, kept):
                 best = better

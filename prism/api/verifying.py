@@ -477,12 +477,12 @@ def explain(out: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) ->
     """
     folder = Path(out)
     if not os.path.lexists(folder / PROOF_NAME) and os.path.lexists(folder / LOCK_NAME):
-        inner = sorted(p.parent.name for p in folder.glob(f"*/{PROOF_NAME}"))
+        inner = sorted(p.parent for p in folder.rglob(PROOF_NAME))
         if inner:
             raise UsageError(
                 "kernels of several folders have a derivation each",
                 where=str(out),
-                fix=f"give one of them, as {folder / inner[0]}",
+                fix=f"give one of them, as {inner[0]}",
             )
     if not os.path.lexists(folder / PROOF_NAME):
         raise UsageError("not an output folder of prism", where=str(out), why=f"it has no {PROOF_NAME}")

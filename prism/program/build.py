@@ -68,9 +68,9 @@ def size(extent: Extent) -> Expr:
 
 
 def position(index: Index | Axis) -> Expr:
-    """The value of an index, as a number."""
+    """The value of an index, as a number; one without axes is written as lengths are, of which there is one form."""
     i = _index(index)
-    return Const(float(int(i.offset))) if not i.terms and is_static(i.offset) else Position(i)
+    return Position(i) if i.terms else size(i.offset)
 
 
 def op(name: str, *args: Expr) -> Map:

@@ -41,7 +41,7 @@ from typing import TypeAlias
 import sympy
 
 from prism.errors import IllegalIRError
-from prism.program.build import add, const, mean, mul, recip, reduce, size
+from prism.program.build import add, const, mean, mul, position, recip, reduce, size
 from prism.program.equal_lengths import as_short
 from prism.program.extents import Extent, is_static, text
 from prism.program.index import Axis, Index
@@ -308,7 +308,7 @@ class _Reader:
                 case sg.Gather():
                     self.values[s.dst] = self._gathered(s)
                 case sg.Position(dst, index):
-                    self.values[dst] = self._made(PositionExpr(index) if index.terms else size(index.offset))
+                    self.values[dst] = self._made(position(index))
                 case sg.Pointwise(dst, op, args):
                     self.values[dst] = self._made(Map(op, tuple([self._value(a) for a in args])))
                 case sg.TileReduce(dst, sg.Statistic(), axis, src, moments) if moments:

@@ -329,7 +329,7 @@ class Graph(State):
         """One of several known elements: regular ones are a position, a few others a choice, more an array."""
         regular = places_index(elements, index)
         if regular is not None:
-            told = _position(regular)
+            told = build.position(regular)
             return op("eq", told, Const(1.0)) if value.dtype == DType.BOOL and regular.terms else told
         if value.array is not None or all(is_static(e) for e in elements.ravel()):
             return self._held(value, index)
@@ -493,10 +493,6 @@ def _bounds_of(array: npt.NDArray[Any], dtype: DType) -> Interval:
     if dtype.is_float or array.size == 0:
         return integers.of_type(dtype)
     return Interval(float(array.min()), float(array.max()), whole=True)
-
-
-def _position(index: Index) -> Expr:
-    return Position(index) if index.terms else build.size(index.offset)
 
 
 def _substituted(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
