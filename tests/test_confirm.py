@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -38,7 +39,7 @@ from prism.instantiate.rounds import AGAIN, BLOCK, HEATS, HOPELESS, LONGER, NEAR
 from prism.instantiate.study import Failure
 from prism.platforms import contenders, cpu_worker
 from prism.platforms.contenders import Contenders, why_not_compiled
-from prism.platforms.cpu_worker import hopeless, made_in, trial
+from prism.platforms.cpu_worker import hopeless, made_in, patience, trial
 from prism.process.child import run_tool
 from prism.process.deadline import NEVER, Deadline
 from prism.process.worker import Ending, Reply
@@ -146,6 +147,31 @@ def test_what_is_compiled_for_all_threads_and_has_no_chance_is_not_compiled_for_
     assert not hopeless(5, specs, {0: 1.0, 1: 1.5, 4: 1.0}), "what prism compiles is for any number of them"
     assert not hopeless(1, specs, {0: 1.9, 2: 0.1}), "what costs nothing to make is timed"
     assert hopeless(1, specs, {0: 2.1, 2: 0.1}), "but for calls that never end"
+
+
+def test_a_call_that_takes_far_longer_than_another_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    specs = [{"kind": k, "threads": 4, "side": "baseline"} for k in ("eager", "compiled", "onnxruntime")]
+    assert made_in(specs) == [2, 0, 1], "torch, which may take a hundred times as long, after what it is compared with"
+    assert patience(2, specs, {}) is None
+    assert patience(2, [*specs, {"kind": "module", "side": "kernel"}], {3: 1e-3}) is None, "of the other side"
+    assert patience(0, specs, {2: 1e-3}) == 4.0
+    assert patience(0, specs, {2: 1.0}) == 16.0
+    makes = Contenders([torch.ones(2)])
+    calls: list[int] = []
+
+    def slow() -> list[torch.Tensor]:
+        calls.append(len(calls))
+        end = time.process_time() + 60
+        while time.process_time() < end:
+            pass
+        return []
+
+    makes.call = lambda *_: slow  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match=r"its first calls took more than 0\.1 s"):
+            makes.prepared(specs[0], 4, 0.1)
+    assert calls == [0]
 
 
 def test_a_trial_that_is_far_from_the_best_is_called_once() -> None:

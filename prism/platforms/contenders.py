@@ -165,6 +165,29 @@ def _limited(seconds: float | None, what: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextmanager
+def _busy(seconds: float | None, threads: int) -> Iterator[None]:
+    """Interrupt what keeps so many threads busy for longer; only in the main thread, where signals arrive.
+
+    Processor time is counted, which what is halted does not take, and not beats, as of torch's compiler: within a call
+    into a library, which may take seconds, all but one are missed.
+    """
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"its first calls took more than {seconds:g} s")
+
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGPROF, interrupt)
+    signal.setitimer(signal.ITIMER_PROF, seconds * threads)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
 def _key(spec: Mapping[str, Any], threads: int) -> str:
     return json.dumps([spec, threads], sort_keys=True)
 
@@ -201,6 +224,7 @@ class Contenders:
         self._inputs = inputs
         self._made: dict[str, Call] = {}
         self._endless: dict[str, Prepared] = {}
+        self._given_up: dict[str, str] = {}
         self._failed: dict[tuple[str, str], str] = {}
         self._functions: dict[tuple[str, str], tuple[Callable[..., Any], list[torch.Tensor]]] = {}
 
@@ -224,18 +248,30 @@ class Contenders:
         places = spec.get("places")
         return call if places is None else partial(_picked, call, places)
 
-    def prepared(self, spec: Mapping[str, Any], threads: int, **how: Any) -> Prepared:
+    def prepared(self, spec: Mapping[str, Any], threads: int, limit_s: float | None = None, **how: Any) -> Prepared:
         """A contender that has been called, as its user calls it; what takes long is not called again to be so.
 
         Args:
             spec: as of `call`.
             threads: that it runs on.
+            limit_s: what its first calls may take, seconds.
             how: of `Prepared`, of one that is not there yet.
+
+        Raises:
+            TimeoutError: they take longer, now or when they were made before.
         """
         key = _key(spec, threads)
         found = self._endless.get(key)
+        if key in self._given_up:
+            raise TimeoutError(self._given_up[key])
         if found is None:
-            found = Prepared(self.call(spec, threads), **how)
+            call = self.call(spec, threads)
+            try:
+                with _busy(limit_s, threads):
+                    found = Prepared(call, **how)
+            except TimeoutError as error:
+                self._given_up[key] = str(error)
+                raise
             if found.call_s > ENDLESS_S:
                 self._endless[key] = found
         return found

@@ -74,7 +74,7 @@ def prepare_contenders(request: Request) -> Answer:
         many = _threads_of(specs[n])
         torch.set_num_threads(many)
         with suppress(Exception), torch.inference_mode():  # the contest says what is wrong with it
-            seconds[n] = makes.prepared(specs[n], many).call_s
+            seconds[n] = makes.prepared(specs[n], many, patience(n, specs, seconds)).call_s
     return {"seconds": {str(n): s for n, s in seconds.items()}}
 
 
@@ -98,7 +98,20 @@ def _but(spec: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 def made_in(specs: Sequence[Mapping[str, Any]]) -> list[int]:
     """The places of contenders in the order in which they are made: what may not be worth it comes last."""
-    return sorted(range(len(specs)), key=lambda n: _threads_of(specs[n]) < threads())
+    slow = ("eager", "compiled")  # of half precision on some processors, by a hundred times
+    return sorted(range(len(specs)), key=lambda n: (_threads_of(specs[n]) < threads(), specs[n]["kind"] in slow))
+
+
+def patience(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, float]) -> float | None:
+    """What the first two calls of a contender may take, seconds: far longer, and it has no chance; None for any time.
+
+    Args:
+        n: its place.
+        specs: of all contenders.
+        seconds: what a call of those takes that are made, by place.
+    """
+    rivals = [s for m, s in seconds.items() if specs[m].get("side") == specs[n].get("side")]
+    return 2 * max(ENDLESS_S, HOPELESS * min(rivals)) if rivals else None
 
 
 def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, float]) -> str:
@@ -185,7 +198,9 @@ def time_contenders(request: Request) -> Answer:
                 if limit_s is None:
                     prepared[n] = Prepared(makes.call(spec, many, outputs), **how)
                 else:
-                    prepared[n] = makes.prepared(spec, many, **how)
+                    prepared[n] = makes.prepared(spec, many, None if crowded else patience(n, specs, known), **how)
+        except TimeoutError as error:
+            answers[n] = {"hopeless": str(error)}
         except Exception as error:
             answers[n] = {"error": one_line(error)}
     able = [p for p in prepared if p is not None]
