@@ -256,6 +256,10 @@ class Pool(Closing):
         """Queue a request; its time starts when a worker takes it."""
         return self._threads.submit(self._run, request, timeout_s)
 
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+        """Queue a request and wait for its answer, as `Worker.ask` does."""
+        return self.submit(request, timeout_s).result()
+
     def _run(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
         with self._lock:
             worker = self._idle.pop()

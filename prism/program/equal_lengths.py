@@ -39,10 +39,11 @@ def of_equal_lengths(formulas: Sequence[Formula]) -> tuple[Formula, ...]:
         return tuple(formulas)
 
     def change(e: Expr) -> Expr:
-        if not isinstance(e, Reduce):
+        others = [longest[p] for p in _along(e)] if isinstance(e, Reduce) else []
+        if not isinstance(e, Reduce) or not others:
             return e
-        extent = _extended(int(e.axis.extent), [longest[p] for p in _along(e)]) if is_static(e.axis.extent) else 0
-        if not extent or extent == e.axis.extent:
+        extent = _extended(int(e.axis.extent), others)
+        if extent == e.axis.extent:
             return e
         axis = Axis(f"{e.axis.name}.longer", extent)
         place = Index.axis(axis)
@@ -102,9 +103,7 @@ def _along(e: Reduce) -> Iterator[_Place]:
 
 def _follows(index: Index) -> Axis | None:
     """The axis that an index follows place by place; None where it is another one."""
-    axes = index.axes()
-    axis = next(iter(axes)) if len(axes) == 1 else None
-    return axis if axis is not None and index.slope(axis) == 1 else None
+    return Index(index.terms).as_axis()
 
 
 def _extended(extent: int, others: Iterable[int]) -> int:

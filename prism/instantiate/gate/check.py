@@ -196,9 +196,7 @@ class KernelRunner(Closing):
             "outputs": [[list(shape), dtype] for shape, dtype in outputs],
             "samples": list(samples),
         }
-        limit_s = CASE_LIMIT_S + len(samples) * LAUNCH_LIMIT_S
-        by = self._worker
-        reply = by.submit(request, limit_s).result() if isinstance(by, Pool) else by.ask(request, limit_s)
+        reply = self._worker.ask(request, CASE_LIMIT_S + len(samples) * LAUNCH_LIMIT_S)
         if reply.ending is not Ending.ANSWERED:
             why = f"{reply.ending.value}: {reply.detail}"
             return Late(why) if reply.ending is Ending.HANG else why
