@@ -141,33 +141,25 @@ def why_not_compiled(error: Exception) -> str:
 
 @contextmanager
 def _limited(seconds: float | None, what: str) -> Iterator[None]:
-    """Interrupt what takes longer; only in the main thread, where signals arrive.
+    """Interrupt what takes longer.
 
     Beats are counted, of which one that stands still misses all but one: what is timed halts it.
     """
     beats = 0
 
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+    def beat(_signum: int, _frame: FrameType | None) -> None:
         nonlocal beats
         beats += 1
         if seconds is not None and beats >= BEATS:
             raise TimeoutError(f"{what} took more than {seconds:g} s")
 
-    if seconds is None or threading.current_thread() is not threading.main_thread():
+    with _ringing(signal.ITIMER_REAL, signal.SIGALRM, None if seconds is None else seconds / BEATS, beat):
         yield
-        return
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds / BEATS, seconds / BEATS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager
 def _busy(seconds: float | None, threads: int) -> Iterator[None]:
-    """Interrupt what keeps so many threads busy for longer; only in the main thread, where signals arrive.
+    """Interrupt what keeps so many threads busy for longer.
 
     Processor time is counted, which what is halted does not take, and not beats, as of torch's compiler: within a call
     into a library, which may take seconds, all but one are missed.
@@ -176,16 +168,25 @@ def _busy(seconds: float | None, threads: int) -> Iterator[None]:
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"its first calls took more than {seconds:g} s")
 
-    if seconds is None or threading.current_thread() is not threading.main_thread():
+    with _ringing(signal.ITIMER_PROF, signal.SIGPROF, None if seconds is None else seconds * threads, interrupt):
+        yield
+
+
+@contextmanager
+def _ringing(
+    timer: int, signum: signal.Signals, each_s: float | None, rings: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Have a timer call a function again and again; only in the main thread, where signals arrive, and if it is set."""
+    if each_s is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGPROF, interrupt)
-    signal.setitimer(signal.ITIMER_PROF, seconds * threads)
+    before = signal.signal(signum, rings)
+    signal.setitimer(timer, each_s, each_s)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        signal.setitimer(timer, 0)
+        signal.signal(signum, before)
 
 
 def _key(spec: Mapping[str, Any], threads: int) -> str:
