@@ -8,7 +8,7 @@ import re
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from logging.handlers import BufferingHandler
@@ -282,6 +282,52 @@ def test_norms_and_attention_are_in_islands_forward_and_backward(monkeypatch: py
     torch.compile(model, backend=compiling.backend)(x).square().sum().backward()
     torch._dynamo.reset()
     assert [outside(g) for g in found] == [[], [], []]
+
+
+def test_attentions_one_after_another_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps what its gradient needs, and only those with dropout draw random numbers, in their order."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+    given: list[int] = []
+
+    def one(_: object, function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> compiling.Outcome:
+        given.append(len(tensors))
+        return compiling.Outcome(function, 1.0)
+
+    found = graphs(monkeypatch)
+    monkeypatch.setattr(compiling.Kernels, "of", one)
+    x = torch.randn(1, 2, 4, 8, requires_grad=True)
+
+    def step(run: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        made = run(x)
+        (gradient,) = torch.autograd.grad(made.square().sum(), x)
+        return made, gradient
+
+    def model(x: torch.Tensor, rate: float) -> torch.Tensor:
+        x = attention(x * 2, x, x, dropout_p=rate)
+        x = attention(x * 2, x, x, dropout_p=rate)
+        return torch.rand_like(x) * x * 2
+
+    for rate in (0.0, 0.5):
+        function = functools.partial(model, rate=rate)
+        torch.testing.assert_close(step(torch.compile(function, backend=compiling.backend)), step(function))
+        torch._dynamo.reset()
+        assert not [name for g in found for name in outside(g) if "attention" in name]
+    assert given
+
+
+def test_memory_that_nothing_was_written_to_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole numbers of any size may be in it, and an island is given them."""
+
+    def function(order: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        back = torch.empty_like(order).scatter(0, torch.topk(order, 6).indices, torch.arange(6))
+        return torch.sigmoid(x[back] * 2)
+
+    found = graphs(monkeypatch)
+    order, x = torch.tensor([2, 0, 1, 5, 4, 3]), torch.randn(6, 5)
+    torch.testing.assert_close(torch.compile(function, backend=compiling.backend)(order, x), function(order, x))
+    assert "aten.topk.default" in outside(found[0])
+    assert not [n for n in found[0].graph.nodes if "empty" in str(n.target)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["as trained", "of one type"])

@@ -49,6 +49,14 @@ made of them, and one in an island would lose what the rest of it gains."""
 CASTS = frozenset({"aten::_to_copy", "prims::convert_element_type"})
 """Operators that change a tensor's type."""
 
+_ATEN = torch.ops.aten
+FILLED: Mapping[Any, Any] = {
+    _ATEN.empty_like.default: _ATEN.zeros_like.default,
+    _ATEN.new_empty.default: _ATEN.new_zeros.default,
+}
+"""For ATen's operators that give what happens to be in memory those that fill it: whole numbers among it may be of any
+size, for which an island that is given them would have no kernels."""
+
 AFTER = "after"
 """The argument by which a node hangs on one that it does not read, while a graph is divided."""
 
@@ -217,6 +225,8 @@ class Graph:
 
     @torch._dynamo.disable(recursive=True)  # type: ignore[untyped-decorator]
     def _divided(self) -> torch.fx.GraphModule:
+        for node in _operators(self.captured):
+            node.target = FILLED.get(node.target, node.target)
         # The same seed gives the same numbers: what draws some hangs on what drew before it, until islands are divided.
         for before, node in pairwise(filter(_draws, _operators(self.captured))):
             node.kwargs = {**node.kwargs, AFTER: before}
@@ -237,8 +247,17 @@ class Graph:
 def _draws(node: torch.fx.Node) -> bool:
     """Whether a node may draw random numbers; what holds graphs of its own may."""
     if isinstance(node.target, torch._ops.OpOverload):
-        return torch.Tag.nondeterministic_seeded in node.target.tags
+        return torch.Tag.nondeterministic_seeded in node.target.tags and _dropout(node) != 0.0
     return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def _dropout(node: torch.fx.Node) -> Any:
+    """The share that an attention drops; None of what is none."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    for place, a in enumerate(node.target._schema.arguments):
+        if a.name == "dropout_p":
+            return node.args[place] if place < len(node.args) else node.kwargs.get(a.name, a.default_value)
+    return None
 
 
 class Readable(OperatorSupportBase):
@@ -266,8 +285,7 @@ class Readable(OperatorSupportBase):
             return False
         if target._schema.name.partition("::")[2] in LEFT and _on_cpu(node):
             return False
-        without = any(a.name == "dropout_p" for a in target._schema.arguments)  # as its translation makes sure of
-        if torch.Tag.nondeterministic_seeded in target.tags and not without:
+        if _draws(node):
             return False
         examples: list[torch.Tensor] = []
         alone = torch.fx.Graph()
@@ -519,12 +537,15 @@ class Island(torch.nn.Module):
         with torch.no_grad():
             # Parameters would be taken for what the function itself holds.
             tensors = [g.detach() for g in given if isinstance(g, torch.Tensor)]
+            lie: tuple[Layout, ...] = ()
             try:
                 outcome = self.kernels.of(function, [_narrowed(t) for t in tensors])
+                if outcome.call is not None:
+                    lie = layouts(function, tensors)
             except Exception as error:  # whoever trains a model is not to lose it by this
                 LOG.exception("a bug in prism")
                 outcome = Outcome(None, why=f"a bug in prism: {error}")
             if outcome.call is not None and outcome.apart:
                 self.apart[outcome.apart] = _results(self.operators, outcome.apart)
             LOG.info("%d operators %s", len(_operators(self.operators)), outcome)
-            return outcome, () if outcome.call is None else layouts(function, tensors)
+            return outcome, lie
