@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -441,3 +443,23 @@ def test_a_log_says_what_takes_long() -> None:
         while "so far" not in out.getvalue():
             time.sleep(0.01)
     assert "prism: search: 2/7 regions ... " in out.getvalue()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries of C keep memory in their own ways")
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_command_keeps_the_memory_of_large_arrays_for_the_next(keeps: bool) -> None:
+    code = f"""
+        import ctypes
+        import numpy as np
+        from prism.cli import _keep_freed_memory
+        class Info(ctypes.Structure):
+            _fields_ = [(f"n{{n}}", ctypes.c_size_t) for n in range(10)]  # mallinfo2, whose fifth is the bytes in maps
+        if {keeps}:
+            _keep_freed_memory()
+        array = np.ones(8 << 20)
+        told = getattr(ctypes.CDLL(None), "mallinfo2")
+        told.restype = Info
+        print(told().n4 < array.nbytes)
+    """
+    said = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == [str(keeps)]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
 
 import prism
 from prism.backends.native import exported, native
@@ -227,3 +228,62 @@ def test_on_a_gpu_torch_runs_the_same_functions(tmp_path: Path) -> None:
         (found,) = call([2 * X, Y], [])
         torch.testing.assert_close(found, silu_in_two(2 * X, Y))
         found.fill_(0.0)  # results are poisoned between replays
+
+
+def windowed(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention, of the last 20 places alone."""
+    i = torch.arange(q.shape[-2])
+    seen = (i[None] <= i[:, None]) & (i[:, None] - i[None] < 20)
+    scores = (torch.matmul(q, k.transpose(2, 3)) * 8**-0.5).masked_fill(~seen, float("-inf"))
+    return torch.matmul(torch.softmax(scores, -1), v)
+
+
+def causal(q: Any, k: Any, v: Any) -> Any:
+    i = torch.arange(q.shape[-2])
+    scores = (torch.matmul(q, k.transpose(2, 3)) * 8**-0.5).masked_fill(i[None] > i[:, None], float("-inf"))
+    return torch.matmul(torch.softmax(scores, -1), v)
+
+
+def split_heads(q: Any, k: Any, v: Any) -> Any:
+    return torch.cat([causal(q, k, v).transpose(1, 2).reshape(1, -1, 16), torch.zeros(1, 3, 16)], 1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "least", "wanted"),
+    [
+        (causal, 16, ["scaled_dot_product_attention"]),
+        (windowed, 48, None),
+        (split_heads, 16, None),
+    ],
+)
+def test_calls_are_found_on_a_part_and_are_those_of_the_whole(
+    fn: Any, least: int, wanted: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = tuple(torch.randn(1, 2, 96, 8) for _ in range(3))
+    program = prism.trace(fn, inputs, dynamic_shapes=[{2: torch.export.Dim("seq", min=24)}] * 3)
+    found, seen = [], []
+    inner = fx.Interpreter.run
+
+    def run(self: fx.Interpreter, *given: torch.Tensor) -> Any:
+        seen.append(given[0].shape[2])
+        return inner(self, *given)
+
+    monkeypatch.setattr(fx.Interpreter, "run", run)
+    for part in (16, 96):
+        monkeypatch.setattr("prism.backends.native.PART", part)
+        found.append(native(program, inputs))
+    assert seen == [least, 96], "beyond the numbers that positions are compared with"
+    assert found[0].code == found[1].code
+    assert wanted is None or ops(found[0]) == wanted
+    torch.testing.assert_close(found[0](*inputs)[0], fn(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_what_larger_tensors_alone_take_is_found_on_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = prism.trace(causal, (Q, K, V), dynamic_shapes=[{2: torch.export.Dim("seq", min=4)}] * 3)
+    whole = native(program, (Q, K, V)).code
+
+    def part(*_: object) -> list[torch.Tensor]:
+        return [x[:, :1, :4] for x in (Q, K, V)]  # of another number of heads, which the program fixes
+
+    monkeypatch.setattr("prism.backends.native._part", part)
+    assert native(program, (Q, K, V)).code == whole

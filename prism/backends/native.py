@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import sympy
 import torch
 import torch.nn.functional as F
 from torch import fx
@@ -36,7 +37,8 @@ from torch.fx.graph import CodeGen
 from prism.backends.eager import POINTWISE, TorchArrays, torch_dtype
 from prism.program import extents
 from prism.program.evaluate import Interpreter, bind
-from prism.program.nodes import Const, Definition, Expr, Map, Program, Read, Reduce, ReduceKind, walk
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Definition, Expr, Map, Position, Program, Read, Reduce, ReduceKind, walk
 from prism.program.region import subprogram
 
 Call: TypeAlias = Callable[..., torch.Tensor]
@@ -47,6 +49,8 @@ ALIKE = 1e-4
 """By how much torch's call may differ in float32, relative to the largest result."""
 DEEP = 12
 """Definitions that one call may stand for."""
+PART = 16
+"""Elements along a length, at least, by which calls are told apart."""
 
 # Of one tensor, with the operations that its formula has.
 _ACTIVATIONS: tuple[tuple[frozenset[str], Call], ...] = (
@@ -91,61 +95,150 @@ def native(program: Program, tensors: Sequence[torch.Tensor], found: Path | None
 
     Args:
         program: what is run.
-        tensors: one per input of the program; they are computed with, to see which calls compute the same.
+        tensors: one per input of the program. Parts of them are computed with, to see which calls compute the same:
+            where lengths are symbols, the first few elements along each, of what may be many millions.
         found: a file that keeps which calls do, for processes that ask the same again: of large tensors, that costs
             many times what the program does.
     """
+    with torch.no_grad(), one_thread():
+        part = _part(program, tensors)
+        try:
+            return _native(program, tensors, part, found)
+        except Exception:  # whatever torch or the interpreter says of lengths that the program does not take
+            if part is tensors:
+                raise
+            return _native(program, tensors, tensors, None)
+
+
+def _native(
+    program: Program, tensors: Sequence[torch.Tensor], part: Sequence[torch.Tensor], found: Path | None
+) -> GraphModule:
+    """The graph, by what is seen on parts of the tensors, or on all of them, where these are the parts."""
+    names = [t.name for t in program.inputs]
+    needed = subprogram(program, program.name, program.outputs).definitions
+    calls = _calls(program, needed, dict(zip(names, part, strict=True)), found)
+
+    def run(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        values = dict(zip(names, inputs, strict=True))
+        for d in needed:
+            # Where the type is the same already, this is a view that changes nothing.
+            values[d.name] = calls[d.name](values).to(torch_dtype(d.dtype))
+        return [values[n].contiguous() for n in program.outputs]
+
+    # Recorded without computing: that is done once, to see which of torch's functions give the same.
+    recorded = _recorded(run, tensors)
+    return as_written(recorded, part, None if part is tensors else _recorded(run, part))
+
+
+def _recorded(run: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
+    """The operators that a function calls of such tensors."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    given = {t.name: x for t, x in zip(program.inputs, tensors, strict=True)}
-    binding = bind(program.inputs, {n: x.shape for n, x in given.items()})
-    needed = subprogram(program, program.name, program.outputs).definitions
+    graph: GraphModule = make_fx(run, tracing_mode="fake", pre_dispatch=True)(*tensors)
+    return graph
+
+
+def _part(program: Program, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """The first elements of the tensors along the lengths that are symbols; the tensors where that leaves nothing out.
+
+    What is the same on them is the same on all, as positions and lengths are compared with no number, as a window's,
+    that is as large as they are long, or with one that is larger than all.
+    """
+    shapes = {t.name: x.shape for t, x in zip(program.inputs, tensors, strict=True)}
+    binding = bind(program.inputs, shapes)
+    numbers = {n for d in program.definitions for n in _integers(d)}
+    least = max([PART, *(2 * n for n in numbers if n < max(binding.values(), default=0))])
+    short: dict[str, int] = {}
+    for name, n in sorted(binding.items()):
+        # What divides a length, as heads do, divides the shorter one; and no two that differ become the same.
+        unit = math.gcd(n, PART)
+        length = unit * -(-least // unit)
+        while any(v == length and binding[k] != n for k, v in short.items()):
+            length += unit
+        short[name] = min(length, n)
+    if short == binding:
+        return tensors
+    return [
+        x[tuple(slice(extents.evaluate(e, short)) for e in t.shape)].contiguous()
+        for t, x in zip(program.inputs, tensors, strict=True)
+    ]
+
+
+def _integers(d: Definition) -> Iterator[int]:
+    """The whole numbers that a definition has beside its coordinates and the lengths that are known."""
+    nodes = list(walk(d.expr))
+    for axis in {*d.axes, *(e.axis for e in nodes if isinstance(e, Reduce))}:
+        yield from _within(0 if extents.is_static(axis.extent) else axis.extent)
+    for e in nodes:
+        match e:
+            case Const(value) if math.isfinite(value) and float(value).is_integer():
+                yield abs(int(value))
+            case Read(_, index):
+                yield from (n for i in index for n in _of_index(i))
+            case Position(i):
+                yield from _of_index(i)
+
+
+def _of_index(index: Index) -> Iterator[int]:
+    yield from _within(index.offset)
+    for atom, coefficient in index.terms:
+        yield from _within(coefficient)
+        if not isinstance(atom, Axis):
+            yield from (*_within(atom.divisor), *_of_index(atom.value))
+
+
+def _within(extent: extents.Extent) -> list[int]:
+    return [abs(extent)] if isinstance(extent, int) else [abs(int(n)) for n in extent.atoms(sympy.Integer)]
+
+
+def _calls(
+    program: Program, needed: Sequence[Definition], given: Mapping[str, torch.Tensor], found: Path | None
+) -> dict[str, Step]:
+    """What computes each definition, seen on these inputs, or read from the file that says which of them do."""
     earlier: dict[str, int | None] = json.loads(found.read_text()) if found is not None and found.exists() else {}
-    with torch.no_grad(), one_thread():
-        # In float32, where half precision would overflow and so tell nothing apart.
-        known = {n: x.float() if x.is_floating_point() else x for n, x in given.items()}
-        # The same without elements: a call that gives another shape is told by them.
-        shapes = {n: x.to("meta") for n, x in known.items()}
-        calls: dict[str, Step] = {}
-        places: dict[str, int | None] = {}
-        for d in needed:
-            shape = [extents.evaluate(a.extent, binding) for a in d.axes]
-            shapes[d.name] = torch.empty(shape, dtype=torch.float32, device="meta")
-            if earlier:
-                place = earlier[d.name]
-            else:
-                known[d.name] = _elementary(d, binding, torch.float32)(known)
-                tried = enumerate(_candidates(d, program, shapes))
-                place = next((n for n, c in tried if _same(c, known, shapes, d.name)), None)
-            places[d.name] = place
-            if place is None:
-                calls[d.name] = _elementary(d, binding, torch_dtype(d.dtype))
-            else:
-                calls[d.name] = next(islice(_candidates(d, program, shapes), place, None))
-        known.clear()
-        if found is not None and not earlier:
-            found.write_text(json.dumps(places))
-
-        def run(*inputs: torch.Tensor) -> list[torch.Tensor]:
-            values = dict(zip(given, inputs, strict=True))
-            for d in needed:
-                # Where the type is the same already, this is a view that changes nothing.
-                values[d.name] = calls[d.name](values).to(torch_dtype(d.dtype))
-            return [values[n].contiguous() for n in program.outputs]
-
-        # Recorded without computing: that is done once, to see which of torch's functions give the same.
-        recorded = make_fx(run, tracing_mode="fake", pre_dispatch=True)(*tensors)
-        return as_written(recorded, tensors)
+    # In float32, where half precision would overflow and so tell nothing apart.
+    known = {n: x.float() if x.is_floating_point() else x for n, x in given.items()}
+    # The same without elements: a call that gives another shape is told by them.
+    shapes = {n: x.to("meta") for n, x in known.items()}
+    calls: dict[str, Step] = {}
+    places: dict[str, int | None] = {}
+    for d in needed:
+        shapes[d.name] = torch.empty(_shape(d, program, known), dtype=torch.float32, device="meta")
+        if earlier:
+            place = earlier[d.name]
+        else:
+            known[d.name] = _elementary(d, program, torch.float32)(known)
+            tried = enumerate(_candidates(d, program, shapes))
+            place = next((n for n, c in tried if _same(c, known, shapes, d.name)), None)
+        places[d.name] = place
+        if place is None:
+            calls[d.name] = _elementary(d, program, torch_dtype(d.dtype))
+        else:
+            calls[d.name] = next(islice(_candidates(d, program, shapes), place, None))
+    if found is not None and not earlier:
+        found.write_text(json.dumps(places))
+    return calls
 
 
-def _elementary(d: Definition, binding: Mapping[str, int], dtype: torch.dtype) -> Step:
+def _sizes(program: Program, tensors: Known) -> dict[str, int]:
+    """The value of every symbol, where the tensors have the program's inputs among them."""
+    return bind(program.inputs, {t.name: tensors[t.name].shape for t in program.inputs})
+
+
+def _shape(d: Definition, program: Program, tensors: Known) -> list[int]:
+    """The definition's shape where the inputs are these."""
+    sizes = _sizes(program, tensors)
+    return [extents.evaluate(a.extent, sizes) for a in d.axes]
+
+
+def _elementary(d: Definition, program: Program, dtype: torch.dtype) -> Step:
     """The definition, stored in a type, from elementary operations: one alone is in that type, several in float32."""
     alone = isinstance(d.expr, Map) and sum(isinstance(e, Map) for e in walk(d.expr)) == 1
 
     def call(known: Known) -> torch.Tensor:
         device = next((t.device for t in known.values()), torch.device("cpu"))
         arrays = TorchArrays(device, dtype if alone and dtype.is_floating_point else torch.float32)
-        machine = Interpreter(known, binding, arrays)
+        machine = Interpreter(known, _sizes(program, known), arrays)
         result: torch.Tensor = machine.over(machine.value(d.expr), d.axes)
         return result.to(dtype)
 
@@ -208,7 +301,7 @@ def _candidates(d: Definition, program: Program, known: Known) -> Iterator[Step]
             for order in (alone.leaves, alone.leaves[::-1]):
                 yield _of(lambda *parts, dim=dim: torch.cat(parts, dim), *order)
     if d.view and len(alone.leaves) == 1:
-        yield from _views(d, known, alone.leaves[0])
+        yield from _views(d, program, known, alone.leaves[0])
     scores = _product(d.expr)
     if scores is not None:
         a, b = scores
@@ -227,15 +320,18 @@ def _of(call: Call, *names: str) -> Step:
     return lambda tensors: call(*(tensors[n] for n in names))
 
 
-def _views(d: Definition, known: Known, main: str) -> Iterator[Step]:
+def _views(d: Definition, program: Program, known: Known, main: str) -> Iterator[Step]:
     """The elements of a tensor in another shape."""
-    shape = tuple(known[d.name].shape)
     if known[main].numel() == known[d.name].numel():
-        yield _of(lambda x: x.reshape(shape), main)
-    elif known[main].dim() == len(shape):
-        for dim in range(len(shape)):
-            times = shape[dim] // max(known[main].shape[dim], 1)
-            yield _of(lambda x, dim=dim, times=times: x.repeat_interleave(times, dim), main)
+        yield lambda tensors: tensors[main].reshape(_shape(d, program, tensors))
+    elif known[main].dim() == len(d.axes):
+        for dim in range(len(d.axes)):
+            yield partial(_repeated, d, program, main, dim)
+
+
+def _repeated(d: Definition, program: Program, main: str, dim: int, tensors: Known) -> torch.Tensor:
+    x = tensors[main]
+    return x.repeat_interleave(_shape(d, program, tensors)[dim] // max(x.shape[dim], 1), dim)
 
 
 def _fused(cone: _Cone, d: Definition, known: Known) -> Iterator[Step]:
@@ -379,29 +475,28 @@ def _norms(cone: _Cone, known: Known, main: str, others: Sequence[str]) -> Itera
     """Layer and RMS norms over the last dimensions, with each number of the formula as epsilon."""
     x = known[main]
     orders = [tuple(others), tuple(reversed(others))] if len(others) == 2 else [tuple(others)]
-    for shape in (tuple(x.shape[-trailing:]) for trailing in range(1, x.dim() + 1)):
-        if any(tuple(known[n].shape) != shape for n in others):
+    for dims in range(1, x.dim() + 1):
+        if any(known[n].shape != x.shape[-dims:] for n in others):
             continue
         for eps in [n for n in cone.numbers if 0 < n < 1e-2] or [0.0]:
             for order in orders:
                 if len(order) <= 2:
-                    yield partial(_layer_norm, main, order, shape, eps)
+                    yield partial(_layer_norm, main, order, dims, eps)
                 if len(order) <= 1 and cone.definitions == 1:
-                    yield partial(_rms_norm, main, order, shape, eps)
+                    yield partial(_rms_norm, main, order, dims, eps)
 
 
-def _layer_norm(main: str, others: Sequence[str], shape: Sequence[int], eps: float, tensors: Known) -> torch.Tensor:
-    scale, bias = ([*(tensors[n] for n in others), None, None])[:2]
-    return F.layer_norm(tensors[main], shape, scale, bias, eps)
+def _layer_norm(main: str, others: Sequence[str], dims: int, eps: float, tensors: Known) -> torch.Tensor:
+    x, (scale, bias) = tensors[main], ([*(tensors[n] for n in others), None, None])[:2]
+    return F.layer_norm(x, x.shape[-dims:], scale, bias, eps)
 
 
-def _rms_norm(main: str, others: Sequence[str], shape: Sequence[int], eps: float, tensors: Known) -> torch.Tensor:
+def _rms_norm(main: str, others: Sequence[str], dims: int, eps: float, tensors: Known) -> torch.Tensor:
     """Written out where the type can hold squares: torch's call takes 1.5 to 6 times as long on CPUs."""
     x, scale = tensors[main], next((tensors[n] for n in others), None)
     if x.dtype == torch.float16:
-        return F.rms_norm(x, list(shape), scale, eps)
-    dims = tuple(range(x.dim() - len(shape), x.dim()))
-    normed = x * torch.rsqrt(x.pow(2).mean(dims, keepdim=True) + eps)
+        return F.rms_norm(x, x.shape[-dims:], scale, eps)
+    normed = x * torch.rsqrt(x.pow(2).mean(tuple(range(-dims, 0)), keepdim=True) + eps)
     return normed if scale is None else normed * scale
 
 
@@ -472,21 +567,33 @@ def exported(path: Path, tensors: Sequence[torch.Tensor]) -> GraphModule:
     return as_written(GraphModule(module, graph), tensors)
 
 
-def as_written(graph: GraphModule, tensors: Sequence[torch.Tensor]) -> GraphModule:
+def as_written(graph: GraphModule, tensors: Sequence[torch.Tensor], like: GraphModule | None = None) -> GraphModule:
     """The graph by torch's functions, without views that change nothing and what nobody reads; constants computed once.
 
     Args:
         graph: of torch's operators.
         tensors: what it is called with: a function takes an operator's place where it gives the same on them.
+        like: the same operators for these tensors, where the graph is for larger ones.
+
+    Raises:
+        ValueError: it has others.
     """
     _compute_constants(graph)
-    found = _Reader(graph)
+    seen = graph if like is None else like
+    if like is not None:
+        _compute_constants(like)
+    found = _Reader(seen)
     with torch.no_grad(), one_thread():
         found.run(*tensors)
+    pairs = list(zip(seen.graph.nodes, graph.graph.nodes, strict=True))
+    if any(a.op != b.op or (a.op == "call_function" and a.target != b.target) for a, b in pairs):
+        raise ValueError("larger tensors take other operators")
+    node_of = dict(pairs)
     for node, function in found.functions.items():
-        node.op, node.target = ("call_method", function.__name__) if _is_method(function) else (node.op, function)
+        at = node_of[node]
+        at.op, at.target = ("call_method", function.__name__) if _is_method(function) else (at.op, function)
     for node, before in found.same.items():
-        node.replace_all_uses_with(found.same.get(before, before))
+        node_of[node].replace_all_uses_with(node_of[found.same.get(before, before)])
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
