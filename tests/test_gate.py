@@ -18,7 +18,20 @@ from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Program, Reduce, ReduceKind, SymbolRange, Tensor
 from prism.sgraph.config import Config
-from prism.sgraph.nodes import Accumulate, Grid, Kernel, Load, Loop, LoopRole, SGraph, Split, Store, TileReduce
+from prism.sgraph.nodes import (
+    Accumulate,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Role,
+    SGraph,
+    Split,
+    Store,
+    TileReduce,
+    Whole,
+)
 
 pytestmark = pytest.mark.usefixtures("small_gate")
 
@@ -343,3 +356,21 @@ def test_each_symbolic_extent_has_its_own_quick_tile() -> None:
     lengths = {"batch": SymbolRange(1, 64, 4), "seq": SymbolRange(1, 4096, 128)}
     program = Program("p", (Tensor("x", (batch, seq), F32),), (), (), lengths)
     assert quick_config(program, graph, start).symbols == {"T_b": 2, "T_s": 128, "T_t": 128}
+
+
+def test_what_programs_share_out_one_by_one_is_short_where_inputs_are_unusual() -> None:
+    batch, seq = symbol("batch"), symbol("seq")
+    b, s, t = Axis("b", batch), Axis("s", seq), Axis("t", seq)
+    roles = ((s, Grid(symbol("T_s"))), (t, LoopRole(symbol("T_t"))))
+    start = Config({"T_s": 16, "T_t": 16}, {}, {})
+    lengths = {"batch": SymbolRange(1, 64, 4), "seq": SymbolRange(1, 4096, 128)}
+    program = Program("p", (Tensor("x", (batch, seq), F32),), (), (), lengths)
+
+    def drawn(of_batch: Role, unusual: bool, name: str) -> set[int]:
+        graph = SGraph("g", (), (), (), (Kernel("g_kernel", ((b, of_batch), *roles), ()),))
+        return {c.binding[name] for c in plan_cases(program, graph, start) if (c.draw != "normal") == unusual}
+
+    assert drawn(Grid(1), False, "batch") == {1, 2, 3, 5}
+    assert drawn(Grid(1), True, "batch") == {2}
+    assert drawn(Grid(1), True, "seq") == {15, 17, 2}
+    assert drawn(Whole(), True, "batch") == {1, 3, 5}

@@ -15,7 +15,7 @@ from prism.program.nodes import DType, Expr, ReduceKind, Tensor
 from prism.program.transform import substitute
 from prism.sgraph.denote import Denotation, denote
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, Pointwise, SGraph, Stmt, Store, TileReduce, Whole
-from prism.sgraph.numerics import Finding, Kind, Numerics, staged
+from prism.sgraph.numerics import Finding, Kind, Numerics, _is_product, staged
 
 i, j, k = Axis("i", 8), Axis("j", 32), Axis("k", 32)
 X = read("x", i, k)
@@ -244,6 +244,51 @@ def test_a_division_moved_past_a_float16_buffer_is_staged() -> None:
     after = mul(reduce("sum", d, mul(x, w)), inv)
     assert findings(graph, [after]) == (), "the model stores that sum, too"
     assert findings(late(DType.BFLOAT16, DType.BFLOAT16), [before]) == (), "bfloat16 has float32's range"
+
+
+def test_a_product_of_inputs_that_the_model_does_not_compute_is_staged() -> None:
+    n = Axis("n", 16)
+    scales = ["a", "b"]
+    loads = tuple(Load(f"{s}1", s, (Index.axis(n),)) for s in scales)
+
+    def graph(buffer: DType = DType.FLOAT16, *, weight: bool = False) -> SGraph:
+        both: tuple[Stmt, ...] = (*loads, Pointwise("p", "mul", ("a1", "b1")), Store("ab", (Index.axis(n),), "p"))
+        last: tuple[Stmt, ...] = (
+            Load("x1", "x", sgraph_samples.at(i, n)),
+            Load("s1", "ab", (Index.axis(n),)),
+            Pointwise("y1", "mul", ("x1", "s1")),
+            Store("y", sgraph_samples.at(i, n), "y1"),
+        )
+        return SGraph(
+            "g",
+            (Tensor("x", (8, 16), buffer), *(Tensor(s, (16,), buffer, weight=weight) for s in scales)),
+            (Tensor("ab", (16,), buffer),),
+            (Tensor("y", (8, 16), buffer),),
+            (
+                Kernel("both", ((n, Grid(symbol("T_n"))),), both),
+                Kernel("last", ((i, Grid(symbol("T_i"))), (n, Whole())), last),
+            ),
+        )
+
+    x, a, b = read("x", i, n), read("a", n), read("b", n)
+    before = mul(mul(x, a), b)
+    (found,) = findings(graph(), [before])
+    assert (found.kind, found.where) == (Kind.DIVISION, "ab")
+    wide = staged(graph(), [found])
+    assert wide is not None
+    assert wide.buffers[0].dtype is DType.FLOAT32
+    assert findings(graph(), [mul(x, mul(a, b))]) == (), "the model multiplies them, too"
+    assert findings(graph(DType.BFLOAT16), [before]) == ()
+    assert findings(graph(weight=True), [before]) == (), "what the model's own numbers make is known"
+
+
+def test_what_is_divided_by_itself_is_no_factor_of_a_large_product() -> None:
+    n, given = Axis("n", 16), {"x", "a", "b"}
+    x, a, b = read("x", i, n), read("a", n), read("b", n)
+    normed = mul(x, op("recip", op("sqrt", reduce("sum", n, mul(x, x)))))
+    assert not _is_product(mul(normed, a), given)
+    assert _is_product(mul(mul(normed, a), b), given)
+    assert not _is_product(mul(mul(normed, a), b), {"x", "a"})
 
 
 def test_what_cannot_be_staged_is_refused() -> None:

@@ -5,8 +5,9 @@
     variance  mean(x^2) - mean(x)^2, whose two terms agree in most of their digits where the mean is large
     growth    a scan multiplies what it carries by the exponential of what is not known to be 0 or less: once it has
               overflowed it stays so, where the reference's later places have forgotten what was that large
-    division  a buffer in float16 holds a sum that only a later kernel divides: it may overflow where the quotient
-              does not (bfloat16 has float32's range, so nothing is lost there)
+    division  a buffer in float16 holds a sum that only a later kernel divides, or a product of inputs that the
+              reference does not multiply with each other: it may overflow where what is computed from it does not
+              (bfloat16 has float32's range, so nothing is lost there)
 
 All but the last are refused, for float32 has no answer to them either; for the last the buffer is staged in float32.
 What the reference does itself is no finding: its author chose it, and the numeric gate compares with it. An exponent is
@@ -18,7 +19,7 @@ How exponents are bounded is in value_bounds.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
@@ -73,7 +74,7 @@ _WHY: Mapping[Kind, str] = {
     Kind.EXP: "the exponent has no upper bound, so it overflows where the reference does not",
     Kind.VARIANCE: "a variance by difference cancels where the mean is large",
     Kind.GROWTH: "what a scan carries is not known to decay, so it stays infinite where the reference does not",
-    Kind.DIVISION: "a sum is stored in float16 and divided later, so it overflows where the quotient does not",
+    Kind.DIVISION: "a sum that is divided later, or a product of inputs, is stored in float16: it may overflow alone",
 }
 
 
@@ -107,7 +108,7 @@ class Numerics:
             found[Finding(kind, sgraph.outputs[n].name, _short(at), _WHY[kind])] = None
         for scan in _growing(sgraph, Bounds(tensors)):
             found[Finding(Kind.GROWTH, scan.dst, str(scan), _WHY[Kind.GROWTH])] = None
-        for buffer in _late_divisions(sgraph, self._known):
+        for buffer in _overflowing(sgraph, self._known):
             found[Finding(Kind.DIVISION, buffer, buffer, _WHY[Kind.DIVISION])] = None
         return tuple(found)
 
@@ -340,19 +341,31 @@ def _summed(e: Expr) -> Expr | None:
 # Divisions.
 
 
-def _late_divisions(sgraph: SGraph, known: _Known) -> list[str]:
-    """The float16 buffers that hold a sum the reference does not compute, and that another kernel divides."""
+def _overflowing(sgraph: SGraph, known: _Known) -> list[str]:
+    """The float16 buffers that hold what the reference does not compute, and that may overflow where it does not.
+
+    That is a sum that another kernel divides, and a product of inputs that are not the model's own.
+    """
     narrow = {t.name for t in sgraph.buffers if t.dtype is DType.FLOAT16}
     if not narrow:
         return []
     whole, alone = stored_values(sgraph)
+    given = {t.name for t in sgraph.inputs if t.dtype.is_float and not t.weight}
     found: list[str] = []
     for t in sgraph.buffers:
-        if t.name not in narrow or shape(whole[t.name]) in known.values or not _is_sum(whole[t.name]):
+        if t.name not in narrow or shape(whole[t.name]) in known.values:
             continue
-        if any(_divides(e, t.name) for name, e in alone.items() if name != t.name):
+        divided = any(_divides(e, t.name) for name, e in alone.items() if name != t.name)
+        if (divided and _is_sum(whole[t.name])) or _is_product(whole[t.name], given):
             found.append(t.name)
     return found
+
+
+def _is_product(e: Expr, given: Container[str]) -> bool:
+    """Whether the value is a product of several of these tensors that are divided by nothing of their own."""
+    factors = list(flat(e, "mul")) if isinstance(e, Map) and e.op == "mul" else []
+    divisors = {x.tensor for f in factors if _is_quotient(f) for x in walk(f) if isinstance(x, Read)}
+    return len({f.tensor for f in factors if isinstance(f, Read) and f.tensor in given} - divisors) > 1
 
 
 def _is_sum(e: Expr) -> bool:

@@ -103,7 +103,7 @@ def plan_cases(
     others = others or [(b, quick) for b in shapes if quick != config]
     ordinary = [*first[:1], *others, *first[1:]]
     cases = [Case("normal", b, c, seed) for b, c in ordinary]
-    ragged = shapes[2:] or shapes
+    ragged = _unusual(program, sgraph, quick, shapes[2:] or shapes)
     for draw in DRAWS:
         if draw != "normal":
             for struck in struck_sets(program, draw):
@@ -359,18 +359,33 @@ def plan_bindings(program: Program, sgraph: sg.SGraph, config: Config) -> list[d
     return list(found.values())
 
 
+def _unusual(
+    program: Program, sgraph: sg.SGraph, config: Config, bindings: Sequence[Mapping[str, int]]
+) -> list[dict[str, int]]:
+    """The bindings at which unusual inputs are drawn: two elements along what programs share out one by one.
+
+    Beside such tiles there is nothing, and unusual numbers cost as much as the arrays that they are in are large.
+    """
+    ones = [n for n in program.ranges if set(_tiles(sgraph, n, config)) == {1}]
+    least = {n: min(max(2, program.ranges[n].low), program.ranges[n].high) for n in ones}
+    found = [{**b, **least} for b in bindings]
+    return [b for n, b in enumerate(found) if b not in found[:n]]
+
+
 def _tile(sgraph: sg.SGraph, name: str, config: Config) -> int:
     """The largest tile of an axis whose extent is that symbol; 2 when there is none of more than 2 elements."""
-    sizes = [2]
-    for kernel in sgraph.kernels:
-        for axis, role in kernel.roles:
-            if isinstance(axis.extent, sympy.Symbol) and axis.extent.name == name:
-                match role:
-                    case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
-                        sizes.append(_value(tile, config.symbols))
-                    case _:
-                        pass
-    return max(sizes)
+    return max([2, *_tiles(sgraph, name, config)])
+
+
+def _tiles(sgraph: sg.SGraph, name: str, config: Config) -> list[int]:
+    """The tiles along the axes whose extent is that symbol; 0 where a program goes through all of one."""
+    tiles = [
+        _tile_of(role)
+        for kernel in sgraph.kernels
+        for axis, role in kernel.roles
+        if isinstance(axis.extent, sympy.Symbol) and axis.extent.name == name
+    ]
+    return [0 if t is None else _value(t, config.symbols) for t in tiles]
 
 
 def _over(changed: dict[str, int], values: Mapping[str, int]) -> Mapping[str, int]:
