@@ -330,6 +330,19 @@ def test_memory_that_nothing_was_written_to_is_filled(monkeypatch: pytest.Monkey
     assert not [n for n in found[0].graph.nodes if "empty" in str(n.target)]
 
 
+def test_a_batch_norm_in_eval_mode_may_leave_strides_that_torch_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it does, a view that was captured for what torch says is none."""
+    found = graphs(monkeypatch)
+    norm = torch.nn.BatchNorm1d(8).eval()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(norm(x.transpose(1, 2)).transpose(1, 2).reshape(-1, 8) * 2)
+
+    x = torch.randn(3, 5, 8)
+    torch.testing.assert_close(torch.compile(function, backend=compiling.backend)(x), function(x))
+    assert outside(found[0]) == []
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["as trained", "of one type"])
 def test_norms_that_keep_other_types_than_torch_says_stay(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the kernels of one graph keep may be read by torch's operators in the next."""

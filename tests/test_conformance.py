@@ -281,10 +281,32 @@ def test_a_decomposition_that_is_not_the_operator_is_refused(monkeypatch: pytest
         prism.trace(torch.special.log_ndtr, (torch.rand(3),))
 
 
+def test_products_that_overflow_tell_nothing_of_a_decomposition() -> None:
+    """As of a deep network's gradients, where statistics that are drawn multiply up."""
+
+    def fn(g: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, by: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        asked = [True, True, True]
+        found = torch.ops.aten.native_layer_norm_backward(g * 1e304, x, [8], mean, by, w, w, asked)
+        return found[0]  # type: ignore[no-any-return]
+
+    given = (torch.zeros(32, 8), torch.randn(32, 8), torch.randn(32, 1), torch.rand(32, 1), torch.rand(8))
+    made = prism.trace(fn, given).conformance
+    assert made is not None
+    assert made.draws[0] == "example"
+
+
 def test_what_torch_makes_of_nan_is_noted_and_no_misreading() -> None:
     made = prism.trace(torch.sign, (torch.tensor([1.0, -2.0, math.nan]),)).conformance
     assert made is not None
     assert any(text.startswith("example: aten.sign") for text in made.skipped)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        root = torch.sqrt(x)  # of what is drawn below 0, too
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(root, root, root)[0]  # type: ignore[no-any-return]
+
+    made = prism.trace(fn, (torch.rand(1, 1, 4, 8),)).conformance
+    assert made is not None
+    assert any(text.startswith("mixed: aten._scaled_dot_product") for text in made.skipped)
 
 
 def test_undefined_conversions_are_no_misreading() -> None:

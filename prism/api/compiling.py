@@ -50,12 +50,14 @@ CASTS = frozenset({"aten::_to_copy", "prims::convert_element_type"})
 """Operators that change a tensor's type."""
 
 _ATEN = torch.ops.aten
-FILLED: Mapping[Any, Any] = {
+INSTEAD: Mapping[Any, Any] = {
     _ATEN.empty_like.default: _ATEN.zeros_like.default,
     _ATEN.new_empty.default: _ATEN.new_zeros.default,
+    _ATEN.view.default: _ATEN.reshape.default,
 }
-"""For ATen's operators that give what happens to be in memory those that fill it: whole numbers among it may be of any
-size, for which an island that is given them would have no kernels."""
+"""What ATen's operators are in a graph. Memory that nothing was written to is filled: whole numbers of any size may be
+in it, for which an island that is given them would have no kernels. A view copies where it has to: torch captures it
+for the strides that it expects, and some of its kernels, as a batch norm's in eval mode on a CPU, leave other ones."""
 
 AFTER = "after"
 """The argument by which a node hangs on one that it does not read, while a graph is divided."""
@@ -226,7 +228,7 @@ class Graph:
     @torch._dynamo.disable(recursive=True)  # type: ignore[untyped-decorator]
     def _divided(self) -> torch.fx.GraphModule:
         for node in _operators(self.captured):
-            node.target = FILLED.get(node.target, node.target)
+            node.target = INSTEAD.get(node.target, node.target)
         # The same seed gives the same numbers: what draws some hangs on what drew before it, until islands are divided.
         for before, node in pairwise(filter(_draws, _operators(self.captured))):
             node.kwargs = {**node.kwargs, AFTER: before}

@@ -89,7 +89,12 @@ def _batch_norm(n: Node) -> Result:
     channel = Index.axis(n.axes[1])
     centred = sub(x.under(n.axes), n["running_mean"].at([channel]))
     scaled = op("mul", centred, inverse_root(n["running_var"].at([channel]), n["eps"]))
-    return (n.define(_of_channel(n, scaled, channel)), None, None)  # of statistics there are none to save
+    nothing = (Axis("i0", 0),)  # of statistics there are none to save
+    return n.results(
+        lambda: n.define(_of_channel(n, scaled, channel)),
+        lambda: n.define(Const(0.0), nothing, result=1),
+        lambda: n.define(Const(0.0), nothing, result=2),
+    )
 
 
 def _group_norm(n: Node) -> Result:
