@@ -129,6 +129,30 @@ def convolution(x: Operand, w: Operand, axes: Sequence[Axis], windows: Sequence[
     return build.reduce(ReduceKind.SUM, (inner, *taps), op("mul", element, weight))
 
 
+def weights_gradient(x: Operand, dy: Operand, axes: Sequence[Axis], windows: Sequence[Window], groups: int) -> Expr:
+    """A convolution's weights' gradient: the sum over batch and places of x[batch, channel, ...] * dy[batch, ...].
+
+    Args:
+        x: what windows lie over, of the shape [batch, channels, ...].
+        dy: of each window, of the shape [batch, channels out, ...].
+        axes: of the weights: channels out, channels / groups, taps.
+        windows: one for each spatial dimension, over that of x.
+        groups: as in a convolution.
+    """
+    channel, inner, *taps = axes
+    batch = Axis("b", x.shape[0])
+    places = [Axis(f"p{d}", e) for d, e in enumerate(dy.shape[2:])]
+    index = [Index.axis(batch), _group(channel, groups).scaled(inner.extent) + Index.axis(inner)]
+    conditions: list[Expr] = []
+    for window, place, tap in zip(windows, places, taps, strict=True):
+        at = window.at(place, tap)
+        conditions += inside(at, 0, window.extent)
+        index.append(at)
+    element = chosen(conditions, x.at(index), Const(0.0))
+    outer = dy.at([Index.axis(a) for a in (batch, channel, *places)])
+    return build.reduce(ReduceKind.SUM, (batch, *places), op("mul", element, outer))
+
+
 def _group(channel: Axis, groups: int) -> Index:
     if groups == 1:
         return Index.const(0)

@@ -24,11 +24,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from prism.generate.options import COMMUTATIVE, ONE_PASS, REDUCING, Choice, Weights, below
+from prism.generate.options import ONE_PASS, REDUCING, Choice, Weights, below
 from prism.program.arrays import NumpyArrays
 from prism.program.classes import EClasses, Payload
 from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
+from prism.program.ops import COMMUTATIVE
 
 SKELETONS = 6
 """Beyond the bound, so many skeletons are kept for an e-class at least; of few e-classes as many as forms wanted."""

@@ -20,7 +20,6 @@ from prism.cost.device import Device
 from prism.cost.roofline import CUT_TILE, full
 from prism.generate.families import Target
 from prism.generate.options import (
-    COMMUTATIVE,
     FIRST,
     REDUCING,
     Along,
@@ -39,7 +38,7 @@ from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.known import Known, computed, constant, reduced, stored
 from prism.program.nodes import Const, DType, Formula, Position, Read, ReduceKind, Tensor
-from prism.program.ops import BOOLEAN, OPS
+from prism.program.ops import BOOLEAN, COMMUTATIVE, OPS
 from prism.program.products import matrix_product
 from prism.sgraph.value_bounds import declared
 

@@ -42,7 +42,7 @@ from prism.program.classes import EClasses, ENode, Payload
 from prism.program.extents import Extent, evaluate, is_static
 from prism.program.index import Axis
 from prism.program.nodes import Const, Read, ReduceKind, Size, Tensor
-from prism.program.ops import OPS
+from prism.program.ops import COMMUTATIVE, OPS
 from prism.program.prefix import SO_FAR, Recurrence
 from prism.program.products import matrix_product
 
@@ -52,7 +52,6 @@ FIRST = {"first max": ReduceKind.MAX, "first min": ReduceKind.MIN}
 REDUCING = REDUCTIONS | {"contract", "rescaled", "deviations", "scan", *FIRST}
 ONE_PASS = frozenset({"rescaled", *FIRST})
 """What goes with an extreme in the pass that finds it."""
-COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "eq"})
 
 
 @dataclass(frozen=True, slots=True)

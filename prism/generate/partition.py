@@ -30,6 +30,9 @@ its space grow with the region. So a program is cut where fusing could gain noth
     of them. The one is taken that leaves the two sides the fewest axes: heads merged into one axis by the producer's
     store are one contracted axis for the next product.
 
+What is looked up at more places than it has, and is dear to compute, is stored before: so are the features that
+edges of a graph gather. (What is looked up at fewer is computed there: prism/program/lookup.py.)
+
 A loop is cut off from what is around it: what it reads is stored before, and what its steps make is there afterwards.
 What comes before, its step, and what comes after are partitioned each by itself.
 
@@ -52,11 +55,13 @@ from prism.cost.regions import Costs, RootCost, Size, size_of_formulas
 from prism.cost.roofline import traffic
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, mul
-from prism.program.index import FloorDiv, Index, Mod
+from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.inline import inline
-from prism.program.nodes import Definition, Expr, Loop, Position, Program, Read, Reduce, Steps, walk
+from prism.program.lookup import lookup, lookups
+from prism.program.nodes import Definition, Expr, Loop, Position, Program, Read, Reduce, Steps, free_axes, walk
 from prism.program.pieces import in_pieces
 from prism.program.region import Region, reads, subprogram
+from prism.program.transform import substitute
 
 _Entry: TypeAlias = "tuple[tuple[bool, float], int, str]"
 
@@ -119,6 +124,9 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
     """
     if program.loops:
         return _around_loops(program, bounds, device)
+    gathered = _gathered(program)
+    if gathered:
+        return _after_gathered(program, gathered, bounds, device)
     limits = bounds or RegionBounds()
     graph = _Graph.of(program)
     costs = _costs(program, device)
@@ -145,6 +153,8 @@ def whole(program: Program, device: Device | None = None) -> Region | None:
 
 def searchable(program: Program, device: Device | None = None) -> bool:
     """Whether a program is at most a little beyond the bounds of a region, if need be with its outputs in pieces."""
+    if _gathered(program):
+        return False
     size = size_of(program, device)
     if BEYOND.admits(size):
         return True
@@ -169,6 +179,54 @@ def _size(graph: _Graph, costs: Costs) -> Size:
 
 def _costs(program: Program, device: Device | None) -> Costs:
     return Costs(program, device or DEVICES["sm_80"], program.tensor(program.outputs[0]).dtype)
+
+
+def _gathered(program: Program) -> tuple[str, ...]:
+    """What is reduced and then looked up more often than it has elements, and made of nothing else such."""
+    found: dict[str, None] = {}
+    graph: _Graph | None = None
+    for d in program.definitions:
+        for chosen in lookups(d.expr):
+            element = chosen.chain[-1].element
+            if not isinstance(element, Read) or element.tensor not in program.order or not chosen.is_repeated:
+                continue
+            if any(_is_reduced(program, element, c.axis) for c in chosen.chain):
+                graph = graph or _Graph.of(program)
+                found[graph.source(element.tensor)] = None
+    made_of = {f: subprogram(program, f, (f,)).order for f in found}
+    return tuple(f for f in found if not any(g in made_of[f] for g in found if g != f))
+
+
+def _is_reduced(program: Program, element: Expr, axis: Axis) -> bool:
+    """Whether reductions make what is read differ along the axis."""
+    seen: set[Expr] = set()
+    stack = [element]
+    while stack:
+        for e in walk(stack.pop()):
+            if axis not in free_axes(e) or e in seen:
+                continue
+            if isinstance(e, Reduce) and lookup(e) is None:
+                return True
+            if isinstance(e, Read) and e.tensor in program.order:
+                seen.add(e)
+                d = program.definition(e.tensor)
+                stack.append(substitute(d.expr, dict(zip(d.axes, e.index, strict=True))))
+    return False
+
+
+def _after_gathered(
+    program: Program, gathered: Sequence[str], bounds: RegionBounds | None, device: Device | None
+) -> tuple[Region, ...]:
+    """The regions of what makes the tensors, and with them what else of reductions is needed before and after."""
+    before = subprogram(program, f"{program.name}_before", gathered)
+    after = subprogram(program, f"{program.name}_after", program.outputs, gathered)
+    both = (d for d in before.definitions if d.name in after.order)
+    stored = {*gathered, *(d.name for d in both if any(isinstance(e, Reduce) for e in walk(d.expr)))}
+    after = subprogram(program, after.name, [n for n in program.outputs if n not in stored], stored)
+    read = {t.name for t in after.inputs} | set(program.outputs)
+    made = [d.name for d in before.definitions if d.name in stored and d.name in read]
+    before = subprogram(program, before.name, made)
+    return unrepeated((*partition(before, bounds, device), *partition(after, bounds, device)))
 
 
 def _around_loops(program: Program, bounds: RegionBounds | None, device: Device | None) -> tuple[Region, ...]:

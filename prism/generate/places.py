@@ -19,11 +19,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Choices, Chosen, Over, Weights, below
+from prism.generate.options import REDUCING, Along, Choice, Choices, Chosen, Over, Weights, below
 from prism.program.classes import EClasses
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Position, Read, Tensor
+from prism.program.ops import COMMUTATIVE
 from prism.program.transform import least_instance
 
 # Values are computed once a place where windows would compute them so many times as often, at least.

@@ -44,6 +44,7 @@ from prism.program.build import position
 from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
 from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.nodes import Const, Definition, Expr, Formula, Map, Position, Program, Read, Reduce, ReduceKind, walk
+from prism.program.of_looked_up import of_looked_up
 from prism.program.transform import canonical, least_instance, rebuilt, replaced, substitute
 
 RENAMINGS = 24
@@ -129,7 +130,7 @@ def _named(f: Formula, names: Mapping[Axis, Axis]) -> Formula:
 
 
 def _formula(definition: Definition, inner: _Inner) -> Formula:
-    written = _expand(definition.expr, inner, {})
+    written = of_looked_up(_expand(definition.expr, inner, {}))
     index, expr = _affine(definition, written)
     blocks = by_blocks(written)
     if blocks is not written:

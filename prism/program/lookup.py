@@ -3,14 +3,20 @@
 As it is written it goes through f at every k. What runs or weighs a program takes the one element; 0 where the place
 lies outside of the axis, so that nothing is ever read beyond a tensor. Runtimes refuse such places, and what a proof
 says of lookups is said of legal ones (`prism.program.integers.assumptions`).
+
+Only what lies in memory is looked up there; what is computed is not (`prism.program.of_looked_up`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
+from prism.program import build
+from prism.program.extents import Extent, at_most, mul
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Reduce, ReduceKind, Size, free_axes
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,33 @@ class Lookup:
     place: Expr
     element: Expr
 
+    @property
+    def chain(self) -> list[Lookup]:
+        """It, and what is looked up along further axes within it, outermost first."""
+        found = [self]
+        while (inner := lookup(found[-1].element)) is not None:
+            found.append(inner)
+        return found
+
+    @property
+    def lies_in_memory(self) -> bool:
+        """Whether the element is read of a tensor, at places that are looked up for none of the axes."""
+        *_, last = chain = self.chain
+        axes = {c.axis for c in chain}
+        return isinstance(last.element, Read) and all(axes.isdisjoint(free_axes(c.place)) for c in chain)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether more elements are wanted than there are."""
+        *_, last = chain = self.chain
+        own = free_axes(last.element)
+        wanted = own.union(*(free_axes(c.place) for c in chain)).difference(c.axis for c in chain)
+        return not at_most(_places(wanted), _places(own))
+
+
+def _places(axes: Iterable[Axis]) -> Extent:
+    return reduce(mul, (a.extent for a in axes), 1)
+
 
 def lookup(e: Expr) -> Lookup | None:
     """Which element the expression is, where data say it."""
@@ -37,6 +70,13 @@ def lookup(e: Expr) -> Lookup | None:
                     apart = bound not in free_axes(place) and bound in free_axes(element)
                     return Lookup(bound, place, element) if apart else None
     return None
+
+
+def lookups(e: Expr) -> Iterator[Lookup]:
+    """What the expression looks up, but for what is looked up of that."""
+    found = {id(part): chosen for part in walk(e) if (chosen := lookup(part)) is not None}
+    within = {id(chosen.element) for chosen in found.values()}
+    return (chosen for part, chosen in found.items() if part not in within)
 
 
 def place_along(e: Expr) -> tuple[Axis, Expr] | None:
@@ -60,6 +100,4 @@ def looked_up(axis: Axis, place: Expr, element: Expr) -> Expr:
 
 def from_end(place: Expr, axis: Axis) -> Expr:
     """The place, where a negative one counts from the end of the axis."""
-    extent = axis.extent
-    size: Expr = Const(float(extent)) if isinstance(extent, int) else Size(extent)
-    return Map("where", (Map("lt", (place, Const(0.0))), Map("add", (place, size)), place))
+    return Map("where", (Map("lt", (place, Const(0.0))), Map("add", (place, build.size(axis.extent))), place))

@@ -70,4 +70,6 @@ BOOLEAN = frozenset(name for name, op in OPS.items() if op.boolean)
 """The operations whose result is 0 or 1."""
 ROUNDED = frozenset(name for name, op in OPS.items() if op.rounds)
 """Those whose result is rounded."""
+COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "eq"})
+"""Those whose operands may be in any order."""
 COMPARISONS = frozenset({"lt", "le", "eq"})

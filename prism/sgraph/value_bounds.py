@@ -30,6 +30,7 @@ from prism.program.nodes import (
     free_axes,
     walk,
 )
+from prism.program.ops import COMMUTATIVE
 from prism.program.transform import canonical, substitute
 
 _ANY = (-math.inf, math.inf)
@@ -101,7 +102,8 @@ class Shapes:
             case Map("add" | "mul" as op, _):
                 return self._flattened(e, op)
             case Map(op, args):
-                return f"{op}({','.join(map(self.of, args))})"
+                operands = map(self.of, args)
+                return f"{op}({','.join(sorted(operands) if op in COMMUTATIVE else operands)})"
             case Reduce(kind, axis, body):
                 return f"{kind.value}.{axis.extent}({self.of(body)})"
             case _:

@@ -35,7 +35,7 @@ def _rms_norm(n: Node) -> Result:
         eps = 2.0**-52 if x.dtype.value == "float64" else 2.0**-23
     inverse = inverse_root(mean(r.row, square), eps)
     value = _scaled(n, op("mul", x.under(n.axes), inverse), rank)
-    return n.results(lambda: n.define(value), lambda: n.define(inverse, r.axes, result=1))
+    return n.results(lambda: n.define(value), lambda: n.define(inverse, r.axes, result=1), first=("weight",))
 
 
 def _layer_norm(n: Node) -> Result:
@@ -47,6 +47,7 @@ def _layer_norm(n: Node) -> Result:
         lambda: n.define(_scaled(n, value, rank)),
         lambda: n.define(average, r.axes, result=1),
         lambda: n.define(inverse, r.axes, result=2),
+        first=("weight", "bias"),
     )
 
 
@@ -79,6 +80,7 @@ def _trained_batch_norm(n: Node) -> Result:
         lambda: n.define(inverse_root(mean(squares), n["eps"]), by.axes, result=2),
         lambda: moved(0, mean(by.row)),
         lambda: moved(1, sampled),
+        first=("weight", "bias"),
     )
 
 
@@ -117,6 +119,7 @@ def _group_norm(n: Node) -> Result:
         lambda: n.define(_of_channel(n, value, Index.axis(channel))),
         lambda: statistic(average, 1),
         lambda: statistic(inverse, 2),
+        first=("weight", "bias"),
     )
 
 

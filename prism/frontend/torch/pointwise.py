@@ -463,10 +463,17 @@ def _triangle(lower: bool) -> Handler:
     return handle
 
 
+def _log_sigmoid(n: Node) -> Result:
+    """It, and on a CPU what its gradient is given, exp(-|x|); on a GPU that is a tensor without elements."""
+    x = n["self"].under(n.axes)
+    kept = op("exp", op("neg", op("abs", x)))
+    return n.define(log_sigmoid(x)), n.define(kept, result=1) if n.shapes[1] == n.shape else None
+
+
 HANDLERS: Mapping[str, Handler] = {
     **{name: _unary(name) for name in UNARY},
     "round": _round,
-    "log_sigmoid_forward": lambda n: (n.define(log_sigmoid(n["self"].under(n.axes))), None),
+    "log_sigmoid_forward": _log_sigmoid,
     "softplus": _softplus,
     "elu": _elu,
     "add": _add,

@@ -145,8 +145,9 @@ class Node:
         name = self.name if len(self.shapes) == 1 else f"{self.name}_{result}"
         return self.builder.define(name, over, expr, self.dtypes[result], self.origin, view=view, bounds=bounds)
 
-    def results(self, *makers: Callable[[], TorchValue]) -> Result:
-        """The results in order, of which those are made that something uses."""
+    def results(self, *makers: Callable[[], TorchValue], first: Sequence[str] = ()) -> Result:
+        """The results in order, of which those are made that something uses; only the first has to do with `first`."""
+        self._read.update(first)
         made = tuple(make() if place in self.wanted else None for place, make in enumerate(makers))
         return made if len(self.shapes) > 1 or made[0] is None else made[0]
 

@@ -9,7 +9,7 @@ import numpy as np
 from prism.frontend.sizes import not_negative
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted
 from prism.program import build
-from prism.program.extents import Extent, add, is_static, mul
+from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.fold import chosen, op
 from prism.program.index import Axis, Index
 from prism.program.lookup import from_end, looked_up
@@ -428,20 +428,20 @@ def _slice_scatter(n: Node) -> Result:
     if length == 0:
         return _same(n)
     index, inside = _indices(n.axes), []
+    if step != 1 and not isinstance(start, int):
+        raise n.unsupported("it writes with a step from a place that is not a number")
     position = build.position(axis)
-    if start != 0:
-        inside.append(op("le", build.position(Index.const(start)), position))
     end = add(start, mul(step, add(length, -1)))
-    if end != add(n.shape[d], -1):
+    # Of places that are a step apart there is none before the first step's, and none after the last one's.
+    if not at_most(add(start, 1), step):
+        inside.append(op("le", build.position(Index.const(start)), position))
+    if not at_most(n.shape[d], add(end, step)):
         inside.append(op("le", position, build.position(Index.const(end))))
     if step == 1:
         index[d] = index[d] + Index.const(start).scaled(-1)
     else:
-        if not isinstance(start, int):
-            raise n.unsupported("it writes with a step from a place that is not a number")
-        shifted = index[d] + (-start) % step
-        index[d] = shifted.floordiv(step) + -((start + (-start) % step) // step)
-        inside.append(op("eq", build.position(shifted.mod(step)), Const(0.0)))
+        inside.append(op("eq", build.position(index[d].mod(step)), Const(float(start % step))))
+        index[d] = index[d].floordiv(step) + -(start // step)
     index = [Index.const(0) if e == 1 else i for i, e in zip(index, source.shape, strict=True)]
     return _written(n, inside, converted(n, source.at(index), n.dtype))
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from prism.frontend import windows
+from prism.frontend.rows import folded
+from prism.frontend.torch.reduce import Reduction
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, number
 from prism.frontend.windows import Margin, Pool, Window
 from prism.program.fold import op
-from prism.program.index import Index
-from prism.program.nodes import Const, Expr
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.views import Shape, axes_of
 
 
 def _each(values: int | Sequence[int], spatial: int) -> list[int]:
@@ -18,26 +21,50 @@ def _each(values: int | Sequence[int], spatial: int) -> list[int]:
     return given if len(given) == spatial else given * spatial
 
 
+def _lie(n: Node, over: TorchValue) -> list[Window]:
+    """How a convolution's windows lie along the spatial dimensions of a tensor."""
+    taps = n["weight"].shape[2:]
+    numbers = (_each(n[name], len(taps)) for name in ("stride", "dilation", "padding"))
+    return [
+        Window(extent, tap, stride, dilation, pad, pad)
+        for extent, tap, stride, dilation, pad in zip(over.shape[2:], taps, *numbers, strict=True)
+    ]
+
+
 def _convolution(n: Node) -> Result:
     x, w = n["input"], n["weight"]
-    spatial = len(n.axes) - 2
-    strides, padding, dilations, extra = (
-        _each(n[name], spatial) for name in ("stride", "padding", "dilation", "output_padding")
-    )
-    taps = w.shape[2:]
-    lie = [
-        Window(extent, tap, stride, dilation, pad, pad)
-        for extent, tap, stride, dilation, pad in zip(x.shape[2:], taps, strides, dilations, padding, strict=True)
-    ]
+    lie = _lie(n, x)
     if n["transposed"]:  # what output_padding adds, the result's shape says
+        n.settled("output_padding")
         value = windows.transposed_convolution(x, w, n.axes, lie, n["groups"])
-    elif any(extra):
+    elif any(n["output_padding"]):
         raise n.unsupported("a convolution that is not transposed has no output padding")
     else:
         value = windows.convolution(x, w, n.axes, lie, n["groups"])
     if n["bias"] is not None:
         value = op("add", value, n["bias"].at([Index.axis(n.axes[1])]))
     return n.define(value)
+
+
+def _convolution_backward(n: Node) -> Result:
+    """The gradients of what is convolved, of the weights, and of the bias; those that are asked for."""
+    dy, x, w, groups = n["grad_output"], n["input"], n["weight"], n["groups"]
+    n.settled("bias_sizes", "output_padding", "output_mask")
+    over, of = (dy, x) if n["transposed"] else (x, dy)
+    back = windows.convolution if n["transposed"] else windows.transposed_convolution
+
+    def made(result: int, shape: Shape, expr: Callable[[tuple[Axis, ...]], Expr]) -> TorchValue:
+        # Of a result that is not asked for there is no shape.
+        axes = axes_of(shape)
+        return n.builder.define(f"{n.name}_{result}", axes, expr(axes), n.dtype, n.origin)
+
+    sums = Reduction(dy, [0, *range(2, len(dy.shape))], keepdim=False)
+    return n.results(
+        lambda: made(0, x.shape, lambda axes: back(dy, w, axes, _lie(n, dy), groups)),
+        lambda: made(1, w.shape, lambda axes: windows.weights_gradient(over, of, axes, _lie(n, over), groups)),
+        lambda: made(2, dy.shape[1:2], lambda _: folded(ReduceKind.SUM, sums.row)),
+        first=("weight",),
+    )
 
 
 def _pool(n: Node, spatial: int) -> tuple[list[Window], Pool]:
@@ -113,6 +140,7 @@ def _pad(n: Node) -> Result:
 
 HANDLERS: Mapping[str, Handler] = {
     "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
     "avg_pool1d": _average_pool(1),
     "avg_pool2d": _average_pool(2),
     "avg_pool3d": _average_pool(3),

@@ -1,0 +1,67 @@
+"""Graphs of gradients, as torch's own differentiation writes them down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from prism.api import trace
+from prism.program.evaluate import evaluate
+from prism.program.inline import inline
+
+Fn = Callable[..., Any]
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+
+
+def interleaved(x: torch.Tensor) -> torch.Tensor:
+    return F.silu(x[:, ::2].clamp(max=1.0)) * x[:, 1::2]
+
+
+def every_third(x: torch.Tensor) -> torch.Tensor:
+    return x[:, 4:11:3] * x[:, 2::3][:, :3]
+
+
+CASES: dict[str, tuple[Fn, list[torch.Tensor]]] = {
+    "convolution": (lambda x, w, b: F.conv2d(x, w, b, padding=1), [drawn(2, 4, 5, 6), drawn(6, 4, 3, 3), drawn(6)]),
+    "strides and groups": (
+        lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1, groups=2),
+        [drawn(2, 4, 6, 7), drawn(6, 2, 3, 3), drawn(6)],
+    ),
+    "dilation": (lambda x, w: F.conv1d(x, w, dilation=2, stride=2), [drawn(2, 4, 12), drawn(6, 4, 3)]),
+    "depthwise": (lambda x, w: F.conv2d(x, w, padding=1, groups=4), [drawn(2, 4, 5, 6), drawn(4, 1, 3, 3)]),
+    "patches": (lambda x, w: F.conv2d(x, w, stride=4), [drawn(2, 3, 8, 8), drawn(6, 3, 4, 4)]),
+    "transposed": (
+        lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1, groups=2),
+        [drawn(2, 4, 5, 6), drawn(4, 3, 3, 3), drawn(6)],
+    ),
+    "layer norm": (lambda x, g, b: F.layer_norm(x, (6,), g, b), [drawn(4, 6), drawn(6), drawn(6)]),
+    "group norm": (lambda x, g, b: F.group_norm(x, 2, g, b), [drawn(2, 4, 3), drawn(4), drawn(4)]),
+    "batch norm": (lambda x, g, b: F.batch_norm(x, None, None, g, b, True), [drawn(4, 3, 5), drawn(3), drawn(3)]),
+    "log-sigmoid": (lambda x, y: F.logsigmoid(x @ y), [drawn(3, 4), drawn(4, 2)]),
+    "every other": (interleaved, [drawn(3, 8)]),
+    "every third": (every_third, [drawn(2, 12)]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_read(name: str) -> None:
+    fn, given = CASES[name]
+
+    def gradient(*args: torch.Tensor) -> Any:
+        return torch.func.vjp(fn, *args[:-1])[1](args[-1])
+
+    args = [*given, drawn(*fn(*given).shape) + 1]
+    program = trace(make_fx(gradient)(*args), args)
+    assert len(inline(program)) == len(program.outputs)
+    found = evaluate(program, {t.name: a.numpy() for t, a in zip(program.inputs, args, strict=True)})
+    for output, expected in zip(program.outputs, gradient(*args), strict=True):
+        assert np.allclose(found[output], expected.numpy(), rtol=1e-10, atol=1e-10), output
