@@ -29,6 +29,7 @@ from onnx.reference.ops import op_pool_common
 from prism.errors import PrismError
 from prism.frontend.onnx.contrib import DOMAIN
 from prism.frontend.onnx.contrib import TRANSLATORS as CONTRIB
+from prism.frontend.onnx.contrib_quantized import NAMES as QUANTISED
 from prism.frontend.onnx.reader import TRANSLATORS, from_model
 from prism.frontend.onnx.schemas import VERSIONS
 from prism.program.evaluate import evaluate
@@ -276,7 +277,7 @@ def page(outcomes: Sequence[Outcome]) -> str:
         "Whatever is refused stays as it is and runs in onnxruntime, and the rest of its model goes in islands: no case"
         " is refused by `prism optimize`.",
         "",
-        f"Of onnxruntime's fused operators (`{DOMAIN}`) these are read: {', '.join(sorted(CONTRIB))}.",
+        f"Of onnxruntime's fused operators (`{DOMAIN}`) these are read: {', '.join(sorted({*CONTRIB, *QUANTISED}))}.",
     ]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from prism.errors import ExitCode, UnsupportedError
 from prism.frontend.onnx.contrib import DOMAIN, TRANSLATORS
+from prism.frontend.onnx.contrib_quantized import NAMES
 from prism.frontend.onnx.islands import cut
 from prism.frontend.onnx.other_readers import Inference
 from prism.frontend.onnx.reader import from_model
@@ -305,6 +306,47 @@ def group_query(rng: Rng) -> Case:
     return Case("GroupQueryAttention", arrays, attributes, ("y", "keys", "values"), held=held)
 
 
+def quantised(op: str) -> Callable[[Rng], Case]:
+    """Levels of 8 bits, signed or not; scales, zero points, and a product's matrix and bias are the model's."""
+
+    def draw(rng: Rng) -> Case:
+        own = np.iinfo(np.uint8 if rng.random() < 0.5 else np.int8)
+
+        def levels(*shape: int) -> Array:
+            return rng.integers(own.min, own.max + 1, shape).astype(own.dtype)
+
+        def by() -> list[Array]:
+            zero = np.array(rng.integers(own.min + 60, own.max - 60), own.dtype)
+            return [np.array(rng.uniform(0.01, 0.08), np.float32), zero]
+
+        arrays: list[Array] = [levels(3, 4), *by()]
+        attributes: dict[str, Any] = {}
+        match op:
+            case "QLinearAdd" | "QLinearMul":
+                arrays += [levels(4), *by(), *by()]
+            case "QLinearWhere":
+                arrays = [rng.random((3, 4)) < 0.5, *arrays, levels(3, 1), *by(), *by()]
+            case "QLinearConcat":
+                arrays = [*by(), *arrays, levels(3, 2), *by()]
+                attributes = {"axis": 1}
+            case "QLinearSoftmax":
+                arrays += [np.array(1 / 256, np.float32), np.array(own.min, own.dtype)]
+                attributes = {"axis": -1, "opset": 13}
+            case "QLinearGlobalAveragePool":
+                arrays = [levels(2, 3, 4, 5), *by(), *by()]
+            case "QGemm":
+                bias = rng.integers(-500, 500, 5).astype(np.int32)
+                arrays += [levels(5, 4), *by(), bias, *(by() if rng.random() < 0.7 else [])]
+                attributes = {"transB": 1}
+            case _:
+                arrays += by()
+                attributes = {"alpha": 0.2} if op == "QLinearLeakyRelu" and rng.random() < 0.5 else {}
+        held = [n for n, a in enumerate(arrays) if a.ndim == 0 or (op == "QGemm" and n in (3, 6))]
+        return Case(op, arrays, attributes, held=held)
+
+    return draw
+
+
 DRAWN: Mapping[str, Callable[[Rng], Case]] = {
     **{op: activation(op) for op in ("BiasGelu", "FastGelu", "Gelu")},
     "QuickGelu": quick_gelu,
@@ -319,6 +361,7 @@ DRAWN: Mapping[str, Callable[[Rng], Case]] = {
     "GatherBlockQuantized": block_table,
     "MatMulIntegerToFloat": integer_product,
     **{op: levels(op) for op in ("QuantizeLinear", "DequantizeLinear")},
+    **{op: quantised(op) for op in sorted(NAMES)},
     "Trilu": trilu,
     "RotaryEmbedding": rotary,
     "Attention": attention,
@@ -354,7 +397,7 @@ def by_hand(case: Case) -> list[Array]:
 
 
 def test_every_operator_is_drawn() -> None:
-    assert set(DRAWN) == set(TRANSLATORS)
+    assert set(DRAWN) == {*TRANSLATORS, *NAMES}
 
 
 @pytest.mark.parametrize("op", DRAWN)
@@ -370,6 +413,23 @@ def test_fused_operators_are_what_onnxruntime_computes(op: str) -> None:
             np.testing.assert_allclose(found[name], want, rtol=2e-4, atol=2e-4, err_msg=f"{seed} {name} {case}")
         done += 1
     assert done == 16
+
+
+def test_quantised_operators_that_are_not_read_say_why() -> None:
+    rng = np.random.default_rng(0)
+    softmax = quantised("QLinearSoftmax")(rng)
+    pool = quantised("QLinearGlobalAveragePool")(rng)
+    product = quantised("QGemm")(rng)
+    for case, attributes, why in (
+        (softmax, {"axis": -1, "opset": 12}, "of an operator set before 13"),
+        (pool, {"channels_last": 1}, "channels that come last"),
+        (product, {"transB": 1, "alpha": 0.5}, "a factor besides the scales"),
+    ):
+        with pytest.raises(UnsupportedError, match=why):
+            from_model(replace(case, attributes=attributes).model(), "g.onnx", None)
+    untold = quantised("QLinearSigmoid")(rng)
+    with pytest.raises(UnsupportedError, match="zero point of the result is left out"):
+        from_model(replace(untold, arrays=[*untold.arrays[:4], None], held=(1, 2, 3)).model(), "g.onnx", None)
 
 
 def test_what_onnxruntime_does_not_survive_is_not_compared() -> None:

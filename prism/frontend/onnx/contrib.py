@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx
 
-from prism.frontend.onnx import contrib_attention, linear, norms, pointwise, quantized, views
+from prism.frontend.onnx import contrib_attention, contrib_quantized, linear, norms, pointwise, quantized, views
 from prism.frontend.onnx.graph import MAIN_DOMAINS, Graph, Node, OnnxValue, Operand, single
 from prism.frontend.onnx.norms import fits
 from prism.frontend.onnx.schemas import Signature
@@ -35,8 +35,13 @@ _IN_MAIN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 def has(proto: onnx.NodeProto, opset: int) -> bool:
     """Whether the node is one of these operators, in a model of that operator set."""
     if proto.domain == DOMAIN:
-        return proto.op_type in TRANSLATORS
+        return proto.op_type in TRANSLATORS or has_body(proto)
     return proto.domain in MAIN_DOMAINS and proto.op_type in _IN_MAIN and not onnx.defs.has(proto.op_type, opset)
+
+
+def has_body(proto: onnx.NodeProto) -> bool:
+    """Whether the node is read as standard ones: see `contrib_quantized.body`."""
+    return proto.domain == DOMAIN and proto.op_type in contrib_quantized.NAMES
 
 
 def signature(op: str) -> Signature:

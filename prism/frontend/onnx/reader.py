@@ -32,6 +32,7 @@ from prism.frontend.onnx import (
     choose,
     conformance,
     contrib,
+    contrib_quantized,
     fold,
     functions,
     linear,
@@ -404,6 +405,9 @@ class Walk:
             if own:
                 node = _node(proto, self._name, None, self.values, self._producers)
                 self.values[node.outputs[0]] = pointwise.declared(self.graph, node, self._declared[node.op])
+            elif contrib.has_body(proto):
+                where = f"{self._name}, node {label_of(proto)!r}"
+                self._in_place(proto, contrib_quantized.body(proto, where), contrib_quantized.OPSET)
             elif fused:
                 signature = contrib.signature(proto.op_type)
                 node = _node(proto, self._name, signature, self.values, self._producers)
@@ -442,7 +446,10 @@ class Walk:
                 why="onnx has a function body of other versions alone",
                 fix="convert the model with onnx.version_converter or export it again",
             )
-        nodes, own = written
+        self._in_place(proto, *written)
+
+    def _in_place(self, proto: onnx.NodeProto, nodes: Sequence[onnx.NodeProto], own: int) -> None:
+        """Translate the nodes that stand for one, which are of an operator set of their own."""
         refuse_unknown(nodes, self._name, {}, own)
         known = set(self.values)
         try:
