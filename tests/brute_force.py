@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from prism.generate.adding import added
 from prism.generate.enumerate import Task, isomorphism_key
 from prism.generate.families import Target, _kernel, _split, bound_names
 from prism.generate.options import REDUCING, Choice, options
@@ -226,6 +227,36 @@ class BruteForce:
                             yield family.kernels, family.buffers
                     else:
                         yield (_kernel(f"k{suffix}", outputs, given),), ()
+                except Unschedulable:
+                    continue
+        if len(group) == 1:
+            yield from self._added(form, group[0], held)
+
+    def _added(
+        self, form: Form, target: Target, held: Mapping[int, tuple[str, tuple[Index, ...]]]
+    ) -> Iterator[tuple[tuple[Kernel, ...], tuple[Tensor, ...]]]:
+        """The families that add each term of a sum where data say, each axis in every role."""
+        sums = added(form, self.task.classes.axes, target.cls)
+        if sums is None:
+            return
+        builder = Builder(form, self.task.classes.axes, held, {})
+        begin = builder.values.const(0.0) if sums.base is None else builder.build(sums.base)
+        value, found = sums.values(builder)
+        places = dict(zip(sums.along, found, strict=True))
+        index = tuple(Index.const(0) if a in places else Index.axis(a) for a in target.axes)
+        at = tuple((n, a.extent, places[a]) for n, a in enumerate(target.axes) if a in places)
+        adds = Output(target.tensor, index, value, None, at)
+        free = sorted(adds.axes, key=str)
+        order = (*free, *(a for a in reduced_axes(adds.values) if a not in adds.axes))
+        every, whole = [Kind.GRID, Kind.ONE, Kind.LOOP, Kind.WHOLE], [Kind.WHOLE, Kind.LOOP]
+        stores = Output(target.tensor, target.index, begin)
+        for first in itertools.product([Kind.GRID, Kind.ONE, Kind.WHOLE], repeat=len(target.axes)):
+            given = roles(dict(zip(target.axes, first, strict=True)), target.axes, frozenset(), "_b")
+            kernel = _kernel("begin", [stores], given)
+            for picks in itertools.product(*(every if a in adds.axes else whole for a in order)):
+                try:
+                    given = roles(dict(zip(order, picks, strict=True)), order, frozenset(), "_a")
+                    yield (kernel, _kernel("adds", [adds], given)), ()
                 except Unschedulable:
                     continue
 

@@ -1209,6 +1209,45 @@ def looked_up_product(m: int = 21, k: int = 40, n: int = 24) -> Sample:
     return Sample(sgraph, reference, ({},), ({"T_m": 32, "T_n": 16},))
 
 
+def added_rows(dtype: DType = F32, m: int = 45, d: int = 40, rows: Extent = 3, looped: bool = False) -> Sample:
+    """y[v, d] = w[v, d] + 2 sum_m x[m, d] where i[m] is v, some of which is nowhere: zeros, additions, conversion"""
+    am, ad, av = Axis("m", m), Axis("d", d), Axis("v", rows)
+    tiles = (av, Grid(sym("T_vb"))), (ad, Grid(sym("T_db")))
+    begin = Kernel("rows_begin", tiles, (Load("w1", "w", at(av, ad)), Store("sums", at(av, ad), "w1")))
+    body: tuple[Stmt, ...] = (
+        Load("i1", "i", at(am)),
+        Load("x1", "x", at(am, ad)),
+        op("twice", "add", "x1", "x1"),
+        Store("sums", (Index.const(0), Index.axis(ad)), "twice", None, (Place("i1", 0, rows),)),
+    )
+    roles = (
+        ((ad, Grid(sym("T_d"))), (am, LoopRole(sym("T_m"))))
+        if looped
+        else ((am, Grid(sym("T_m"))), (ad, Grid(sym("T_d"))))
+    )
+    rows_kernel = Kernel("rows_kernel", roles, (Loop(am, body),) if looped else body)
+    ends = (av, Grid(sym("T_ve"))), (ad, Grid(sym("T_de")))
+    end = Kernel("rows_end", ends, (Load("s1", "sums", at(av, ad)), Store("y", at(av, ad), "s1")))
+    inputs = (Tensor("w", (rows, d), dtype), Tensor("i", (m,), DType.INT64), Tensor("x", (m, d), dtype))
+    buffers = (Tensor("sums", (rows, d), F32),)
+    sgraph = SGraph("added", inputs, buffers, (Tensor("y", (rows, d), dtype),), (begin, rows_kernel, end))
+
+    def reference(w: np.ndarray, i: np.ndarray, x: np.ndarray) -> tuple[np.ndarray]:
+        total = w.copy()
+        legal = (i >= 0) & (i < len(w))
+        np.add.at(total, i[legal].astype(int), 2 * x[legal])
+        return (total,)
+
+    small = {"T_vb": 2, "T_db": 16, "T_ve": 1, "T_de": 64}
+    given = {"T_m": 8, "T_d": 16, **small}, {"T_m": 16, "T_d": 64, **small}
+    return Sample(sgraph, reference, ({},) if isinstance(rows, int) else ({"R": 2}, {"R": 5}), given)
+
+
+def added_in_a_loop(dtype: DType = F32) -> Sample:
+    """The same to a symbolic number of rows, each of which one program alone adds to."""
+    return added_rows(dtype, rows=sym("R"), looped=True)
+
+
 SCANS: tuple[Callable[[DType], Sample], ...] = (
     running_state,
     decaying_state,
@@ -1242,6 +1281,8 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     *SCANS,
     lookups,
     lookups_in_any_table,
+    added_rows,
+    added_in_a_loop,
 )
 
 TILED_SCANS: tuple[Callable[[DType], Sample], ...] = (

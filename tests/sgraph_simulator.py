@@ -27,6 +27,7 @@ from prism.sgraph.nodes import (
     LoopRole,
     Moment,
     Operand,
+    Place,
     Pointwise,
     Position,
     Scan,
@@ -160,6 +161,28 @@ class _Run:
             total = total + evaluate(coefficient, self.binding) * self.at[axis].reshape(shape)
         return total
 
+    def at_places(
+        self, index: Sequence[Index], places: Sequence[Place], axes: Sequence[Axis]
+    ) -> tuple[list[Array], Array]:
+        """An index with places added to its dimensions, and where these are some."""
+        at = [self.index(i, axes) for i in index]
+        found = np.full([len(self.at[a]) for a in axes], True)
+        for p in places:
+            value = self.operand(p.value, axes)
+            inside = (value >= 0) & (value < evaluate(p.extent, self.binding))
+            at[p.dimension] = at[p.dimension] + np.where(inside, value, 0).astype(int)
+            found &= inside
+        return at, found
+
+    def add(self, s: Store) -> None:
+        """Adds each element of what is added where it goes."""
+        over = {a for i in s.index for a in i.axes()} | self.kernel.added_along(s)
+        axes = tuple(sorted(over, key=lambda a: a.name))
+        at, found = self.at_places(s.index, s.places, axes)
+        value = np.broadcast_to(self.operand(s.src, axes), found.shape)
+        where = tuple(np.broadcast_to(i, found.shape)[found] for i in at)
+        np.add.at(self.memory[s.tensor], where, value[found])
+
     def operand(self, o: Operand, axes: Sequence[Axis]) -> Any:
         return self.values[o].over(axes) if isinstance(o, str) else np.float64(o)
 
@@ -181,13 +204,7 @@ class _Run:
                         sorted(from_index.union(*(self.values[p.value].axes for p in places)), key=lambda a: a.name)
                     )
                     data = self.memory[tensor]
-                    at = [self.index(i, axes) for i in index]
-                    found = np.full([len(self.at[a]) for a in axes], True)
-                    for p in places:
-                        value = self.operand(p.value, axes)
-                        inside = (value >= 0) & (value < evaluate(p.extent, self.binding))
-                        at[p.dimension] = at[p.dimension] + np.where(inside, value, 0).astype(int)
-                        found &= inside
+                    at, found = self.at_places(index, places, axes)
                     where = [np.clip(i, 0, n - 1) for i, n in zip(at, data.shape, strict=True)]
                     self.values[dst] = Tile(axes, np.where(found, data[tuple(where)], 0.0))
                 case Position(dst, index):
@@ -219,6 +236,8 @@ class _Run:
                     self.values[dst] = Tile(kept, product.sum(axis=axes.index(axis)))
                 case Loop():
                     self.loop(s)
+                case Store(places=(_, *_)):
+                    self.add(s)
                 case Store(tensor, index, src, moment):
                     axes = tuple(sorted({a for i in index for a in i.axes()}, key=lambda a: a.name))
                     place = tuple(self.index(i, axes) for i in index)

@@ -22,6 +22,7 @@ from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Expr, Position, Program, ReduceKind
 from prism.program.prefix import Recurrence, running
+from prism.sgraph.nodes import Store
 
 MANY = 10**6
 OPEN = Bounds(
@@ -227,6 +228,32 @@ def test_scans_are_among_the_best_of_the_whole_space(engine: Engine, what: str, 
     options_of = [c.op for form in every_form(task, MANY) for c in form.values()]
     assert "scan" in options_of
     assert compare(task, replace(OPEN, max_kernels=1), MANY)
+
+
+def sent(value: Expr, *masks: Expr) -> Expr:
+    """The sum over n of what goes to k, which data say."""
+    n, k = Axis("n", 20), Axis("k", 4)
+    here = op("eq", position(k), read("i", n))
+    for m in masks:
+        here = op("and", here, m)
+    return reduce("sum", n, op("where", here, value, const(0.0)))
+
+
+ADDED = {
+    "rows": sent(read("x", Axis("n", 20), Axis("c", 32))),
+    "onto rows": add(read("w", Axis("k", 4), Axis("c", 32)), sent(read("x", Axis("n", 20), Axis("c", 32)))),
+    "exponentials": sent(op("exp", read("x", Axis("n", 20), Axis("c", 32)))),
+    "some": sent(read("x", Axis("n", 20), Axis("c", 32)), op("lt", read("i", Axis("n", 20)), const(2.0))),
+}
+
+
+@pytest.mark.parametrize("what", ADDED)
+def test_additions_are_among_the_best_of_the_whole_space(engine: Engine, what: str) -> None:
+    shapes = {"x": (20, 32), "i": (20,), "w": (4, 32)}
+    task = search_task(program("p", shapes, {"o": ((Axis("k", 4), Axis("c", 32)), ADDED[what])}), engine)
+    found = [c.sgraph for c in generate(task, OPEN).candidates]
+    assert any(isinstance(s, Store) and s.places for g in found for k in g.kernels for s in k.statements())
+    assert compare(task, OPEN, MANY)
 
 
 def best_costs(t: Task, found: Generated) -> set[tuple[float, ...]]:

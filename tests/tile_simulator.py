@@ -223,9 +223,12 @@ class Machine:
                 at = np.broadcast_to(self.affine(offset, dims), keep.shape)[keep]
                 value = np.broadcast_to(self.get(src, dims), keep.shape)[keep]
                 assert not ((at < 0) | (at >= self.memory[tensor].size)).any(), f"{tensor} is left by a store"
-                assert not self.stored[tensor][at].any(), f"{tensor} is stored twice"
-                self.stored[tensor][at] = True
-                self.memory[tensor][at] = value
+                if s.adds is not None:
+                    np.add.at(self.memory[tensor], at, value)
+                else:
+                    assert not self.stored[tensor][at].any(), f"{tensor} is stored twice"
+                    self.stored[tensor][at] = True
+                    self.memory[tensor][at] = value
 
 
 def run_module(

@@ -228,10 +228,18 @@ class KernelLowering:
         axes = frozenset(a for i in s.index for a in i.axes())
         fixed = [n for n in range(len(s.index)) if all(p.dimension != n for p in s.places)]
         masks = self._indexing.masks(axes) + self._indexing.inside(tensor, s.index, fixed)
-        address = self._indexing.address(tensor, s.index)
+        address, there, dims = self._at_places(tensor, s.index, s.places)
+        # Behind the end of an axis of a place alone anything may be read that is inside of the tensor.
+        self._values[s.dst] = self._loaded(tensor, address, masks + there, dims, axes)
+
+    def _at_places(
+        self, tensor: Tensor, index: Sequence[Index], places: Sequence[sg.Place]
+    ) -> tuple[tile.Affine, tuple[str, ...], tile.Dims]:
+        """The address of an index with places added, masks that hold where these are some, and its dimensions."""
         terms: list[tuple[str, Extent]] = []
-        dims = set(self.layout.dims_for(axes))
-        for p in s.places:
+        masks: tuple[str, ...] = ()
+        dims = set(self.layout.dims_for(a for i in index for a in i.axes()))
+        for p in places:
             place, there = self._place(self._values[p.value], p.extent)
             stride: Extent = 1
             for extent in tensor.shape[p.dimension + 1 :]:
@@ -239,10 +247,9 @@ class KernelLowering:
             terms.append((place.name, stride))
             masks += there
             dims |= set(place.dims)
+        address = self._indexing.address(tensor, index)
         ordered = tuple(d.name for d in self.layout.dims if d.name in dims)
-        address = replace(address, terms=(*terms, *address.terms))
-        # Behind the end of an axis of a place alone anything may be read that is inside of the tensor.
-        self._values[s.dst] = self._loaded(tensor, address, masks, ordered, axes)
+        return replace(address, terms=(*terms, *address.terms)), masks, ordered
 
     def _place(self, value: TileValue, extent: Extent) -> tuple[TileValue, tuple[str, ...]]:
         """A value as an index, and masks that hold where it is one below the extent."""
@@ -779,6 +786,16 @@ class KernelLowering:
         tensor = self.tensors[s.tensor]
         axes = frozenset(a for i in s.index for a in i.axes())
         dims = self.layout.dims_for(axes)
+        adds: tile.Adds | None = None
+        there: tuple[str, ...] = ()
+        if s.places:
+            address, there, dims = self._at_places(tensor, s.index, s.places)
+            along = self.kernel.added_along(s)
+            axes |= along
+            shared = any(isinstance(self.kernel.role(a), sg.Grid) and a.extent != 1 for a in along)
+            adds = tile.Adds.SHARED if shared else tile.Adds.ALONE
+        else:
+            address = self._indexing.address(tensor, s.index)
         value = self._stored(s)
         src: tile.Operand = value.name if isinstance(value, TileValue) else value
         if isinstance(value, TileValue):
@@ -787,9 +804,8 @@ class KernelLowering:
             raise IllegalIRError(
                 f"kernel {self.kernel.name} stores {s.src} to {s.tensor}", why="the index misses axes of it"
             )
-        address = self._indexing.address(tensor, s.index)
-        masks = self._indexing.masks(axes) + self._indexing.first(axes)
-        self._out.append(tile.Store(s.tensor, address, masks, dims, src))
+        masks = self._indexing.masks(axes) + self._indexing.first(axes) + there
+        self._out.append(tile.Store(s.tensor, address, masks, dims, src, adds=adds))
 
     def _stored(self, s: sg.Store) -> TileValue | float:
         """What is stored: a value, or a moment of it."""

@@ -87,8 +87,15 @@ def layout(kernel: sg.Kernel) -> Layout:
 
 
 def _memory_rank(kernel: sg.Kernel) -> dict[Axis, int]:
-    """The axes in the order of memory: of what is stored, then of what is loaded."""
+    """The axes in the order of memory: of what is stored, then of what is loaded.
+
+    Those that a store adds along come first: where these places are is anywhere.
+    """
     found: dict[Axis, int] = {}
+    for s in kernel.statements():
+        if isinstance(s, sg.Store) and s.places:
+            along = kernel.added_along(s)
+            found |= {a: n for n, a in enumerate(a for a, _ in kernel.roles if a in along)}
     indices = [s.index for s in kernel.statements() if isinstance(s, sg.Store)]
     indices += [s.index for s in kernel.statements() if isinstance(s, sg.Load | sg.Gather)]
     for index in indices:

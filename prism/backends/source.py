@@ -69,8 +69,15 @@ class Writer(Lines):
         self.blank(2)
         self.lines(source.strip("\n").splitlines())
 
-    def describe(self, kernels: str, formula: str, sgraph: SGraph) -> None:
-        """A module's docstring: what its kernels are, what they compute, and what they implement."""
+    def describe(self, kernels: str, formula: str, sgraph: SGraph, orderless: bool = False) -> None:
+        """A module's docstring: what its kernels are, what they compute, and what they implement.
+
+        Args:
+            kernels: how many there are, of which kind.
+            formula: what is computed.
+            sgraph: what they implement.
+            orderless: whether sums in memory are added up in no fixed order.
+        """
         self.line(f'"""{sgraph.name}: {kernels}, written by prism.')
         self.line()
         for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines():
@@ -80,6 +87,10 @@ class Writer(Lines):
         self.line()
         for line in str(sgraph).replace("\\", "\\\\").rstrip().splitlines():
             self.line(f"    {line}".rstrip())
+        if orderless:
+            self.line()
+            self.line("What goes to one place (+=) is added up in no fixed order: the last digits of such sums may")
+            self.line("differ from call to call.")
         self.line('"""')
         self.blank()
 

@@ -30,7 +30,7 @@
               | Within(dst, index, low, high, src, body, value)
                                                             src while low <= index < high, else the value body makes
               | Update(acc, kind, src)                      acc := acc <kind> src; src alone without a kind
-              | Store(tensor, offset, masks, src, write_only?)
+              | Store(tensor, offset, masks, src, write_only?, adds?)
 
 Integers (offsets, starts, counts, bounds) are sympy expressions over lengths, constants, grid indices and loop
 indices. A value's dimensions are a tuple of dim names; an operand may lack dimensions of the result, and is broadcast
@@ -44,7 +44,7 @@ float32, and the storage types are for loads, stores and the operands of Dot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -84,6 +84,14 @@ class Precision(StrEnum):
 
     IEEE = "ieee"
     TF32 = "tf32"
+
+
+class Adds(StrEnum):
+    """Who adds to the elements that a store adds to."""
+
+    ALONE = "alone"
+    SHARED = "shared"
+    """Other programs may at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +373,8 @@ class Update:
 class Store:
     """tensor at `offset` elements from its start = src, where the masks hold; `dims` are those of the address.
 
-    `write_only` is for caches: no program of the module reads the tensor; and `run`, as of a load.
+    `write_only` is for caches: no program of the module reads the tensor; and `run`, as of a load. A store that `adds`
+    adds src to what is there; elements of one tile may go to one place.
     """
 
     tensor: Annotated[str, Holds.TENSOR]
@@ -375,6 +384,7 @@ class Store:
     src: Annotated[Operand, Holds.USES]
     write_only: bool = False
     run: Integer = 1
+    adds: Adds | None = None
 
 
 Stmt: TypeAlias = (
@@ -521,6 +531,15 @@ class TileModule:
     def prepared(self) -> tuple[TileLaunch, ...]:
         """The launches that run before any call, in order."""
         return tuple(x for x in self.launches if x.name in self.before)
+
+    def orderless(self, how: Collection[Adds]) -> bool:
+        """Whether numbers that rounding tells apart are added up in such ways, so in no fixed order."""
+        floats = {t.name for t in self.tensors if t.dtype.is_float}
+        return any(
+            isinstance(s, Store) and s.adds in how and s.tensor in floats
+            for p in self.programs
+            for s in kit.statements(p.body)
+        )
 
     @property
     def kept(self) -> tuple[Tensor, ...]:

@@ -168,6 +168,7 @@ class Access:
         row: what lies side by side in memory, the last dimension first: the steps and the axes of its index, the
             smallest first (None: as many places as the step), and its extent.
         element: bytes of an element.
+        adds: whether it is half of an addition at places, which is a load and a store.
     """
 
     tensor: str
@@ -179,6 +180,12 @@ class Access:
     nest: tuple[int, ...] = ()
     row: tuple[tuple[tuple[Step, ...], Extent], ...] = ()
     element: int = 1
+    adds: bool = False
+
+    @property
+    def terms(self) -> Monomial:
+        """How many elements it adds, where it does."""
+        return replace(self.traffic, coefficient=self.traffic.coefficient // self.element)
 
     def sectors(self, sizes: Mapping[Axis, Any], binding: Binding, unit: int = SECTOR_BYTES) -> Any:
         """How many times its bytes it moves, at least 1: whole sectors, of which a tile's neighbours may be less.
@@ -495,8 +502,12 @@ class _Counter:
                     pass
                 case sg.Load(_, tensor, index) | sg.Gather(_, tensor, index) | sg.Store(tensor, index, _):
                     mentioned = frozenset(a for i in index for a in i.axes())
+                    adds = isinstance(s, sg.Store) and bool(s.places)
                     if isinstance(s, sg.Gather):
                         mentioned |= self.axes[s.dst]
+                    elif isinstance(s, sg.Store) and adds:
+                        mentioned |= self.kernel.added_along(s)
+                        self.work(1, mentioned, loops)
                     width = self.tensors[tensor].dtype.bytes
                     own = self.own(width, mentioned, loops, ranges)
                     traffic = self.monomial(width, mentioned, loops)
@@ -504,8 +515,11 @@ class _Counter:
                     if isinstance(s, sg.Load) and s.dst in self.hidden:
                         shares = shown(self.hidden[s.dst], line(self.tensors[tensor], index))
                         own, traffic = (replace(m, factors=(*m.factors, *shares)) for m in (own, traffic))
-                    row = self.row(tensor, index, store)
-                    self.accesses.append(Access(tensor, store, own, traffic, mentioned, index, self.nest, row, width))
+                    for stores in (False, True) if adds else (store,):
+                        row = self.row(tensor, index, stores)
+                        self.accesses.append(
+                            Access(tensor, stores, own, traffic, mentioned, index, self.nest, row, width, adds)
+                        )
                 case sg.Pointwise(dst, op):
                     self.work(OPS[op].flops, self.axes[dst], loops)
                     self.select(s, loops)

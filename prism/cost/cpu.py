@@ -45,6 +45,9 @@ STREAM_SHARE = 0.85
 """What a stream reaches of the bandwidths, a share (guess)."""
 STATEMENT_S = 8e-9
 """A statement of a tile program, its loop and its masks, seconds (guess)."""
+SHARED_ADD_S = 5e-9
+"""An addition at a place where other programs may add, too, seconds of a core (measured on one thread: 64,000 took
+0.33 ms in 512 KiB)."""
 CACHE_PART = 0.6
 """The share of a cache that a launch's data may take to stay there (guess)."""
 LINE = 64
@@ -112,6 +115,10 @@ class CpuKernelModel:
         moved: Any = 0.0
         uncached: Any = 0.0
         distinct: dict[str, Any] = {}
+        grid = {axis for axis, role in self.kernel.roles if isinstance(role, Grid) and axis.extent != 1}
+        for a in (a for a in self.cost.accesses if a.adds and a.store):
+            if grid & (a.axes - {axis for i in a.index for axis in i.axes()}):
+                work = work + a.terms.evaluate(env) * SHARED_ADD_S
         for a, run in zip(self.cost.accesses, self._runs(sizes, env), strict=True):
             # Of a short run, the rest of its line comes along; where runs are short, the prefetcher starts anew.
             wasted = np.maximum(LINE / run, 1.0) + RESTART / run

@@ -74,6 +74,8 @@ LIBRARY_STAGES = 0
 """In tables of points, so many stages are no kernel of prism's but a call of the library (by definition)."""
 BASE_REGISTERS = 32
 """Registers of a thread besides the tiles' values: addresses, masks, counters (guess)."""
+ADD_CYCLES = 1.0
+"""Cycles from one addition at a place in L2 to the next one there, at the multiprocessors' clock (guess)."""
 ARRIVAL_TRIPS = 1.0
 """Trips to memory that a program makes to count itself in (guess).
 
@@ -395,13 +397,15 @@ class KernelModel:
         for a in self.cost.accesses:
             traffic = a.traffic.evaluate(env) * 1.0
             # Of windows that overlap in a tile the multiprocessor's own cache has what comes again.
-            unit = LINE_BYTES if a.store else SECTOR_BYTES
+            unit = LINE_BYTES if a.store and not a.adds else SECTOR_BYTES
             moved = moved + traffic * a.distinct(sizes, env) * a.sectors(sizes, env, unit)
             key = (a.tensor, tuple(sorted(x.name for x in a.axes)))
-            if a.store:
-                dram = dram + traffic
-                continue
             once = np.minimum(a.own.evaluate(env) * 1.0, self._whole(a, env))
+            if a.store:
+                # What is added to stays in L2 until the last addition, where there is room.
+                stays = np.logical_and(a.adds, once <= L2_SHARE * d.cache_bytes)
+                dram = dram + np.where(stays, once, traffic)
+                continue
             # Programs that run together read a tile from DRAM once.
             distinct: Any = 1.0
             for axis, places in covered:
@@ -446,6 +450,15 @@ class KernelModel:
             seen.bytes, dram = seen.bytes + read, dram + read
         seen.streamed |= streamed
         return dram, moved
+
+    def queue(self, env: Mapping[str, Any]) -> Any:
+        """Seconds of additions that wait for others at the same place, were all places met as often."""
+        longest: Any = 0.0
+        for a in self.cost.accesses:
+            if a.adds and a.store:
+                each = a.terms.evaluate(env) * a.element / self._whole(a, env)
+                longest = np.maximum(longest, each * ADD_CYCLES / self.device.multiprocessor.hertz)
+        return longest
 
     def _covered(self, order: Sequence[tuple[Axis, Any]], wave: Any) -> list[tuple[Axis, Any]]:
         """How many places along each axis the first programs have, the last axis fastest but for sections."""
@@ -556,9 +569,11 @@ def _times(
     longest_chain: Any = 0.0
     overlap: Any = 0.0
     spill: Any = 0.0
+    queue: Any = 0.0
     seen = _Seen(programs <= d.processors * resident)
     for k, p in zip(kernels, parts, strict=True):
         from_dram, from_l2 = k.traffic(env, p.sizes, resident, seen)
+        queue = np.maximum(queue, k.queue(env))
         dram, moved = dram + from_dram, moved + from_l2
         compute = p.compute(active)
         work = work + compute
@@ -576,7 +591,7 @@ def _times(
     if then is not None:
         chain, longest_chain = chain + ARRIVAL_TRIPS, longest_chain + ARRIVAL_TRIPS
     waits = dealt(programs, d.processors * resident, longest_chain / chain, in_order and len(parts) == 1)
-    latency = d.memory_latency_s * chain * waits
+    latency = np.maximum(d.memory_latency_s * chain * waits, queue)
     return Times(transfer(d, dram, moved, programs, np.maximum), compute, latency, overlap, spill, fits, dram)
 
 

@@ -621,7 +621,8 @@ class _Walk:
         space = Space(bounds.roles, bounds.max_ops, bounds.max_loops, looping, bounds.off)
         reached: list[tuple[Family, Reach]] = []
         seen: set[Family] = set()
-        for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, space, self.pruned):
+        tensors = {t.name: t for t in (*plan.buffers, *(f.tensor for f in task.formulas))}
+        for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, space, self.pruned, tensors):
             self.generated += 1
             self.built += 1
             if family in seen and "duplicate" not in bounds.off:
@@ -805,6 +806,9 @@ def _kernel_rows(kernel: sg.Kernel, sgraph: sg.SGraph, numbers: dict[sympy.Symbo
         declared = sgraph.tensor(name)
         return declared.dtype, tuple(numbers.get(e, e) for e in declared.shape)
 
+    def where(places: Sequence[sg.Place]) -> tuple[object, ...]:
+        return tuple((p.value, p.dimension, p.extent) for p in places)
+
     def body(statements: Sequence[sg.Stmt]) -> tuple[object, ...]:
         found: list[object] = []
         for s in statements:
@@ -812,8 +816,7 @@ def _kernel_rows(kernel: sg.Kernel, sgraph: sg.SGraph, numbers: dict[sympy.Symbo
                 case sg.Load(dst, name, at):
                     found.append(("load", dst, tensor(name), index(at)))
                 case sg.Gather(dst, name, at, places):
-                    where = tuple((p.value, p.dimension, p.extent) for p in places)
-                    found.append(("gather", dst, tensor(name), index(at), where))
+                    found.append(("gather", dst, tensor(name), index(at), where(places)))
                 case sg.Position(dst, at):
                     found.append(("position", dst, index((at,))))
                 case sg.Pointwise(dst, op, args):
@@ -837,8 +840,9 @@ def _kernel_rows(kernel: sg.Kernel, sgraph: sg.SGraph, numbers: dict[sympy.Symbo
                     )
                 case sg.Loop(axis, inner, condition):
                     found.append(("loop", axes.get(axis), index(condition), str(condition), body(inner)))
-                case sg.Store(name, at, src):
-                    found.append(("store", tensor(name), index(at), src if isinstance(src, str) else None))
+                case sg.Store(name, at, src, _, places):
+                    value = src if isinstance(src, str) else None
+                    found.append(("store", tensor(name), index(at), value, where(places)))
         return tuple(found)
 
     return tuple(roles), body(kernel.body)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sympy
 
 from prism.cost.constraints import RoleBounds
+from prism.generate.adding import added
 from prism.generate.roles import Kind, assignments, batch_axes, reduced_axes, roles, scanned_axes, single_axes
 from prism.generate.schedule import Output, Scheduler, Unschedulable
 from prism.generate.values import Builder, KernelValue, Values, reachable
@@ -73,7 +74,13 @@ class Space:
 
 
 def families(
-    targets: Sequence[Target], builder: Builder, name: str, suffix: str, space: Space, pruned: Counter[str]
+    targets: Sequence[Target],
+    builder: Builder,
+    name: str,
+    suffix: str,
+    space: Space,
+    pruned: Counter[str],
+    tensors: Mapping[str, Tensor] | None = None,
 ) -> Iterator[Family]:
     """Every family for the targets, in a fixed order.
 
@@ -86,11 +93,34 @@ def families(
         suffix: appended to the kernel's symbols, so that they are its own.
         space: see Space.
         pruned: where roles without a schedule, and what is beyond a bound, are counted.
+        tensors: those of the targets, by name: a sum that goes where data say may be added up there.
     """
-    bounds = space.roles
+
+    def stored(made: Builder) -> list[Output]:
+        return [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
+
     free = tuple(dict.fromkeys(a for t in targets for a in t.axes))
+    yield from _kernels(stored, free, builder, name, suffix, space, pruned)
+    if len(targets) == 1 and targets[0].tensor in (tensors or {}) and not space.looping:
+        (target,) = targets
+        yield from _adding(target, (tensors or {})[target.tensor], builder, name, suffix, space, pruned)
+
+
+def _kernels(
+    outputs_of: Callable[[Builder], list[Output]],
+    free: tuple[Axis, ...],
+    builder: Builder,
+    name: str,
+    suffix: str,
+    space: Space,
+    pruned: Counter[str],
+) -> Iterator[Family]:
+    """The families that store what a builder makes, over the axes `free`; the rest as of `families`."""
+    bounds = space.roles
     plain = Builder(builder.choices, builder.class_axes, builder.stored, {})
-    values = [plain.build(t.cls) for t in targets]
+    outputs = outputs_of(plain)
+    values = _values(outputs)
+    summed = frozenset(a for o in outputs for a in o.added)
     below = reachable(tuple(values))
     if sum(v.op not in LEAVES for v in below) > space.max_ops:
         pruned["max_ops"] += not space.looping
@@ -98,7 +128,7 @@ def families(
     reduced = reduced_axes(values)
     clashing = frozenset(free) & frozenset(reduced)
     # What some targets range over and others reduce: under one name, so that one loop does both.
-    both = clashing & frozenset(a for t in targets for a in free if a not in t.axes)
+    both = clashing & frozenset(a for o in outputs for a in free if a not in o.axes)
     names = bound_names(values, free)
     # Each subset of the clashing axes may go on the grid, its reductions then running under a name of their own. Short
     # ones buy nothing there, but for the programs that a loop over another output axis leaves wanting.
@@ -110,16 +140,16 @@ def families(
     for renamed in _subsets(sorted(long, key=lambda a: a.name)):
         bound = {a: b for a, b in names.items() if a in renamed or a not in clashing}
         made = Builder(builder.choices, builder.class_axes, builder.stored, bound) if bound else plain
-        outputs = [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
-        roots = [o.value for o in outputs]
+        outputs = outputs_of(made)
+        roots = _values(outputs)
         order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
         single = single_axes(roots, bounds.scans)
         kept = clashing - set(renamed)
-        for assignment in assignments(free, roots, kept, bounds, space.looping, space.off, pruned, both & kept):
+        for assignment in assignments(free, roots, kept, bounds, space.looping, space.off, pruned, both & kept, summed):
             given = roles(assignment, order, single, suffix)
             try:
                 if Kind.SPLIT in assignment.values():
-                    family = _split(outputs, given, made.values, name, suffix)
+                    family = None if summed else _split(outputs, given, made.values, name, suffix)
                 else:
                     family = Family((_kernel(name, outputs, given),), ())
             except Unschedulable:
@@ -130,6 +160,55 @@ def families(
                 pruned["max_loops"] += 1
             else:
                 yield family
+
+
+def _values(outputs: Sequence[Output]) -> list[KernelValue]:
+    return [v for o in outputs for v in o.values]
+
+
+ADDED_IN = frozenset({DType.FLOAT32, DType.INT32, DType.INT64})
+"""What is added up in memory; narrower types round at each addition, and are made of float32 once all is there."""
+
+
+def _adding(
+    target: Target, tensor: Tensor, builder: Builder, name: str, suffix: str, space: Space, pruned: Counter[str]
+) -> Iterator[Family]:
+    """The families that store what a sum that goes where data say is added to, and then add each term where it goes."""
+    found = added(builder.choices, builder.class_axes, target.cls)
+    own = [i.as_axis() for i in target.index]
+    if found is None or not (tensor.dtype in ADDED_IN or tensor.dtype.is_half):
+        return
+    # All of the tensor, each axis a dimension of it.
+    if [a and a.extent for a in own] != list(tensor.shape) or len(set(own)) < len(own):
+        return
+    plain = Builder(builder.choices, builder.class_axes, builder.stored, {})
+    begin = plain.values.const(0.0) if found.base is None else plain.build(found.base)
+    if reduced_axes([begin]) or scanned_axes([begin]):
+        return
+    buffers: tuple[Tensor, ...] = ()
+    if tensor.dtype.is_half:
+        buffers = (Tensor(f"{name}_sums", tensor.shape, DType.FLOAT32),)
+    sums = buffers[0].name if buffers else tensor.name
+
+    def grid(outputs: list[Output], end: str) -> Kernel:
+        tiles = {a: Grid(sympy.Symbol(f"T_{a.name}{suffix}{end[1]}", integer=True, positive=True)) for a in target.axes}
+        return _kernel(name + end, outputs, tiles)
+
+    def adds(made: Builder) -> list[Output]:
+        value, places = found.values(made)
+        at = dict(zip(found.along, places, strict=True))
+        index = tuple(Index.const(0) if a in at else i for a, i in zip(own, target.index, strict=True))
+        where = tuple((n, a.extent, at[a]) for n, a in enumerate(own) if a in at)
+        return [Output(sums, index, value, None, where)]
+
+    first = grid([Output(sums, target.index, begin)], "_begin")
+    last: tuple[Kernel, ...] = ()
+    if buffers:
+        last = (grid([Output(tensor.name, target.index, plain.values.read(sums, target.index))], "_end"),)
+    (output,) = adds(plain)
+    free = (*sorted(output.added, key=lambda a: found.bound.index(a)), *(a for a in target.axes if a in output.axes))
+    for family in _kernels(adds, free, builder, name, suffix, space, pruned):
+        yield Family((first, *family.kernels, *last), (*buffers, *family.buffers))
 
 
 def bound_names(values: Sequence[KernelValue], free: Sequence[Axis]) -> dict[Axis, Axis]:
@@ -173,7 +252,7 @@ def _subsets(items: Sequence[Axis]) -> Iterator[tuple[Axis, ...]]:
 
 
 def _kernel(name: str, outputs: Sequence[Output], given: Mapping[Axis, Role]) -> Kernel:
-    roots = tuple(o.value for o in outputs)
+    roots = tuple(_values(outputs))
     used = {a for v in reachable(roots) for a in (v.axes | ({v.axis} if v.is_reduction else set()))}
     used |= {a for o in outputs for a in o.axes}
     kept = tuple((a, r) for a, r in given.items() if a in used)

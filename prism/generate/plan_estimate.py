@@ -10,6 +10,8 @@ without building any; loops and most constraints are left to the search. The til
     whole   all of the axes that are also reduced under the same name, one tile after another in one program: what is
             needed of all of them is computed once, by as few programs as the other axes leave
 
+A sum that goes where data say may be added up there instead: stored, and then each term read, and added, once.
+
 An axis that is the batch of a matrix product takes one element a program, as in every family. Where a tiling has too
 few programs to fill the device, either its tiles are shortened, or a reduction that everything else waits for is shared
 by several programs: that costs storing, reading and combining what each of them found.
@@ -26,6 +28,7 @@ from typing import TypeAlias
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device, Tiles
 from prism.cost.roofline import TILE, full
+from prism.generate.adding import added
 from prism.generate.families import Target
 from prism.generate.materialise import PREPARED, Choices, Plan
 from prism.generate.options import REDUCING, Chosen, Inside, Weights, Within, below
@@ -201,9 +204,12 @@ class PlanEstimate:
         stored = sum(
             self.weights.size(axes[r]) * f.tensor.dtype.bytes for f, r in zip(self.formulas, roots, strict=True)
         )
-        for cls in below(self.choices, roots):
+        order = below(self.choices, roots)
+        # Where each term is added where it goes, nothing is compared with every place.
+        compared = frozenset(c for top in order if (sums := added(self.choices, axes, top)) for c in sums.written)
+        for cls in order:
             _, loaded, computed = self._cost(cls)
-            work += computed
+            work += computed if cls not in compared else 0.0
             payload = self.choices[cls].payload
             match payload:
                 case Read(tensor) | Chosen(Read(tensor)):
@@ -235,9 +241,26 @@ class PlanEstimate:
                 # A library's product reads what it needs about once.
                 product = self._is_product(group, inside)
                 known = looked.roofline({}, self.device) if product else looked.seconds(self.device)
-                self.shared[key] = known = known + self.device.launch_overhead_s
+                known += self.device.launch_overhead_s
+                self.shared[key] = known = min(known, self._adding(plan, group))
             self._known[inside] = known
         return known
+
+    def _adding(self, plan: Plan, group: Sequence[Target]) -> float:
+        """The time where the kernel's value is added up where data say; infinite where it goes nowhere."""
+        axes = self.weights.classes.axes
+        sums = added(self.choices, axes, group[0].cls) if len(group) == 1 else None
+        if sums is None:
+            return math.inf
+        operands = [*sums.operands, *(() if sums.base is None else (sums.base,))]
+        inside = self.within.of(sorted({c for c in operands if c not in plan.stored}), plan.stored)
+        read = inside.back.union(c for c in operands if c in plan.stored)
+        costs = [self._cost(c) for c in inside.used if c not in inside.back]
+        terms = self.weights.size(frozenset[Axis]().union(*(axes[c] for c in sums.operands)))
+        moved = sum(loaded for _, loaded, _ in costs) + sum(self.weights.size(axes[c]) * 4 for c in read)
+        moved += self.weights.size(axes[group[0].cls]) * 4 + terms * 8
+        work = sum(computed for _, _, computed in costs) + terms
+        return float(full(self.device, moved, work)) + 2 * self.device.launch_overhead_s
 
     def _look(self, group: Sequence[Target], inside: Inside, read: Mapping[int, Tensor]) -> _Kernel:
         """The kernel, and what it reads back."""

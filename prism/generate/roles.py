@@ -93,6 +93,7 @@ def assignments(
     off: frozenset[str] = frozenset(),
     pruned: Counter[str] | None = None,
     both: frozenset[Axis] = frozenset(),
+    added: frozenset[Axis] = frozenset(),
 ) -> Iterator[dict[Axis, Kind]]:
     """Every assignment of kinds to the axes of a kernel, in a fixed order.
 
@@ -105,6 +106,7 @@ def assignments(
         off: names of pruners that are switched off: one-tile, one-grid, idle-loop are asked here.
         pruned: where removals are counted.
         both: those of `clashing` that some outputs range over and the others reduce: they may be split.
+        added: those along which elements are added at one place; no other program adds where one has all of them.
     """
     counts = pruned if pruned is not None and not looping else Counter()
     batch, own = product_axes(outputs)
@@ -133,6 +135,10 @@ def assignments(
                     kinds.append(Kind.ONE)
                 else:
                     counts["one-grid"] += 1
+            if axis in added:
+                kinds.append(Kind.LOOP if long else Kind.WHOLE)
+                choices.append((axis, kinds))
+                continue
             kinds += [Kind.LOOP] * (long and looping)
             if _fits(axis, bounds.whole):
                 if "one-tile" in off:
@@ -160,7 +166,7 @@ def assignments(
             continue
         if looping and not any(made[a] is Kind.LOOP and a not in clashing | scanned for a in free):
             continue
-        if "idle-loop" not in off and _idle(made, free, clashing | scanned, varying):
+        if "idle-loop" not in off and _idle(made, free, clashing | scanned | added, varying):
             if pruned is not None:
                 pruned["idle-loop"] += 1
             continue

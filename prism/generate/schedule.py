@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism.generate.values import Fetch, KernelValue, Scanned
+from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Read
 from prism.program.nodes import Position as PositionExpr
@@ -31,17 +32,33 @@ class Unschedulable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a kernel stores: tensor[index...] = value, or a moment of it."""
+    """What a kernel stores: tensor[index...] = value, or a moment of it; or what it adds there, at places.
+
+    Attributes:
+        places: of what is added, the dimension of each place, how many places there are, and which it is.
+    """
 
     tensor: str
     index: tuple[Index, ...]
     value: KernelValue
     moment: sg.Moment | None = None
+    places: tuple[tuple[int, Extent, KernelValue], ...] = ()
+
+    @property
+    def values(self) -> tuple[KernelValue, ...]:
+        """What it takes."""
+        return (self.value, *(v for _, _, v in self.places))
 
     @property
     def axes(self) -> frozenset[Axis]:
         """The axes that the store ranges over."""
-        return frozenset(a for i in self.index for a in i.axes())
+        return frozenset(a for i in self.index for a in i.axes()) | self.added
+
+    @property
+    def added(self) -> frozenset[Axis]:
+        """Those along which elements may go to one place."""
+        mine = frozenset(a for v in self.values for a in v.axes) if self.places else frozenset[Axis]()
+        return mine - {a for i in self.index for a in i.axes()}
 
 
 @dataclass(slots=True)
@@ -143,21 +160,22 @@ class Scheduler:
         passes: dict[tuple[int, str], list[KernelValue]] = defaultdict(list)
         stores: dict[tuple[int, str], list[Output]] = defaultdict(list)
         axes: dict[str, Axis] = {}
-        for v in self._uncomputed([*wanted, *(o.value for o in outputs)], block):
+        for v in self._uncomputed([*wanted, *(v for o in outputs for v in o.values)], block):
             if self.passes(v, loops):
                 axes[v.axis.name] = v.axis
                 passes[self.level(v, loops), v.axis.name].append(v)
         for o in deeper:
             axis = min(self._store_home(o) - set(loops), key=lambda a: a.name)
             axes[axis.name] = axis
-            stores[self.level(o.value, loops) + 1, axis.name].append(o)
+            stores[max(self.level(v, loops) for v in o.values) + 1, axis.name].append(o)
         for key in sorted({*passes, *stores}):
             self._loop(block, axes[key[1]], passes.get(key, []), stores.get(key, []))
         for v in wanted:
             self._ensure(v, block)
         for o in here:
             src: sg.Operand = self._operand(o.value, block)
-            block.body.append(sg.Store(o.tensor, o.index, src, o.moment))
+            places = tuple(sg.Place(self._ensure(v, block), d, extent) for d, extent, v in o.places)
+            block.body.append(sg.Store(o.tensor, o.index, src, o.moment, places))
 
     def _store_home(self, output: Output) -> frozenset[Axis]:
         return frozenset(a for a in output.axes if self.is_loop(a))
@@ -180,7 +198,7 @@ class Scheduler:
             raise Unschedulable
         inner = _Block((*block.loops, axis), block)
         operands = [a for v in accumulators for a in self._tile_operands(v)]
-        for v in self._uncomputed([*operands, *(o.value for o in outputs)], block):
+        for v in self._uncomputed([*operands, *(v for o in outputs for v in o.values)], block):
             # Hoisting: what does not vary in the loop is computed before it (values of other loops excepted).
             fixed = self.home(v) <= set(block.loops) and not isinstance(v.payload, Const)
             if fixed and not self._uses_running(v, accumulators) and self._ready(v, block):

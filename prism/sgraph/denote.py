@@ -19,7 +19,9 @@ The deviations over an axis, accumulated or of a tile that holds all of it, deno
 (a - 1/n * sum a)^2, with n its extent; merged along more axes, the same over all of them, with n their places.
 Which values are such statistics, over which axes and of what, is kept beside what they denote.
 
-A tensor with several stores is a choice among them by the place along the axis that they are pieces of.
+A tensor with several stores is a choice among them by the place along the axis that they are pieces of. One that is
+added to at places p is what was stored plus, at k, the sum of where(k == p, src, 0) over the axes of src and p that the
+index lacks.
 
 Parts of a split have each as many elements as tile and split make it, so that no expression stands for the moments of a
 part: a count of `rest_extent` would prove means of means. What is stored is a name for the moment, which nothing may
@@ -35,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import sympy
@@ -63,7 +65,7 @@ from prism.program.nodes import Position as PositionExpr
 from prism.program.pieces import PIECE
 from prism.program.prefix import Recurrence, running
 from prism.program.sign_analysis import Facts
-from prism.program.transform import Canonical, Interned, canonical, substitute
+from prism.program.transform import Canonical, Interned, canonical, rebuilt, substitute
 from prism.sgraph import nodes as sg
 from prism.sgraph import rescaled
 from prism.sgraph.ranges import check_ranges
@@ -335,6 +337,8 @@ class _Reader:
                     self.values[dst] = self.running[dst]
                 case sg.Scan():
                     self.values[s.dst] = self._scan(s)
+                case sg.Store(places=(_, *_)):
+                    self._add(s)
                 case sg.Store(tensor, index, src, sg.Moment() as moment):
                     self.shared.store(tensor, tuple(map(self._plain_index, index)), self._moment(src, moment))
                 case sg.Store(tensor, index, src):
@@ -378,6 +382,35 @@ class _Reader:
             kept = self._made(Map("where", (here, value, self._made(Const(0.0)))))
             value = self._made(Reduce(ReduceKind.SUM, axis, kept))
         return value
+
+    def _add(self, s: sg.Store) -> None:
+        """What is in the tensor once src was added at its places: a sum over all that may go there."""
+        body, places = self._value(s.src), [self._value(p.value) for p in s.places]
+        over = [a for a, _ in self.kernel.roles if a in self.kernel.added_along(s)]
+        if any(map(self.memory.mentions_running, (body, *places))) or any(self._plain(a) != a for a in over):
+            raise self._illegal(f"adds to {s.tensor} what is no value, or not at a place")
+        if s.tensor in self.shared.stores:
+            at, before = self.shared.held(s.tensor)
+        else:
+            # A kernel that is looked at by itself.
+            added = {p.dimension: Index.axis(Axis(f"place{p.dimension}", p.extent)) for p in s.places}
+            at = tuple(added.get(n, i) for n, i in enumerate(s.index))
+            before = self._made(Read(s.tensor, at))
+        taken = free_axes(before).union(*(i.axes() for i in at))
+        own = {a: Axis(f"{a.name}.added", a.extent) if a in taken else a for a in over}
+        named = {a: Index.axis(b) for a, b in own.items() if a != b}
+        named |= {a: i for a, i in zip((i.as_axis() for i in s.index), at, strict=True) if a is not None}
+        mapping = {a: i for a, i in named.items() if i != Index.axis(a)}
+        value = self.memory.substitute(body, mapping)
+        for p, place in reversed(list(zip(s.places, places, strict=True))):
+            there = self._made(PositionExpr(at[p.dimension]))
+            here = self._made(Map("eq", (there, self.memory.substitute(place, mapping))))
+            value = self._made(Map("where", (here, value, self._made(Const(0.0)))))
+        for a in reversed(over):
+            value = self._made(Reduce(ReduceKind.SUM, own[a], value))
+        if before != Const(0.0):
+            value = self._made(Map("add", (before, value)))
+        self.shared.stores[s.tensor] = [(at, value)]
 
     def _reduce(self, kind: ReduceKind, axis: Axis, body: Expr) -> _Meaning:
         role = self._roles.get(axis)
@@ -663,6 +696,12 @@ def _beyond(e: Expr, axis: Axis) -> bool:
             return False
 
 
+def _reading(e: Expr, tensor: str, other: str) -> Expr:
+    """The expression with what it reads of one tensor read of another."""
+    (made,) = rebuilt([e], lambda x: replace(x, tensor=other) if isinstance(x, Read) and x.tensor == tensor else x)
+    return made
+
+
 def _ordered(e: Expr) -> list[Axis]:
     return sorted(free_axes(e), key=lambda a: a.name)
 
@@ -852,6 +891,11 @@ def as_program(
                 elif axis is None and not (extent == 1 and not i.terms):
                     return None
                 axes.append(axis or Axis(f"whole.{n}", extent))
+            if name in made and name in kernel.reads:
+                # What it is added to is a definition of its own.
+                before = made.pop(name)
+                made[f"{name}.before"] = replace(before, name=f"{name}.before")
+                value = _reading(value, name, f"{name}.before")
             if name in made or len(set(axes)) < len(axes):
                 return None
             made[name] = Definition(name, tuple(axes), value, tensor.dtype)

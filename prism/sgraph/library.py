@@ -105,7 +105,8 @@ def plain_attention(kernel: Kernel, sgraph: SGraph) -> PlainAttention | None:
 def _may_be(kernel: Kernel) -> bool:
     """Whether it is worth its denotation: a store, exponentials, no part of a split."""
     found = [*kernel.statements()]
-    if any(isinstance(s, Gather | Scan) for s in found) or sum(isinstance(s, Store) for s in found) != 1:
+    stores = [s for s in found if isinstance(s, Store)]
+    if any(isinstance(s, Gather | Scan) for s in found) or len(stores) != 1 or stores[0].places:
         return False
     if not 3 <= sum(isinstance(s, Load) for s in found) <= 6:
         return False

@@ -15,7 +15,7 @@
              | Loop(axis, body, range)             over the tiles of the axis (of the program's chunk of it, if split)
              | Accumulate(dst, kind, src, shift)   dst := dst <combine> src, from the kind's identity before the loop
              | Scan(dst, axis, src, growth, how)    src combined along the axis, which may decay on the way
-             | Store(tensor, index, src, moment)
+             | Store(tensor, index, src, moment, places)     with places, src is added to what is there
 
 A tile has one dimension per axis that its value depends on, except Grid(1) and Loop(1) axes. Inside the loop and after
 its `Accumulate`, the accumulator's name means its running value; after the loop, its final value.
@@ -58,6 +58,10 @@ A *gather* of places p is, for an axis k that is bound there, sum_k where(k == p
 
 A tensor may have several *stores*, of pieces side by side along one dimension: each stored once, all of them covered.
 Their axes are named after the axis that they are pieces of (see prism.program.pieces).
+
+A store with *places* p adds: for an axis k along the dimension of p, an element at k gains the sum of src over all
+places of the axes that the index lacks at which p == k. An earlier kernel has stored what it is added to, all of it;
+what is no place of the dimension is added nowhere. One element may be added to by several programs, in any order.
 
 The *range* of a loop is affine conditions: a tile on which one of them is negative everywhere is not visited. Such a
 tile would leave every accumulator as it was (see prism.sgraph.ranges), so a range changes the cost and no value.
@@ -158,10 +162,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where along a dimension a gather reads: the index there, plus a value.
+    """Where along a dimension a gather reads, or a store adds: the index there, plus a value.
 
     Attributes:
-        value: a whole number below the extent and not negative, or else nothing is read.
+        value: a whole number below the extent and not negative, or else nothing is read, or added.
         dimension: of the tensor.
         extent: what the value is a place of; the index there, which has no axes, plus it stays within the dimension.
     """
@@ -181,11 +185,7 @@ class Gather:
     places: tuple[Place, ...]
 
     def __str__(self) -> str:
-        at = {p.dimension: p.value for p in self.places}
-        where: list[str] = []
-        for n, i in enumerate(self.index):
-            where.append(str(i) if n not in at else at[n] if i == Index.const(0) else f"{i} + {at[n]}")
-        return f"{self.dst} = {self.tensor}[{_listed(where)}]"
+        return f"{self.dst} = {self.tensor}[{_at_places(self.index, self.places)}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,16 +343,19 @@ class Store:
     Attributes:
         moment: what of src is stored, where that is a statistic over a program's part of a split axis. Its count has no
             axis but the part.
+        places: where along dimensions at which the index is 0 it is added to what is there.
     """
 
     tensor: Annotated[str, Holds.TENSOR]
     index: tuple[Affine, ...]
     src: Annotated[Operand, Holds.USES]
     moment: Moment | None = None
+    places: tuple[Place, ...] = ()
 
     def __str__(self) -> str:
         of = "" if self.moment is None else f", {self.moment.value}"
-        return f"{self.tensor}[{_listed(self.index)}] = {_operand(self.src)}{of}"
+        how = "+=" if self.places else "="
+        return f"{self.tensor}[{_at_places(self.index, self.places)}] {how} {_operand(self.src)}{of}"
 
 
 Stmt: TypeAlias = Load | Gather | Position | Pointwise | TileReduce | Contract | Loop | Accumulate | Scan | Store
@@ -406,13 +409,22 @@ class Kernel:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The tensors that the kernel loads or gathers from, each once, in order."""
-        return tuple(dict.fromkeys(s.tensor for s in self.statements() if isinstance(s, Load | Gather)))
+        """The tensors that the kernel loads, gathers from or adds to, each once, in order."""
+        read = (
+            s.tensor for s in self.statements() if isinstance(s, Load | Gather) or (isinstance(s, Store) and s.places)
+        )
+        return tuple(dict.fromkeys(read))
 
     @property
     def writes(self) -> tuple[str, ...]:
         """The tensors that the kernel stores, in order."""
         return tuple(dict.fromkeys(s.tensor for s in self.statements() if isinstance(s, Store)))
+
+    def added_along(self, store: Store) -> frozenset[Axis]:
+        """The axes that a store with places sums over: those of what it adds, and where, that its index lacks."""
+        axes = value_axes(self)
+        names = [*(p.value for p in store.places), *([store.src] if isinstance(store.src, str) else [])]
+        return frozenset(a for n in names for a in axes[n]) - {a for i in store.index for a in i.axes()}
 
     @property
     def layout(self) -> str:
@@ -580,7 +592,7 @@ class SGraph:
     def prepared(self) -> frozenset[str]:
         """The kernels of launches that run once, when the weights are there: what they read follows from weights alone.
 
-        They store buffers of lengths that are known, and are not steps of loops.
+        They store buffers of lengths that are known, which no call adds to, and are not steps of loops.
         """
         if self._prepared is None:
             object.__setattr__(self, "_prepared", self._before_calls())
@@ -589,6 +601,7 @@ class SGraph:
     def _before_calls(self) -> frozenset[str]:
         fixed = {t.name for t in self.inputs if t.weight}
         stepped = {name for r in self.repeats for name in r.kernels}
+        added = {s.tensor for k in self.kernels for s in k.statements() if isinstance(s, Store) and s.places}
         found: set[str] = set()
         for launch in self.launches if fixed else ():
             mine = {k.name for k in launch.kernels}
@@ -597,7 +610,7 @@ class SGraph:
             extents = [a.extent for k in launch.kernels for a, _ in k.roles]
             extents += [e for t in stored for e in self.tensors[t].shape]
             static = all(map(is_static, extents)) and stepped.isdisjoint(mine)
-            if static and read and read <= fixed and stored <= self.handed_over:
+            if static and read and read <= fixed and stored <= self.handed_over - added:
                 found |= mine
                 fixed |= stored
         return frozenset(found)
@@ -629,6 +642,14 @@ class SGraph:
     def tensor(self, name: str) -> Tensor:
         """The declaration of an input, buffer or output. Raises KeyError: there is none of that name."""
         return self.tensors[name]
+
+
+def _at_places(index: Sequence[Index], places: Sequence[Place]) -> str:
+    """An index with places added to their dimensions."""
+    at = {p.dimension: p.value for p in places}
+    return _listed(
+        i if n not in at else at[n] if i == Index.const(0) else f"{i} + {at[n]}" for n, i in enumerate(index)
+    )
 
 
 def _listed(parts: Iterable[object]) -> str:

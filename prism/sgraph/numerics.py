@@ -434,8 +434,13 @@ def divisors_stored(sgraph: SGraph) -> SGraph:
         return sgraph
     divisors, values = Divisors({t.name: t for t in sgraph.inputs}), kernel_values(sgraph)
     changed: dict[str, str] = {}
-    # What lies outside of a tensor is 0 for a gather, and 1/0 of it would not be.
-    gathered = {s.tensor for k in sgraph.kernels for s in k.statements() if isinstance(s, Gather)}
+    # What lies outside of a tensor is 0 for a gather, and 1/0 of it would not be; sums of reciprocals are none.
+    gathered = {
+        s.tensor
+        for k in sgraph.kernels
+        for s in k.statements()
+        if isinstance(s, Gather) or (isinstance(s, Store) and s.places)
+    }
     for tensor, (k, divisor) in inverses.items():
         known = values[k.name].get(divisor)
         if tensor not in gathered and known is not None and not divisors.invertible(known):

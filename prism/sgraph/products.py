@@ -176,7 +176,7 @@ class _Reading:
                 return all(loop.axis != self.depth for loop in loops)
             case sg.Accumulate(dst, ReduceKind.SUM, src, None) if self._sum is None and loops:
                 return loops == self._around and self._accumulated(dst, src, loops[-1].axis)
-            case sg.Store(_, _, src) if self.store is None and self._sum is not None and src == self._sum:
+            case sg.Store(_, _, src, _, ()) if self.store is None and self._sum is not None and src == self._sum:
                 self.store = s
                 return all(loop.axis != self.depth for loop in loops) and len(self.loads) == 2 + len(self.addends)
             case _:

@@ -77,6 +77,8 @@ def _states(kernel: sg.Kernel, repeat: sg.Repeat) -> list[_State] | str:
     for s in kernel.statements():
         if isinstance(s, sg.Gather) and s.tensor in windows:
             return f"{s.dst} looks up places of {s.tensor}"
+        if isinstance(s, sg.Store) and s.places:
+            return f"{s.tensor} is added to at places"
         if isinstance(s, sg.Store) and s.tensor not in windows:
             return f"{s.tensor} is stored, which is no output of the step"
     if any(isinstance(role, sg.Split) for _, role in kernel.roles):

@@ -66,13 +66,13 @@ class _Drawing:
                     self.lines.append(f"{indent}  label={_quoted(s.heading)};")
                     self.block(inner, indent + "  ")
                     self.lines.append(f"{indent}}}")
-                case sg.Store(tensor, _, src):
+                case sg.Store():
                     self.count += 1
                     me = self.node(f"store {self.count}")
                     self.lines.append(f"{indent}{me} [label={_quoted(str(s))}];")
-                    if isinstance(src, str):
-                        self.edge(self.node(src), me, indent)
-                    self.edge(me, _quoted("tensor " + tensor), indent)
+                    for operand in dict.fromkeys(sources(s)):
+                        self.edge(self.node(operand), me, indent)
+                    self.edge(me, _quoted("tensor " + s.tensor), indent)
                 case _:
                     me = self.node(s.dst)
                     shape = ", shape=box, style=rounded" if isinstance(s, sg.Accumulate | sg.Scan) else ""
@@ -173,6 +173,9 @@ class _Serialiser:
     def operand(self, a: sg.Operand) -> str:
         return self.values[a] if isinstance(a, str) else repr(float(a))
 
+    def places(self, places: Sequence[sg.Place]) -> str:
+        return ",".join(f"{p.dimension}:{self.operand(p.value)}<{self.extent(p.extent)}" for p in places)
+
     def body(self, body: Sequence[sg.Stmt]) -> list[str]:
         lines: list[str] = []
         for s in body:
@@ -180,7 +183,7 @@ class _Serialiser:
                 case sg.Load(dst, tensor, index):
                     lines.append(f"{self.define(dst)}=load {self.element(tensor, index)}")
                 case sg.Gather(dst, tensor, index, places):
-                    at = ",".join(f"{p.dimension}:{self.operand(p.value)}<{self.extent(p.extent)}" for p in places)
+                    at = self.places(places)
                     lines.append(f"{self.define(dst)}=gather {self.element(tensor, index)} {at}")
                 case sg.Position(dst, i):
                     lines.append(f"{self.define(dst)}=position {self.index(i)}")
@@ -199,8 +202,9 @@ class _Serialiser:
                 case sg.Scan(dst, axis, src, growth, how):
                     operands = self.operand(src) + ("" if growth is None else f" growth {self.operand(growth)}")
                     lines.append(f"{self.define(dst)}=scan {self.axis(axis)} {operands} {how}".rstrip())
-                case sg.Store(tensor, index, src, moment):
+                case sg.Store(tensor, index, src, moment, places):
                     of = "" if moment is None else f" {moment.value}"
+                    of += f" added at {self.places(places)}" if places else ""
                     lines.append(f"{self.element(tensor, index)}={self.operand(src)}{of}")
                 case sg.Loop(axis, inner, conditions):
                     head = " ".join([f"loop {self.axis(axis)}", *map(self.index, conditions)])

@@ -2,7 +2,7 @@
 
 What is checked, beyond names and scopes, is what makes the denotation a function: nothing computed from a running
 value escapes its loop except into the rescaled accumulator that corrects for it, and every output element is stored
-exactly once.
+exactly once, and added to by at most one kernel after that.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def check(sgraph: sg.SGraph) -> None:
     _check_symbols(sgraph, where)
     inputs = frozenset(t.name for t in sgraph.inputs)
     boxes: dict[str, list[Box]] = {}
+    added: set[str] = set()
     there: set[str] = set(inputs)
     repeats = _repeats(sgraph, tensors, where)
     for n, kernel in enumerate(sgraph.kernels):
@@ -65,13 +66,20 @@ def check(sgraph: sg.SGraph) -> None:
         pending = {name for later in sgraph.kernels[n:] for name in later.writes}
         checker = _KernelChecker(kernel, tensors, there - pending, f"{where}, kernel {kernel.name}")
         checker.run()
+        for name in checker.added:
+            if name not in boxes or name in inputs or name in added or repeat is not None:
+                why = "once, to what an earlier kernel has stored, and in no step"
+                _fail(f"{name} is added to", checker.where, why)
         for name, box in checker.stores:
             if name in inputs:
                 _fail(f"input {name} is stored to", checker.where)
+            if name in added or name in checker.added:
+                _fail(f"{name} is stored to, and added to not after that", checker.where)
             if repeat is not None and any(w.tensor.name == name and w.first is not None for w in repeat.windows):
                 _fail(f"{name}, the state before a step, is stored to", checker.where)
             boxes.setdefault(name, []).append(box)
             there.add(name)
+        added |= checker.added
         if repeat is not None and kernel.name == repeat.kernels[-1]:
             there = _after(repeat, there, boxes, where)
     for t in (*sgraph.buffers, *sgraph.outputs):
@@ -183,7 +191,7 @@ class _Scope:
 
 
 class _KernelChecker:
-    """Checks one kernel; `stores` then holds what it wrote."""
+    """Checks one kernel; `stores` then holds what it wrote, `added` to what it added."""
 
     def __init__(self, kernel: sg.Kernel, tensors: Mapping[str, Tensor], readable: Iterable[str], where: str) -> None:
         self.kernel = kernel
@@ -203,6 +211,7 @@ class _KernelChecker:
         self.scans: dict[str, sg.Scan] = {}
         self.scopes: list[_Scope] = []
         self.stores: list[tuple[str, Box]] = []
+        self.added: set[str] = set()
 
     def run(self) -> None:
         if len(self.roles) != len(self.kernel.roles):
@@ -210,7 +219,7 @@ class _KernelChecker:
         if len({a.name for a in self.roles}) != len(self.roles):
             self.fail("two axes have one name")
         self.block(self.kernel.body, None)
-        if not self.stores:
+        if not self.stores and not self.added:
             self.fail("the kernel stores nothing")
         used = {a for axes in self.axes.values() for a in axes}
         for s in self.kernel.statements():
@@ -279,8 +288,10 @@ class _KernelChecker:
                 self.scan(s)
             case sg.Loop():
                 self.loop(s)
-            case sg.Store():
+            case sg.Store(places=()):
                 self.store(s)
+            case sg.Store():
+                self.add(s)
 
     # Names and scopes.
 
@@ -521,6 +532,35 @@ class _KernelChecker:
             if isinstance(self.roles.get(a), (sg.LoopRole, sg.Split)) and a not in self.loops:
                 self.fail(f"{s.tensor} is stored along axis {a} outside its loop")
         self.stores.append((s.tensor, self.box(s, mentioned)))
+
+    def add(self, s: sg.Store) -> None:
+        """Adding at places: each element of what is added counts once, wherever it goes."""
+        self.index(s.index, s.tensor)
+        mentioned = self.index_axes(s.index)
+        shape, by = self.tensors[s.tensor].shape, f"addition to {s.tensor}"
+        places = {p.dimension: p.extent for p in s.places}
+        if len(places) != len(s.places) or s.moment is not None or s.tensor in self.added:
+            self.fail(f"{by} has two places along one dimension, a moment, or another one beside it")
+        for n, (i, extent) in enumerate(zip(s.index, shape, strict=True)):
+            axis = i.as_axis()
+            if i == Index.const(0) and places.get(n, 1) == extent:
+                continue
+            if n in places or axis is None or axis.extent != extent:
+                self.fail(f"{by} is at {i} of a dimension of {extent}", "that is no axis of it, and no place in it")
+        if sum(len(i.axes()) for i in s.index) > len(mentioned):
+            self.fail(f"the index of {s.tensor} uses an axis in two dimensions")
+        names = [*(p.value for p in s.places), s.src]
+        over = frozenset(a for name in names for a in self.use(name, by)) | mentioned
+        if any(self.depends[name] for name in names if isinstance(name, str)):
+            self.fail(f"{by} depends on a running value")
+        if not self.use(s.src, by) <= mentioned.union(*(self.axes[p.value] for p in s.places)):
+            self.fail(f"{by} takes {s.src}, of which several go to one place", "reduce it first")
+        if any(isinstance(r, sg.Split) or a.name.endswith(".part") for a, r in self.kernel.roles):
+            self.fail(f"{by} is made by programs that share an axis")
+        for a, role in self.roles.items():
+            if isinstance(role, sg.LoopRole) and (a in self.loops) != (a in over):
+                self.fail(f"{by} does not go along the loop over {a}", "it would be made once more for each tile")
+        self.added.add(s.tensor)
 
     def box(self, s: sg.Store, mentioned: frozenset[Axis]) -> Box:
         """Per dimension the range [start, stop) that the store covers, each element once."""

@@ -22,7 +22,7 @@ from prism.backends.host import (
 )
 from prism.backends.lifetimes import shared_places
 from prism.backends.source import PythonIntegers, Writer
-from prism.backends.tile import TileModule, identifier, scalars
+from prism.backends.tile import Adds, TileModule, identifier, scalars
 from prism.program.extents import mul
 from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
@@ -516,7 +516,8 @@ def loader_text(
     """
     w = Writer()
     many = len(module.launches)
-    w.describe(f"{many} C++ kernel{'s' * (many != 1)}, compiled on first use", formula, sgraph)
+    orderless = module.orderless({Adds.SHARED})
+    w.describe(f"{many} C++ kernel{'s' * (many != 1)}, compiled on first use", formula, sgraph, orderless)
     pasted = (files("prism.backends.cpu") / "support.py").read_text(encoding="utf-8")
     _, imports, rest = pasted.split("\n\n", 2)
     own = ["import ctypes", "import sys", "import threading", "import weakref", "from operator import itemgetter"]

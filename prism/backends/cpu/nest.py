@@ -357,17 +357,26 @@ class NestEmitter:
             text, kind = Text(literal(s.src, KINDS[dtype]), False), KINDS[dtype]
         if kind != KINDS[dtype]:
             raise UnsupportedError(f"a store of {kind} to {s.tensor}", where=f"C++ emission of {self.v.program.name}")
-        address = self._address(view)
+        address, lanewise = self._placed(view)
         masks = [self._value(m) for m in view.masks]
         tests = [m.source for m in masks if not m.vector]
         guard = f"if ({' && '.join(tests)}) " if tests else ""
+        shared = "true" if s.adds is tile.Adds.SHARED else "false"
         if self.vector is None:
-            self._put(depth, f"{guard}v_put({address}, {text.source});")
+            put = f"v_more<{shared}>" if s.adds is not None else "v_put"
+            self._put(depth, f"{guard}{put}({address}, {text.source});")
             return
         stride = self._number(view.strides.get(self.vector, 0))
         source = self._as(text, True)
         varying = [m.source for m in masks if m.vector]
-        if varying:
+        if s.adds is not None and (varying or lanewise or stride != "1"):
+            mask = " & ".join(varying) or "v_lanes(VL)"
+            self._put(
+                depth, f"{guard}v_more_at<{shared}>(full, {mask}, {address}, {stride}, {source}, lanes{lanewise});"
+            )
+        elif s.adds is not None:
+            self._put(depth, f"{guard}v_more_in<{shared}>(full, {address}, {source}, lanes);")
+        elif varying:
             mask = " & ".join(varying)
             self._put(depth, f"{guard}v_scatter_if(full, {mask}, {address}, {stride}, {source}, lanes);")
         elif stride == "1":
@@ -475,6 +484,12 @@ class NestEmitter:
             parts.append(index if stride == 1 else f"{index} * {self._number(stride)}")
         return " + ".join(parts)
 
+    def _placed(self, view: View) -> tuple[str, str]:
+        """The address with its places, and further arguments of those that each lane of a vector has its own of."""
+        places = [(self._value(n), self._number(c)) for n, c in view.places]
+        same = "".join(f" + (int64_t){t.source} * {c}" for t, c in places if not t.vector)
+        return self._address(view) + same, "".join(f", {t.source}, (int64_t){c}" for t, c in places if t.vector)
+
     def _evaluate(self, name: str) -> Text:
         value = self.v.values[name]
         lanes, s = value.lanes, value.stmt
@@ -529,14 +544,11 @@ class NestEmitter:
     def _load(self, name: str, s: tile.Load, vector: bool) -> Text:
         view = self.v.views[name]
         tensor = self.v.tensor(s.tensor)
-        address = self._address(view)
+        address, lanewise = self._placed(view)
         masks = [self._value(m) for m in view.masks]
         fixed = " && ".join(m.source for m in masks if not m.vector)
         varying = " & ".join(m.source for m in masks if m.vector)
         zero = {"f": "0.0f", "i": "(int32_t)0", "l": "(int64_t)0", "b": "false"}[KINDS[tensor.dtype]]
-        places = [(self._value(n), self._number(c)) for n, c in view.places]
-        address += "".join(f" + (int64_t){t.source} * {c}" for t, c in places if not t.vector)
-        lanewise = "".join(f", {t.source}, (int64_t){c}" for t, c in places if t.vector)
         if not vector:
             source = f"v_one({address})"
             if fixed:

@@ -348,9 +348,10 @@ class Scheduler:
             case tile.Update(acc, _, _):
                 return v.lanes_of(acc)
             case tile.Store(tensor, offset, masks, _, src):
-                lanes = list(v.view(tensor, offset, masks).strides)
+                view = v.view(tensor, offset, masks)
+                lanes = list(view.strides)
                 named = [v.resolve(src)] if isinstance(src, str) else []
-                for n in (*named, *(m for m in masks if not v.holds(m))):
+                for n in (*named, *(m for m in masks if not v.holds(m)), *(n for n, _ in view.places)):
                     lanes += [x for x in v.lanes_of(n) if x not in lanes]
                 return tuple(lanes)
             case _:

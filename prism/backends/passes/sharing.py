@@ -38,7 +38,12 @@ GROUP = 8
 
 def share_module(module: tile.TileModule) -> tile.TileModule:
     """The module with its programs in groups and hints on their loads and stores."""
-    read = Counter(s.tensor for p in module.programs for s in statements(p.body) if isinstance(s, tile.Load))
+    read = Counter(
+        s.tensor
+        for p in module.programs
+        for s in statements(p.body)
+        if isinstance(s, tile.Load) or (isinstance(s, tile.Store) and s.adds is not None)
+    )
     return module.over(lambda p: in_sections(grouped(hinted(p, read))))
 
 

@@ -20,7 +20,7 @@ from prism.backends.host import STATED, STATED_NAMES, TORCH_OP_NAMES, Signature,
 from prism.backends.passes import tile_module
 from prism.backends.protocol import Backend, ModuleSource
 from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
-from prism.backends.tile import TileLaunch, TileModule, identifier
+from prism.backends.tile import Adds, TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit_helpers import HELPERS
 from prism.backends.triton.emit_host import CAPTURE, CHOOSE, CONSTANT, EXPECT, PREPARED, RESERVED, WEIGHT, HostEmitter
@@ -103,7 +103,7 @@ def _text(
             _together(launch, tensors.pointer, kernels, stages, [e.descriptors for e in emitters])
     w = Writer()
     many = len(module.launches)
-    w.describe(f"{many} Triton kernel{'s' * (many != 1)}", formula, sgraph)
+    w.describe(f"{many} Triton kernel{'s' * (many != 1)}", formula, sgraph, module.orderless({*Adds}))
     if module.before:
         w.line("import weakref")
     if weights:

@@ -335,6 +335,10 @@ class KernelEmitter:
         args = [self._pointer(s.tensor, s.offset, s.dims), self._expanded(s.src, s.dims).source]
         if s.masks:
             args.append(f"mask={self._mask(s.masks, s.dims)}")
+        if s.adds is not None:
+            # One place may be that of several elements of a tile, whose threads know nothing of each other.
+            self.writer.call("tl.atomic_add", [*args, 'sem="relaxed"'])
+            return
         if s.write_only and self._bytes(s.tensor) >= STREAMED:
             args += self._evicted(s, [])
         self.writer.call("tl.store", args)

@@ -395,6 +395,35 @@ PRISM_INLINE void v_scatter_if(F f, vi m, S* p, int64_t stride, X x, int64_t n) 
         if (m[l]) p[l * stride] = buffer[l];
 }
 
+// To what is there; SHARED: while others may add to it, too, so nothing that they add is lost.
+template <bool SHARED, class S, class X> PRISM_INLINE void v_more(S* p, X more) {
+    const S x = (S)more;
+    if constexpr (!SHARED) {
+        *p += x;
+    } else if constexpr ((S)0.5 == 0) {
+        __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
+    } else {
+        S held, sum;
+        __atomic_load(p, &held, __ATOMIC_RELAXED);
+        do sum = held + x;
+        while (!__atomic_compare_exchange(p, &held, &sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    }
+}
+// The same lane by lane, one after another, where the mask holds: several may be at one place.
+template <bool SHARED, class F, class S, class X, class... P>
+PRISM_INLINE void v_more_at(F f, vi m, S* p, int64_t stride, X x, int64_t n, P... places) {
+    if constexpr (!F::all) m &= v_lanes(n);
+    S buffer[VL];
+    v_store(buffer, x);
+    for (int64_t l = 0; l < VL; ++l)
+        if (m[l]) v_more<SHARED>(p + l * stride + v_offset(l, places...), buffer[l]);
+}
+// The same to neighbours.
+template <bool SHARED, class F, class S, class X> PRISM_INLINE void v_more_in(F f, S* p, X x, int64_t n) {
+    if constexpr (SHARED) v_more_at<SHARED>(f, v_lanes(VL), p, 1, x, n);
+    else v_st(f, p, v_ld(f, p, n) + x, n);
+}
+
 // Maximum and minimum keep NaN.
 PRISM_INLINE vf v_max(vf a, vf b) {
 #if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_maxps512_mask) && __has_builtin(__builtin_ia32_cmpps512_mask)
