@@ -1668,6 +1668,33 @@ def embedding_backward(dy: Any, ids: Any) -> Any:
     return torch.zeros(32000, dy.shape[1], dtype=dy.dtype, device=dy.device).index_add(0, ids, dy)
 
 
+def messages(x: Any, source: Any, target: Any) -> Any:
+    """What a graph's nodes hear: the sum over edges of x [v, d] at one end, at the other."""
+    import torch
+
+    return torch.zeros(x.shape, dtype=x.dtype, device=x.device).index_add(0, target, x[source])
+
+
+def histogram(bins: Any) -> Any:
+    """How often each of 4,096 bins is met: bins [n]."""
+    import torch
+
+    return torch.zeros(4096, device=bins.device).index_add(0, bins, torch.ones(bins.shape, device=bins.device))
+
+
+def sparse_step(table: Any, g: Any, ids: Any) -> Any:
+    """A step of gradient descent of some rows of a table [v, d]: g [m, d], ids [m]."""
+    return table.index_add(0, ids, g, alpha=-0.01)
+
+
+def expert_combine(y: Any, weights: Any, tokens: Any) -> Any:
+    """What experts made of tokens comes back to them, weighted: y [s, d], weights [s], tokens [s]."""
+    import torch
+
+    out = torch.zeros(8192, y.shape[1], dtype=y.dtype, device=y.device)
+    return out.index_add(0, tokens, y * weights[:, None])
+
+
 def convolution_update(state: Any, x: Any, w: Any, b: Any) -> tuple[Any, Any]:
     """Decoding's step of a causal convolution: state [b, d, 4], x [b, d], w [d, 4]."""
     import torch
@@ -2827,7 +2854,56 @@ KNOWN = (
         launches=2,
         vector="m*d",
         source=f"{LIGER}: zeros, then each row is added where it belongs",
-        reason="nothing is added to memory at places that are data: each row of the result looks at all ids",
+        reason="bfloat16 is added up in a buffer in float32: zeros, additions and the conversion move it",
+    ),
+    Known(
+        "embedding backward float32",
+        embedding_backward,
+        "y:m,d/float32 i:m/int64<32000",
+        "m=8192 d=2048",
+        more="8*m*d",
+        launches=2,
+        vector="m*d",
+        source=f"{LIGER}: zeros, then each row is read, added to and written where it belongs",
+    ),
+    Known(
+        "messages along edges",
+        messages,
+        "x:v,d/float32 s:e/int64<v t:e/int64<v",
+        "v=100000 e=1000000 d=64",
+        more="8*v*d",
+        launches=2,
+        vector="e*d",
+        source="zeros, then an edge after the other: sums are read, added to and written",
+    ),
+    Known(
+        "histogram",
+        histogram,
+        "b:n/int64<4096",
+        "n=16777216",
+        launches=2,
+        vector="n",
+        source="zeros, then one addition an element: bins stay in L2",
+    ),
+    Known(
+        "sparse step",
+        sparse_step,
+        "w:v,d/float32 g:m,d/float32 i:m/int64<v",
+        "v=32000 m=8192 d=2048",
+        more="8*m*d",
+        launches=2,
+        vector="2*m*d",
+        source="a copy, then each row is read, added to and written where it belongs",
+    ),
+    Known(
+        "experts' combine",
+        expert_combine,
+        "y:s,d/float32 w:s/float32 t:s/int64<8192",
+        "s=16384 d=2048",
+        more="8*s*d",
+        launches=2,
+        vector="2*s*d",
+        source="zeros, then each token's parts are read, added to and written",
     ),
     Known("convolution's update", convolution_update, "s:b,d,4 x:b,d w:d,4 b:d", "b=256 d=8192"),
     Known("depthwise+BatchNorm+SiLU", depthwise_bn_silu, "x:n,c,h,h w:c,1,3,3 m:c v:c+ g:c b:c", "n=32 c=128 h=56"),
