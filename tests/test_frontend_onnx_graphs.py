@@ -17,7 +17,7 @@ from quick import slow_but
 
 from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx.reader import MOST_PLACES, from_model, load
-from prism.program import spec
+from prism.program import extents, spec
 from prism.program.evaluate import bind, evaluate
 from prism.program.extents import symbol
 from prism.program.inline import inline
@@ -464,6 +464,57 @@ def test_slices_of_a_symbolic_dimension() -> None:
     constants = {"zero": ints(0), "one": ints(1), "minus_one": ints(-1), "big": ints(2**63 - 1), "low": ints(-(2**63))}
     program = check(model(nodes, {"x": (FLOAT, ["n", 3])}, ["y", "flipped"], constants), {"x": f(5, 3)})
     assert program.definition("y").tensor.shape == (symbol("n") - 1, 3)
+
+
+@pytest.mark.parametrize("fmod", [0, 1])
+def test_a_length_is_padded_to_a_multiple_and_cut_to_one(fmod: int) -> None:
+    """As scans by chunks and windows are exported: (4 - n % 4) % 4 rows of padding, and the first 4 * (n // 4)."""
+    nodes = [
+        node("Shape", ["x"], ["n"], end=1),
+        node("Mod", ["n", "four"], ["over"], fmod=fmod),
+        node("Sub", ["four", "over"], ["less"]),
+        node("Mod", ["less", "four"], ["rest"], fmod=fmod),
+        node("Concat", ["none", "rest", "zero"], ["pads"], axis=0),
+        node("Pad", ["x", "pads"], ["padded"]),
+        node("Reshape", ["padded", "chunks"], ["chunked"]),
+        node("ReduceSum", ["chunked", "one"], ["sums"], keepdims=0),
+        node("Sub", ["n", "over"], ["whole"]),
+        node("Slice", ["x", "zero", "whole", "zero"], ["cut"]),
+        node("ReduceSum", ["cut", "zero"], ["total"], keepdims=0),
+    ]
+    constants = {"four": ints(4), "none": ints(0, 0), "zero": ints(0), "one": ints(1), "chunks": ints(-1, 4, 3)}
+    built = model(nodes, {"x": (FLOAT, ["n", 3])}, ["sums", "total"], constants)
+    for n in (4, 6, 9):
+        program = check(built, {"x": f(n, 3)})
+    assert [str(e) for e in program.tensor("sums").shape] == ["ceiling(n/4)", "3"]
+
+
+def test_what_is_known_of_rounded_sizes_is_so() -> None:
+    n, m = symbol("n"), symbol("m")
+    assert extents.at_most(4 * extents.floordiv(n, 4), n)
+    assert extents.at_most(n - 1, 2 * extents.cdiv(n, 2) - 1)
+    assert not extents.at_most(4 * extents.cdiv(n, 4), n)
+    assert extents.floordiv(4 - n, 4) == 1 - extents.cdiv(n, 4)
+
+    def size() -> extents.Extent:
+        total = extents.add(0, int(RNG.integers(-1, 3)))
+        for _ in range(RNG.integers(1, 4)):
+            by, inner = int(RNG.choice([2, 3, 8])), extents.mul(int(RNG.integers(1, 4)), (n, m)[RNG.integers(2)])
+            inner = extents.add(inner, int(RNG.integers(-4, 5)))
+            rounded = (extents.floordiv, extents.cdiv)[RNG.integers(2)](inner, by)
+            nested = extents.mul(2, extents.floordiv(rounded, 2))
+            part = (inner, rounded, nested)[RNG.integers(3)]
+            total = extents.add(total, extents.mul(int(RNG.choice([1, -1, by])), part))
+        return total
+
+    known = 0
+    for _ in range(150):
+        one, other = size(), size()
+        if extents.at_most(one, other):
+            known += 1
+            for binding in ({"n": a, "m": b} for a in range(1, 18) for b in (1, 2, 3, 8)):
+                assert extents.evaluate(one, binding) <= extents.evaluate(other, binding), (one, other, binding)
+    assert known > 5
 
 
 def test_lengths_that_follow_from_two_inputs() -> None:

@@ -83,7 +83,9 @@ def floordiv(a: Extent, b: Extent) -> Extent:
     constant = above.as_coeff_Add()[0]
     if isinstance(b, int) and constant.is_Integer and constant % b == b - 1:
         return normal(sympy.ceiling((above - b + 1) / b))
-    return normal(sympy.floor(above / b))
+    found = sympy.floor(above / b)
+    turned = {f: -sympy.ceiling(-f.args[0]) for f in found.atoms(sympy.floor) if f.args[0].could_extract_minus_sign()}
+    return normal(found.xreplace(turned))
 
 
 def exact_quotient(a: Extent, b: Extent) -> Extent | None:
@@ -106,15 +108,32 @@ def at_most(a: Extent, b: Extent) -> bool:
     if isinstance(a, int) and isinstance(b, int):
         return a <= b
     difference = sympy.expand(b - a)
-    if difference.is_nonnegative:
+    if _not_negative(difference):
+        return True
+    bound = _without_rounding(difference)
+    return bound != difference and _not_negative(bound)
+
+
+def _not_negative(size: sympy.Expr) -> bool:
+    if size.is_nonnegative:
         return True
     # Every symbol is at least 1: substitute s -> 1 + s' with s' >= 0 and look at the coefficients.
-    shifted = sympy.expand(
-        difference.xreplace(
-            {s: 1 + sympy.Symbol(f"{s}'", integer=True, nonnegative=True) for s in difference.free_symbols}
-        )
-    )
-    return bool(shifted.is_nonnegative)
+    above = {s: 1 + sympy.Symbol(f"{s}'", integer=True, nonnegative=True) for s in size.free_symbols}
+    return bool(sympy.expand(size.xreplace(above)).is_nonnegative)
+
+
+def _without_rounding(size: sympy.Expr) -> sympy.Expr:
+    """What a size is at least: floor(n/8), as any rounded quotient, lies between (n - 7)/8 and n/8."""
+    for rounded in sorted(size.atoms(sympy.floor, sympy.ceiling), key=str):
+        times, (inner,) = size.coeff(rounded), rounded.args
+        whole = sympy.fraction(sympy.together(inner))[1]
+        rest = sympy.expand(size - times * rounded)
+        if not (times.is_Rational and whole.is_Integer) or rest.has(rounded):
+            continue
+        gap = 1 - 1 / whole
+        least = inner - gap if isinstance(rounded, sympy.floor) else inner
+        size = sympy.expand(rest + times * (least if times > 0 else least + gap))
+    return size
 
 
 def text(extent: Extent) -> str:

@@ -159,9 +159,11 @@ def _modulo(node: Node) -> Elements:
     truncated = node.flag("fmod")
 
     def f(a: Extent, b: Extent) -> Extent:
-        if not isinstance(a, int) or not isinstance(b, int) or b == 0:
-            raise _NotFolded
-        return a - b * int(_divide(a, b)) if truncated else a % b
+        if isinstance(a, int) and isinstance(b, int) and b != 0:
+            return a - b * int(_divide(a, b)) if truncated else a % b
+        if _LE(0, a) and _LT(0, b):
+            return add(a, mul(mul(-1, b), floordiv(a, b)))
+        raise _NotFolded
 
     return _elementwise(f)(node)[0]
 
