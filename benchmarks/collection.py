@@ -1712,6 +1712,89 @@ def depthwise_bn_silu(x: Any, w: Any, mean: Any, variance: Any, g: Any, b: Any) 
     return functional.silu(functional.batch_norm(h, mean, variance, g, b))
 
 
+# A tenth round, of which each told something that the others had not.
+
+
+def edge_convolution(h: Any, i: Any, w: Any, u: Any) -> Any:
+    """DGCNN's: features h [n, d], neighbours i [n, k], w and u [d, o]."""
+    return ((h @ w)[:, None] + (h @ u)[i]).relu().amax(1)
+
+
+def dot_interaction(x: Any, y: Any) -> Any:
+    """DLRM's: the products of all pairs of vectors, x [b, d] among them, each once: y [b, f, d]."""
+    import torch
+
+    z = torch.cat((x[:, None], y), 1)
+    first, second = (i.to(x.device) for i in torch.tril_indices(z.shape[1], z.shape[1], -1))
+    return torch.cat((x, (z @ z.transpose(1, 2))[:, first, second]), 1)
+
+
+def last_logits(x: Any, g: Any, w: Any, n: Any) -> Any:
+    """The logits of each sequence's last token: x [b, s, d], w [d, v], n [b]."""
+    import torch
+
+    return rms_norm(x, g)[torch.arange(x.shape[0], device=x.device), n] @ w
+
+
+def nt_xent(z: Any) -> Any:
+    """SimCLR's: of each row z [n, d] the row half of them further on is its other view."""
+    import torch
+    from torch.nn import functional
+
+    z, places = functional.normalize(z, dim=-1), torch.arange(z.shape[0], device=z.device)
+    scores = (z @ z.T / 0.1).masked_fill(places[:, None] == places, float("-inf"))
+    return functional.cross_entropy(scores, (places + z.shape[0] // 2) % z.shape[0])
+
+
+def simpo(x: Any, t: Any, y: Any, u: Any) -> Any:
+    """Of logits x of the chosen and y of the rejected [b, s, v], labels t and u [b, s]."""
+    from torch.nn import functional
+
+    def mean_log(logits: Any, labels: Any) -> Any:
+        return logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0].mean(-1)
+
+    return -functional.logsigmoid(2 * (mean_log(x, t) - mean_log(y, u)) - 1.4).mean()
+
+
+def norm_silu_convolution(x: Any, g: Any, b: Any, w: Any) -> Any:
+    """A diffusion model's: GroupNorm of 32 groups, SiLU, 3 x 3 convolution."""
+    from torch.nn import functional
+
+    return functional.conv2d(functional.silu(functional.group_norm(x, 32, g, b)), w, padding=1)
+
+
+def spectral_loss(x: Any, y: Any, c: Any, s: Any) -> Any:
+    """Of frames x and y [m, n] by cosines and sines [n, f]: how far magnitudes and their logarithms are apart."""
+    a, b = (((z @ c) ** 2 + (z @ s) ** 2 + 1e-7).sqrt() for z in (x, y))
+    return (a - b).norm() / a.norm() + (a.log() - b.log()).abs().mean()
+
+
+def triangle_multiplication(a: Any, b: Any) -> Any:
+    """AlphaFold's, outgoing: a and b [n, n, c]."""
+    import torch
+
+    return torch.einsum("ikc,jkc->ijc", a, b)
+
+
+def response_norm_backward(x: Any, g: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """dx, dg and db of ConvNeXt V2's: x and dy [n, s, c]."""
+    norm = x.square().sum(1, keepdim=True).sqrt()
+    mean = _mean(norm) + EPS
+    scaled, d = norm / mean, dy * g
+    of_scaled = (d * x).sum(1, keepdim=True)
+    of_norm = of_scaled / mean - _mean(of_scaled * norm) / mean**2
+    return d * scaled + dy + x * of_norm / norm, (dy * x * scaled).sum((0, 1)), dy.sum((0, 1))
+
+
+def target_attention(q: Any, h: Any, w: Any, b: Any, v: Any) -> Any:
+    """Deep interest network: q [m, d], what was seen h [m, s, d], w [4d, n], b [n], v [n, 1]."""
+    import torch
+
+    q = q[:, None].expand_as(h)
+    weights = (torch.cat((q, h, q - h, q * h), -1) @ w + b).sigmoid() @ v
+    return (weights * h).sum(1)
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -2907,4 +2990,101 @@ KNOWN = (
     ),
     Known("convolution's update", convolution_update, "s:b,d,4 x:b,d w:d,4 b:d", "b=256 d=8192"),
     Known("depthwise+BatchNorm+SiLU", depthwise_bn_silu, "x:n,c,h,h w:c,1,3,3 m:c v:c+ g:c b:c", "n=32 c=128 h=56"),
+    Known(
+        "edge convolution",
+        edge_convolution,
+        "h:n,d i:n,k/int64<n w:d,o u:d,o",
+        "n=32768 d=64 k=16 o=64",
+        "4*n*d*o",
+        "8*n*o",
+        2,
+        "Wang 2019: both products, then the largest of neighbours",
+    ),
+    Known(
+        "DLRM interaction",
+        dot_interaction,
+        "x:b,d y:b,f,d",
+        "b=8192 f=26 d=128",
+        "2*b*27*27*d",
+        source="one kernel (Naumov 2019; NVIDIA's DLRM)",
+    ),
+    Known(
+        "last tokens' logits",
+        last_logits,
+        "x:b,s,d g:d w:d,v n:b/int64<s",
+        "b=32 s=1024 d=4096 v=32000",
+        "2*b*d*v",
+        "-2*b*s*d + 2*b*d + 4*b*d",
+        2,
+        "vLLM: the rows that are wanted, then a product",
+    ),
+    Known(
+        "NT-Xent",
+        nt_xent,
+        "z:n,d",
+        "n=8192 d=128",
+        "2*n*n*d",
+        "4*n*d + 16*n",
+        3,
+        "rows normed, scores in tiles with their sums, their mean",
+    ),
+    Known(
+        "SimPO",
+        simpo,
+        "x:b,s,v t:b,s/int64<v y:b,s,v u:b,s/int64<v",
+        "b=4 s=512 v=32768",
+        "0",
+        "16*b*s",
+        2,
+        f"{LIGER}: logits read once, then the loss",
+    ),
+    Known(
+        "GroupNorm+SiLU+convolution",
+        norm_silu_convolution,
+        "x:n,c,h,h g:c b:c w:o,c,3,3",
+        "n=8 c=320 h=64 o=320",
+        "2*n*o*c*9*h*h",
+        "6*n*c*h*h",
+        3,
+        "statistics, what is normed once, an implicit product",
+        reason="channels are in groups for the norm, so what is normed is not stored for the convolution, but per tap",
+    ),
+    Known(
+        "STFT loss",
+        spectral_loss,
+        "x:m,n y:m,n c:n,f s:n,f",
+        "m=16384 n=512 f=257",
+        "8*m*n*f",
+        "24*P",
+        2,
+        "four products with one epilogue, partial sums and their sum",
+        reason="found, and by the model the library's products, which store spectra, are faster",
+    ),
+    Known(
+        "triangle multiplication",
+        triangle_multiplication,
+        "a:n,n,c b:n,n,c",
+        "n=256 c=128",
+        "2*n*n*n*c",
+        source="a product a channel",
+        reason="found, and by the model parts of a split sum, which go through memory, are faster",
+    ),
+    Known(
+        "global response norm backward",
+        response_norm_backward,
+        "x:n,s,c g:c dy:n,s,c",
+        "n=64 s=784 c=384",
+        "0",
+        "4*n*s*c + 24*n*c",
+        2,
+        "sums of each image and channel, then a pass",
+    ),
+    Known(
+        "target attention",
+        target_attention,
+        "q:m,d h:m,s,d w:e,n b:n v:n,1",
+        "m=2048 s=64 d=64 e=256 n=64",
+        "2*m*s*2*d*n",
+        source="DIN (Zhou 2018): products of what was seen, and with the target, those of the target once",
+    ),
 )

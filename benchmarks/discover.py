@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from prism.cost.device import Device
     from prism.cost.model import Estimate
     from prism.egraph.worker import Worker
+    from prism.events import Funnel
     from prism.program.nodes import Formula, Program
     from prism.sgraph.config import Config
     from prism.sgraph.nodes import SGraph
@@ -97,6 +98,7 @@ class Row:
         search_s: CPU seconds.
         reason: why the ratio is more than `FAR`, where it is.
         reached: the least ratio of what was proved, where processors without a program count.
+        unproved: of regions of which nothing was proved, so that others were searched, what became of what was left.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Row:
     search_s: float
     reason: str
     reached: float
+    unproved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +259,16 @@ def idle(found: Chosen, target: Device) -> float:
 def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
     """Search one function, region by region as `prism optimize` does, and count; and what its regions became."""
     from prism.api.partitioned import search_regions
-    from prism.api.region_search import SearchBudget
+    from prism.api.region_search import SearchBudget, SearchResult
     from prism.cost.device import device
     from prism.events import Recorder
     from prism.generate.partition import partition
 
+    searched: dict[str, SearchResult] = {}
     target, program = device(TARGET), known.program()
     before = _cpu_seconds(worker)
     regions = partition(program, device=target)
-    found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder())
+    found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder(), searched)
     seconds = _cpu_seconds(worker) - before
     # As `prism optimize`: of a step what all steps may be one launch of, where there is such.
     through = [found.through_steps(r) for r in found.regions]
@@ -299,8 +303,15 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
         seconds,
         known.reason if ratio > FAR else "",
         reached,
+        tuple(what_was_left(r.funnel) for r in searched.values() if not r.proved),
     )
     return row, made
+
+
+def what_was_left(funnel: Funnel) -> str:
+    """Of a search in which nothing was proved, how many candidates came to a verdict, and to which."""
+    verdicts = {"numerics": funnel.pruned.get("numerics", 0), "refuted": funnel.refuted, "unknown": funnel.unknown}
+    return ", ".join((f"{sum(verdicts.values())} left, 0 proved", *(f"{k}: {n}" for k, n in verdicts.items() if n)))
 
 
 def _cpu_seconds(worker: Worker) -> float:
@@ -347,6 +358,7 @@ def report(rows: Sequence[Row]) -> str:
     text = [table(lines), f"geometric mean {geometric_mean(r.ratio for r in rows):.3f} of {len(proved)} functions"]
     if len(proved) < len(rows):
         text.append(f"nothing proved: {', '.join(r.name for r in rows if r not in proved)}")
+    text += [f"{r.name}: a region of which nothing was proved: {u}" for r in rows for u in r.unproved]
     text += [f"over {FAR}: {r.name} {r.ratio:.2f}: {r.reason or 'no reason is known'}" for r in far]
     return "\n".join(text)
 

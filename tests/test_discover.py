@@ -13,10 +13,23 @@ import pytest
 
 from benchmarks import discover
 from benchmarks.collection import KNOWN, PARTIAL, Known, rms_norm
-from benchmarks.discover import Counts, Row, best_known, derived, entry, geometric_mean, idle, main, measure, report
+from benchmarks.discover import (
+    Counts,
+    Row,
+    best_known,
+    derived,
+    entry,
+    geometric_mean,
+    idle,
+    main,
+    measure,
+    report,
+    what_was_left,
+)
 from benchmarks.gallery import SHOWN, page
 from prism.cost.device import device
 from prism.egraph.worker import Worker
+from prism.events import Funnel
 
 ROOT = Path(__file__).resolve().parent.parent
 NORM = Known("small norm", rms_norm, "x:m,n g:n", "m=512 n=1024", "2*m*n", "8*P*n", 2, "here")
@@ -239,3 +252,11 @@ def test_the_gallery_in_docs_is_of_functions_of_the_collection() -> None:
     headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "gallery.md").read_text(), re.MULTILINE)
     assert len(headings) == SHOWN
     assert set(headings) <= {k.name for k in KNOWN}
+
+
+def test_a_search_in_which_nothing_was_proved_says_what_became_of_what_was_left() -> None:
+    lost = Funnel(generated=90, pruned={"worse": 86, "numerics": 3}, unknown=1)
+    assert what_was_left(lost) == "4 left, 0 proved, numerics: 3, unknown: 1"
+    assert "f1.0: a region of which nothing was proved: 4 left" in report(
+        [replace(row(1.0), unproved=(what_was_left(lost),))]
+    )

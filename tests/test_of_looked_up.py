@@ -49,6 +49,11 @@ CASES: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     "along two": (lambda x, i, j: (x @ x.T)[i, j], [X, FEW, FEW + 1]),
     "neighbours of a place": (lambda x, i: (x[:-1] + x[1:]).exp()[i], [X, FEW]),
     "no place is the label": (masked, [X[:4], torch.tensor([-100, 0, 3, 4])]),
+    "between two places": (masked, [X[:4], torch.tensor([0.5, 0.0, 3.0, -1.0])]),
+    "one a row": (
+        lambda x, t: x - torch.where(torch.arange(4) == t[:, None], x[:, :1], 0.0).sum(-1, keepdim=True),
+        [X[:4], torch.tensor([-100, 0, 3, 4])],
+    ),
     "edges": (edges, [X, W, MANY]),
     "edges, twice": (lambda x, w, i: edges(edges(x, w, i), w, i % 4), [X, W, MANY]),
     "edges and what they are of": (lambda x, w, i: ((x @ w)[i].sum(1), x @ w), [X, W, MANY]),

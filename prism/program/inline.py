@@ -43,6 +43,7 @@ from prism.program.blocks import by_blocks, own_block
 from prism.program.build import position
 from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
 from prism.program.index import Axis, FloorDiv, Index, Mod
+from prism.program.integers import Interval, range_of
 from prism.program.nodes import Const, Definition, Expr, Formula, Map, Position, Program, Read, Reduce, ReduceKind, walk
 from prism.program.of_looked_up import of_looked_up
 from prism.program.transform import canonical, least_instance, rebuilt, replaced, substitute
@@ -70,8 +71,11 @@ def inline(
     def definition(name: str) -> Definition | None:
         return program.definition(name) if name in program.order and name not in keep else None
 
+    def bounds(name: str) -> Interval:
+        return range_of(program.tensor(name).dtype)
+
     try:
-        return tuple(_formula(program.definition(name), definition) for name in outputs or program.outputs)
+        return tuple(_formula(program.definition(name), definition, bounds) for name in outputs or program.outputs)
     except RecursionError:
         raise UnsupportedError(
             f"the {len(program.definitions):,} definitions are too deep for one formula",
@@ -129,8 +133,8 @@ def _named(f: Formula, names: Mapping[Axis, Axis]) -> Formula:
     return Formula(f.tensor, tuple(i.substitute(apart).substitute(back) for i in f.index), expr)
 
 
-def _formula(definition: Definition, inner: _Inner) -> Formula:
-    written = of_looked_up(_expand(definition.expr, inner, {}))
+def _formula(definition: Definition, inner: _Inner, bounds: Callable[[str], Interval]) -> Formula:
+    written = of_looked_up(_expand(definition.expr, inner, {}), bounds)
     index, expr = _affine(definition, written)
     blocks = by_blocks(written)
     if blocks is not written:

@@ -8,21 +8,30 @@ make it and more places are wanted than there are, it is stored first (`prism.ge
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prism.program import build, fold
 from prism.program.index import Axis, Index
-from prism.program.lookup import looked_up, lookup
+from prism.program.integers import Interval, interval
+from prism.program.lookup import looked_up, lookup, place_along
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.transform import rebuilt, substitute
 
 
-def of_looked_up(expr: Expr) -> Expr:
-    """The expression with what is computed and looked up computed of what is looked up, where that is not more work."""
+def of_looked_up(expr: Expr, of: Callable[[str], Interval]) -> Expr:
+    """The expression with what is computed and looked up computed of what is looked up, where that is not more work.
+
+    Args:
+        expr: the expression.
+        of: the bounds of each tensor that it reads; what is no whole number is no place.
+    """
 
     def moved(e: Expr) -> Expr:
         chosen = lookup(e)
-        if chosen is None or chosen.lies_in_memory:
+        if chosen is None:
+            return counted(e)
+        if chosen.lies_in_memory:
             return e
         reduced = (r for r in walk(chosen.element) if isinstance(r, Reduce) and lookup(r) is None)
         if chosen.is_repeated and any(chosen.axis in free_axes(r) for r in reduced):
@@ -30,14 +39,32 @@ def of_looked_up(expr: Expr) -> Expr:
         made = _AtPlace(chosen.axis, chosen.place).of(chosen.element)
         if made is None:
             return e
-        made = of_looked_up(made)
         if _vanishes(chosen.element, chosen.axis):
-            return made
-        axis, place = chosen.axis, chosen.place
-        inside = fold.op("and", fold.op("le", Const(0.0), place), fold.op("lt", place, build.size(axis.extent)))
-        return fold.op("where", inside, made, Const(0.0))
+            return of_looked_up(made, of)
+        within = _within(chosen.axis, chosen.place, interval(chosen.place, of))
+        return e if within is None else fold.op("where", within, of_looked_up(made, of), Const(0.0))
+
+    def counted(e: Expr) -> Expr:
+        """What is added up for one place of an axis and does not vary along it, as a label's gradient in its row."""
+        match e:
+            case Reduce(ReduceKind.SUM, axis, Map("where", (hit, value, Const(0.0)))) if axis not in free_axes(value):
+                found = place_along(hit)
+                if found is not None and found[0] == axis:
+                    within = _within(axis, found[1], interval(found[1], of))
+                    return e if within is None else fold.op("where", within, value, Const(0.0))
+        return e
 
     return rebuilt([expr], moved)[0]
+
+
+def _within(axis: Axis, place: Expr, bounds: Interval) -> Expr | None:
+    """Whether the place is one of the axis's; None where it may lie between them."""
+    if not bounds.whole:
+        return None
+    size = build.size(axis.extent)
+    low = Const(1.0) if bounds.low >= 0 else fold.op("le", Const(0.0), place)
+    high = Const(1.0) if isinstance(size, Const) and bounds.high < size.value else fold.op("lt", place, size)
+    return fold.op("and", low, high)
 
 
 @dataclass(slots=True)
