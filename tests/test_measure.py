@@ -263,6 +263,21 @@ def test_what_overflows_in_half_precision_is_timed_on_smaller_numbers() -> None:
         assert bench._far_off([torch.full_like(right[0], torch.nan)])
 
 
+def test_a_baseline_may_round_its_operands_to_8_bits() -> None:
+    """As onnxruntime does where a MatMulNBits says so: every element is off by little, and the largest by more."""
+    program = prism.trace(lambda x, w: x @ w, (torch.randn(32, 64), torch.randn(64, 32)))
+    with closing(Bench(program, GPU, {}, worker=FakeChild())) as bench:
+        bench._prepare()
+        x, w = torch.load(bench._path("inputs.pt"))
+        right = x @ w
+        noise = torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) * right.square().mean().sqrt()
+        assert (0.02 * noise).abs().max() > 0.05 * right.square().mean().sqrt()
+        assert not bench._far_off([right + 0.02 * noise])
+        assert bench._far_off([right + 0.2 * noise])
+        assert bench._far_off([torch.where(noise >= noise.max(), right + 0.1 * noise, right)])
+        assert bench._far_off([right.abs()])
+
+
 def test_what_overflows_whatever_it_is_given_is_given_ordinary_numbers() -> None:
     program = prism.trace(lambda x: torch.exp(x * x + 20.0), (torch.randn(4, 8).to(torch.float16),))
     with closing(Bench(program, GPU, {}, worker=FakeChild())) as bench:
