@@ -459,7 +459,12 @@ def narrow(kernel: sg.Kernel) -> sg.Kernel:
     At most one condition a loop and direction, or two of which either may hold, one of them the same in all programs:
     the one that the others follow from, else the first by its text.
     """
-    if not any(isinstance(s, sg.Pointwise) and s.op in COMPARISONS for s in kernel.statements()):
+    every = list(kernel.statements())
+    if not any(isinstance(s, sg.Pointwise) and s.op in COMPARISONS for s in every):
+        return kernel
+    # A condition bounds a loop along which it changes, and what changes there is made of positions along it.
+    loops = {s.axis for s in every if isinstance(s, sg.Loop)}
+    if not any(isinstance(s, sg.Position) and not loops.isdisjoint(s.index.axes()) for s in every):
         return kernel
     grid = frozenset(a for a, r in kernel.roles if isinstance(r, sg.Grid))
     body = _narrowed(kernel.body, _Facts({}), grid)
