@@ -19,7 +19,7 @@ from quick import examples, slow_but
 from sgraph_programs import ALL, attention, decode, gated, layer_norm, norm_linear, program, task
 from sgraph_simulator import simulate
 
-from prism.cost.constraints import RoleBounds, domains, footprint
+from prism.cost.constraints import RoleBounds, domains, footprint, too_large
 from prism.cost.device import Tiles
 from prism.errors import IllegalIRError
 from prism.frontend.onnx.reader import from_model
@@ -29,7 +29,7 @@ from prism.generate.materialise import Planner
 from prism.generate.options import Weights, Within, below, options
 from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.values import Values
-from prism.program.build import add, const, mul, op, position, read, recip, reduce
+from prism.program.build import add, const, mean, mul, op, position, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Map, Program, Reduce, ReduceKind
@@ -354,6 +354,33 @@ def test_there_is_no_further_round_where_nothing_can_be_gained() -> None:
         one, more = generate(t, replace(narrow, max_rounds=1)), generate(t, narrow)
         assert one.pruned.get("max_families", 0) > 0
         assert (one.generated, one.pruned, one.candidates) == (more.generated, more.pruned, more.candidates)
+
+
+def normed_both_ways() -> Program:
+    """A matrix by the root mean squares of its rows and columns, and those."""
+    m, n = Axis("m", 4096), Axis("n", 2048)
+    x = read("x", m, n)
+    rows, columns = (op("sqrt", mean(a, mul(x, x))) for a in (n, m))
+    outputs = {"y": ((m, n), mul(x, recip(mul(rows, columns)))), "r": ((m,), rows), "c": ((n,), columns)}
+    return program("both_ways", {"x": (4096, 2048)}, outputs)
+
+
+@pytest.mark.parametrize("make", [three_layers, lambda: three_layers(products=True), normed_both_ways])
+def test_what_roles_show_to_be_too_large_cannot_run(
+    make: Callable[[], Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t, wide, told = task(make()), Bounds(max_families=10_000), []
+
+    def asked(*given: object) -> str | None:
+        told.append(too_large(*given))  # type: ignore[arg-type]
+        return told[-1]
+
+    monkeypatch.setattr("prism.generate.families.too_large", asked)
+    without = generate(t, wide)
+    assert {"tile_elements"} <= {name for name in told if name is not None}
+    assert None in told
+    monkeypatch.setattr("prism.generate.families.too_large", lambda *_: None)
+    assert without.candidates == generate(t, wide).candidates
 
 
 @pytest.mark.parametrize("wide", [2, 5])

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import sympy
@@ -25,6 +26,7 @@ from prism.cost.device import Device, Tiles
 from prism.ir.kit import sources, statements
 from prism.program.extents import Extent
 from prism.program.index import Axis
+from prism.program.products import matrix_product
 from prism.sgraph import nodes as sg
 from prism.sgraph.products import dot_dims, drops_dimension, is_dot, passed_on
 
@@ -104,6 +106,21 @@ class Domain:
     def values(self) -> tuple[int, ...]:
         """The powers of two, ascending."""
         return tuple(1 << n for n in range(self.low.bit_length() - 1, self.high.bit_length()))
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What a kernel computes and holds, whatever its loops are.
+
+    Attributes:
+        shapes: the axes of its values.
+        live: the axes of values that are in registers at the same time.
+        products: sums of products: the axes of both factors, and the one that is summed.
+    """
+
+    shapes: Set[frozenset[Axis]]
+    live: Sequence[tuple[frozenset[Axis], ...]]
+    products: Sequence[tuple[frozenset[Axis], frozenset[Axis], Axis]]
 
 
 @dataclass(slots=True)
@@ -349,44 +366,55 @@ def _padded(extent: Extent, hints: Mapping[str, int]) -> int:
     return int(next_power_of_two(value(extent, hints)))
 
 
+def _least(
+    axis: Axis,
+    role: sg.Role,
+    roles: Iterable[tuple[Axis, sg.Role]],
+    stored: Set[Axis],
+    hints: Mapping[str, int],
+    tiles: Tiles,
+) -> int:
+    """The shortest tile of an axis, whatever matrix products ask for; `stored` are those that some store is along.
+
+    Of a loop a short axis is one because of what is held whole inside of it. Of a split's rows that are held whole and
+    stored as it goes, one fills a program.
+    """
+    low = 1
+    match role:
+        case sg.Whole():
+            return _padded(axis.extent, hints)
+        case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile) if isinstance(tile, int):
+            return tile
+        case sg.LoopRole() | sg.Split() if axis.name.endswith(".part"):
+            low = 2
+        case sg.LoopRole() | sg.Split():
+            held = math.prod(_padded(a.extent, hints) for a, r in roles if isinstance(r, sg.Whole))
+            length = _padded(axis.extent, hints)
+            nested = length <= _ROLES.short and length * held > _ROLES.joint
+            filled = isinstance(role, sg.Split) and axis in stored and held > _ROLES.joint
+            low = 1 if filled else min(tiles.loop_tile, 2) if nested else tiles.loop_tile
+        case _:
+            pass
+    return min(low, tiles.parts if axis.name.endswith(".part") else _padded(axis.extent, hints))
+
+
 def domains(f: Footprint, hints: Mapping[str, int], tiles: Tiles) -> tuple[Domain, ...]:
     """The domain of every tile and part symbol of the kernel; `hints` binds the symbols of the extents."""
     single = {side[0] for m, n, k in f.dots for side in (m, n, (k,)) if len(side) == 1}
     stored = {a for s in f.kernel.statements() if isinstance(s, sg.Store) for i in s.index for a in i.axes()}
     found: dict[str, Domain] = {}
 
-    def tile(symbol: Any, axis: Axis, low: int) -> None:
-        # The parts of a split are bound by their own kernel; here any number of them may come.
-        above = tiles.parts if axis.name.endswith(".part") else _padded(axis.extent, hints)
-        low = min(low, above)
-        if axis in single:
-            low = max(low, min(tiles.dot, above))
-        found.setdefault(symbol.name, Domain(symbol.name, low, max(low, min(above, tiles.tile))))
-
-    def least(axis: Axis) -> int:
-        """The shortest tile of a loop; a short axis is one because of what is held whole inside of it."""
-        held = math.prod(_padded(a.extent, hints) for a, r in f.kernel.roles if isinstance(r, sg.Whole))
-        length = _padded(axis.extent, hints)
-        nested = length <= _ROLES.short and length * held > _ROLES.joint
-        return min(tiles.loop_tile, 2) if nested else tiles.loop_tile
-
-    def shortest_part(axis: Axis) -> int:
-        """The shortest tile of a split; of rows that are held whole and stored as it goes, one fills a program."""
-        held = math.prod(_padded(a.extent, hints) for a, r in f.kernel.roles if isinstance(r, sg.Whole))
-        return 1 if axis in stored and held > _ROLES.joint else least(axis)
-
     for axis, role in f.kernel.roles:
-        match role:
-            case sg.Grid(t) if not isinstance(t, int):
-                tile(t, axis, 1)
-            case sg.LoopRole(t) if not isinstance(t, int):
-                tile(t, axis, 2 if axis.name.endswith(".part") else least(axis))
-            case sg.Split(s, t):
-                if not isinstance(t, int):
-                    tile(t, axis, shortest_part(axis))
-                found.setdefault(s.name, Domain(s.name, 2, tiles.parts))
-            case _:
-                pass
+        if isinstance(role, sg.Grid | sg.LoopRole | sg.Split) and not isinstance(role.tile, int):
+            # The parts of a split are bound by their own kernel; here any number of them may come.
+            above = tiles.parts if axis.name.endswith(".part") else _padded(axis.extent, hints)
+            low = _least(axis, role, f.kernel.roles, stored, hints, tiles)
+            if axis in single:
+                low = max(low, min(tiles.dot, above))
+            name = role.tile.name
+            found.setdefault(name, Domain(name, low, max(low, min(above, tiles.tile))))
+        if isinstance(role, sg.Split):
+            found.setdefault(role.parts.name, Domain(role.parts.name, 2, tiles.parts))
     for symbol in f.kernel.symbols:
         # The part count of a split in an earlier kernel.
         found.setdefault(symbol.name, Domain(symbol.name, 2, tiles.parts))
@@ -453,6 +481,43 @@ def _register_elements(device: Device, warps: Any) -> Any:
     import numpy
 
     return numpy.minimum(per_block, device.multiprocessor.registers)
+
+
+def too_large(
+    needed: Needed, roles: Mapping[Axis, sg.Role], stored: Iterable[Axis], device: Device, hints: Mapping[str, int]
+) -> str | None:
+    """The constraint that no kernel with these roles satisfies, by its shortest tiles; None where one may run.
+
+    It is told from the values alone: what a schedule holds beside may be too much as well.
+
+    Args:
+        needed: what it computes.
+        roles: of all axes.
+        stored: the axes that some store is along.
+        device: what it would run on.
+        hints: binds the symbols of the extents.
+    """
+    tiles, along = device.tiles, frozenset(stored)
+    least = {a: _least(a, r, roles.items(), along, hints, tiles) for a, r in roles.items()}
+    dims = {a for a, r in roles.items() if not drops_dimension(r) and a.extent != 1}
+    # Rows and columns of a product are longer than their shortest tiles by so much at least.
+    longer: dict[frozenset[Axis], int] = {}
+    for lhs, rhs, axis in needed.products:
+        product = matrix_product(dims & lhs, dims & rhs, {axis})
+        if product is not None and not product.batch:
+            for side in (product.rows, product.columns):
+                wanted = _dot_least(tuple(side), hints, tiles.dot)
+                longer[side] = -(-wanted // elements(tuple(side), least))
+
+    @cache
+    def size(shape: frozenset[Axis]) -> int:
+        times = max((n for side, n in longer.items() if side <= shape), default=1)
+        return math.prod(least[a] for a in shape if a in dims) * max(times, 1)
+
+    if any(size(shape) > tiles.elements for shape in needed.shapes):
+        return "tile_elements"
+    limit = tiles.live or _register_elements(device, MAX_WARPS)
+    return tiles.held if any(sum(map(size, together)) > limit for together in needed.live) else None
 
 
 def first_unsatisfiable(f: Footprint, sgraph: sg.SGraph, device: Device, hints: Mapping[str, int]) -> str | None:

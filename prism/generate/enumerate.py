@@ -618,13 +618,17 @@ class _Walk:
         """The families of one kernel that can run, with what they reach."""
         task, bounds = self.task, self.bounds
         builder = Builder(plan.choices, task.classes.axes, stored, {})
-        space = Space(bounds.roles, bounds.max_ops, bounds.max_loops, looping, bounds.off)
+        given = bounds.roles, bounds.max_ops, bounds.max_loops, task.device, self.points
+        space = Space(*given, looping, bounds.off)
         reached: list[tuple[Family, Reach]] = []
         seen: set[Family] = set()
         tensors = {t.name: t for t in (*plan.buffers, *(f.tensor for f in task.formulas))}
         for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, space, self.pruned, tensors):
             self.generated += 1
             self.built += 1
+            if isinstance(family, str):
+                self.pruned[family] += 1
+                continue
             if family in seen and "duplicate" not in bounds.off:
                 self.pruned["duplicate"] += 1
                 continue

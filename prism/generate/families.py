@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 import sympy
 
-from prism.cost.constraints import RoleBounds
+from prism.cost.constraints import Needed, RoleBounds, too_large
+from prism.cost.device import Device
 from prism.generate.adding import added
 from prism.generate.roles import Kind, assignments, batch_axes, reduced_axes, roles, scanned_axes, single_axes
 from prism.generate.schedule import Output, Scheduler, Unschedulable
@@ -62,6 +64,8 @@ class Space:
         roles: see RoleBounds.
         max_ops: operators in one kernel.
         max_loops: loops in one kernel.
+        device: what kernels run on.
+        points: values of the extents' symbols; a family must run at one of them.
         looping: whether the families with a loop over an output axis are wanted, or those without.
         off: names of pruners that are switched off.
     """
@@ -69,6 +73,8 @@ class Space:
     roles: RoleBounds
     max_ops: int
     max_loops: int
+    device: Device
+    points: Sequence[Mapping[str, int]]
     looping: bool = False
     off: frozenset[str] = frozenset()
 
@@ -81,10 +87,11 @@ def families(
     space: Space,
     pruned: Counter[str],
     tensors: Mapping[str, Tensor] | None = None,
-) -> Iterator[Family]:
-    """Every family for the targets, in a fixed order.
+) -> Iterator[Family | str]:
+    """Every family for the targets, in a fixed order; in place of one that cannot run, the constraint that it breaks.
 
-    They range over the axes of all; what some lack of them, they reduce, or are the same along it.
+    They range over the axes of all; what some lack of them, they reduce, or are the same along it. What cannot run is
+    what roles tell without a kernel (`too_large`); constraints may rule out others.
 
     Args:
         targets: what to compute.
@@ -114,7 +121,7 @@ def _kernels(
     suffix: str,
     space: Space,
     pruned: Counter[str],
-) -> Iterator[Family]:
+) -> Iterator[Family | str]:
     """The families that store what a builder makes, over the axes `free`; the rest as of `families`."""
     bounds = space.roles
     plain = Builder(builder.choices, builder.class_axes, builder.stored, {})
@@ -145,10 +152,12 @@ def _kernels(
         order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
         single = single_axes(roots, bounds.scans)
         kept = clashing - set(renamed)
+        needed = cache(partial(_needed, roots))
         for assignment in assignments(free, roots, kept, bounds, space.looping, space.off, pruned, both & kept, summed):
             given = roles(assignment, order, single, suffix)
+            split = next((a for a, kind in assignment.items() if kind is Kind.SPLIT), None)
             try:
-                if Kind.SPLIT in assignment.values():
+                if split is not None:
                     family = None if summed else _split(outputs, given, made.values, name, suffix)
                 else:
                     family = Family((_kernel(name, outputs, given),), ())
@@ -159,7 +168,35 @@ def _kernels(
             elif any(sum(isinstance(s, Loop) for s in k.statements()) > space.max_loops for k in family.kernels):
                 pruned["max_loops"] += 1
             else:
-                yield family
+                reasons = [too_large(needed(split), given, free, space.device, p) for p in space.points]
+                if None in reasons:
+                    yield replace(family, kernels=tuple(map(narrow, family.kernels)))
+                else:
+                    yield str(reasons[-1])
+
+
+def _needed(roots: Sequence[KernelValue], split: Axis | None) -> Needed:
+    """What a kernel computes that must be held; where an axis is split, of what each part does."""
+    every = reachable(tuple(roots))
+    if split is not None:
+        every = reachable(tuple(v for v in every if v.is_reduction and v.axis == split))
+    factors = [v for v in every if v.op == "contract" or (v.op == "rescaled" and len(v.args) == 3)]
+    # What is made of positions is in no register, nor need be what a product reads, or one that is added up.
+    used = {a for v in every if v.op not in ("contract", "rescaled") for a in v.args}
+    virtual: set[KernelValue] = set()
+    held: set[KernelValue] = set()
+    live: dict[tuple[frozenset[Axis], ...], None] = {}
+    for v in every:
+        if v.op in ("const", "position") or (v.payload is None and virtual.issuperset(v.args)):
+            virtual.add(v)
+        elif v.payload is None:
+            held.add(v)
+            live[tuple(a.axes for a in dict.fromkeys(v.args) if a in held)] = None
+        elif v.op in ("read", "gather") and v in used:
+            held.add(v)
+    live |= dict.fromkeys((v.axes,) for v in held)
+    products = dict.fromkeys((v.args[0].axes, v.args[1].axes, v.axis) for v in factors)
+    return Needed(frozenset(v.axes for v in every), tuple(live), tuple(products))
 
 
 def _values(outputs: Sequence[Output]) -> list[KernelValue]:
@@ -172,7 +209,7 @@ ADDED_IN = frozenset({DType.FLOAT32, DType.INT32, DType.INT64})
 
 def _adding(
     target: Target, tensor: Tensor, builder: Builder, name: str, suffix: str, space: Space, pruned: Counter[str]
-) -> Iterator[Family]:
+) -> Iterator[Family | str]:
     """The families that store what a sum that goes where data say is added to, and then add each term where it goes."""
     found = added(builder.choices, builder.class_axes, target.cls)
     own = [i.as_axis() for i in target.index]
@@ -192,7 +229,7 @@ def _adding(
 
     def grid(outputs: list[Output], end: str) -> Kernel:
         tiles = {a: Grid(sympy.Symbol(f"T_{a.name}{suffix}{end[1]}", integer=True, positive=True)) for a in target.axes}
-        return _kernel(name + end, outputs, tiles)
+        return narrow(_kernel(name + end, outputs, tiles))
 
     def adds(made: Builder) -> list[Output]:
         value, places = found.values(made)
@@ -208,7 +245,10 @@ def _adding(
     (output,) = adds(plain)
     free = (*sorted(output.added, key=lambda a: found.bound.index(a)), *(a for a in target.axes if a in output.axes))
     for family in _kernels(adds, free, builder, name, suffix, space, pruned):
-        yield Family((first, *family.kernels, *last), (*buffers, *family.buffers))
+        if isinstance(family, str):
+            yield family
+        else:
+            yield Family((first, *family.kernels, *last), (*buffers, *family.buffers))
 
 
 def bound_names(values: Sequence[KernelValue], free: Sequence[Axis]) -> dict[Axis, Axis]:
@@ -256,7 +296,7 @@ def _kernel(name: str, outputs: Sequence[Output], given: Mapping[Axis, Role]) ->
     used = {a for v in reachable(roots) for a in (v.axes | ({v.axis} if v.is_reduction else set()))}
     used |= {a for o in outputs for a in o.axes}
     kept = tuple((a, r) for a, r in given.items() if a in used)
-    return narrow(Kernel(name, kept, Scheduler(given).run(outputs)))
+    return Kernel(name, kept, Scheduler(given).run(outputs))
 
 
 def _split(
