@@ -321,13 +321,14 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
     for n in range(bounds.max_rounds):
         before = walk.best
         goal = rival if before is None else min(before.seconds, rival)
-        if before is not None and goal <= NEAR * (least + max(before.launches, CUT_TWICE) * overhead):
+        if walk.is_near(least, rival):
             break
         below = HOPE * goal
         agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned, below)
         if agenda.promise > (1 - GAIN) * goal:
             break
-        agenda.visit(walk, walk.built + (bounds.max_families << n), below)
+        # The first goes through all that it may: others choose from what is about as fast.
+        agenda.visit(walk, walk.built + (bounds.max_families << n), below, least if n else None)
         after = walk.best
         if before is not None and after is not None and after.seconds > (1 - GAIN) * before.seconds:
             break
@@ -346,11 +347,11 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
         forms: what lists each form's plans, and what looks at them.
         least: seconds that no plan beats, launches apart.
     """
-    bounds, overhead = walk.bounds, walk.task.device.launch_overhead_s
+    bounds = walk.bounds
     levels = walk.task.launches - bounds.max_kernels if min(bounds.max_kernels, bounds.max_rounds) > 1 else 0
     for _ in range(levels):
         before = walk.best
-        if before is None or before.seconds <= NEAR * (least + max(before.launches, CUT_TWICE) * overhead):
+        if before is None or walk.is_near(least):
             break
         fastest = dict.fromkeys(id(p.plan) for p in sorted(walk.found.values(), key=lambda p: p.seconds))
         plans = {id(p.plan): p.plan for p in walk.found.values()}
@@ -359,7 +360,7 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
             agenda.deepen(plan, forms, walk.task.launches, below)
         if agenda.promise > (1 - GAIN) * before.seconds:
             break
-        agenda.visit(walk, walk.built + bounds.max_families, below)
+        agenda.visit(walk, walk.built + bounds.max_families, below, least)
         after = walk.best
         if after is None or after.seconds > (1 - GAIN) * before.seconds:
             break
@@ -430,7 +431,9 @@ class _Agenda:
             turns[alike] += 1
         self._ordered = [n for _, n in sorted(later)]
 
-    def visit(self, walk: _Walk, families: int, below: float, impatient: bool = False) -> None:
+    def visit(
+        self, walk: _Walk, families: int, below: float, least: float | None = None, impatient: bool = False
+    ) -> None:
         """Visit plans until so many families have been built in all; where `impatient`, until one can run.
 
         Loops over output axes seldom pay: they come when everything without them has been seen.
@@ -439,10 +442,13 @@ class _Agenda:
             walk: what is built.
             families: how many.
             below: plans that look as if they took longer are left out.
+            least: seconds that no plan beats, launches apart: where given, it ends when none of wider cuts can gain.
             impatient: see above.
         """
         for looping, n in itertools.product((False, True), self._ordered):
             if walk.built >= families or (impatient and walk.found):
+                break
+            if least is not None and walk.is_near(least, near=1 / (1 - GAIN)):
                 break
             if self._plans[n][0] < below and (n, looping) not in self._visited:
                 self._visited.add((n, looping))
@@ -476,6 +482,20 @@ class _Walk:
     def best(self) -> _Pick | None:
         """The fastest pick so far, by its estimate."""
         return min(self.found.values(), key=lambda p: p.seconds, default=None)
+
+    def is_near(self, least: float, rival: float = math.inf, near: float = NEAR) -> bool:
+        """Whether the best, or what does the same, takes at most so many times what no plan of wider cuts beats.
+
+        Args:
+            least: that, in seconds, launches apart.
+            rival: seconds that something else takes which does the same.
+            near: so many times.
+        """
+        best = self.best
+        if best is None:
+            return False
+        launches = max(best.launches, CUT_TWICE) * self.task.device.launch_overhead_s
+        return min(best.seconds, rival) <= near * (least + launches)
 
     def looking(self, choices: Choices, weights: Weights) -> tuple[Planner, PlanEstimate]:
         """What lists the plans of a form, and what looks at them."""
