@@ -22,6 +22,7 @@ import prism
 from prism.backends import tile
 from prism.backends.cpu import emit as cpu
 from prism.backends.cpu.build import find_compiler
+from prism.backends.eager import Order, reordered, torch_dtype
 from prism.backends.lower import lower
 from prism.backends.protocol import write_module
 from prism.backends.triton.emit import emit_module
@@ -33,7 +34,9 @@ from prism.egraph.rules import load_rules, rule_files
 from prism.errors import IllegalIRError
 from prism.generate.enumerate import Bounds, Task, generate
 from prism.instantiate.space import Space
+from prism.program.arrays import NumpyArrays
 from prism.program.evaluate import evaluate
+from prism.program.extents import evaluate as extent
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
@@ -224,6 +227,35 @@ def test_any_place_is_added_to_as_the_program_says(
     for n, c in enumerate(cases):
         (out,) = interpreted(c, ("float32", "int64"), interpreter, tmp_path / f"{n}.py")
         np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+
+
+class Everywhere(NumpyArrays):
+    """numpy that sums over all terms at every place."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "added":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_what_runs_a_program_adds_each_term_once(name: str) -> None:
+    program = prism.trace(*SUMS[name])
+    rng = np.random.default_rng(0)
+    given: dict[str, Any] = {}
+    for t in program.inputs:
+        shape = tuple(extent(e, program.hints) for e in t.shape)
+        given[t.name] = rng.standard_normal(shape) if t.dtype.is_float else rng.integers(-3, 14, shape)
+    for n, t in enumerate(t for t in program.inputs if t.dtype.is_float and not t.dtype.is_half):
+        given[t.name].flat[n] = np.inf  # where it goes alone
+    with np.errstate(all="ignore"):
+        (want,) = evaluate(program, given, xp=Everywhere()).values()
+        (found,) = evaluate(program, given).values()
+    np.testing.assert_allclose(found, want, rtol=1e-12, atol=1e-12)
+    tensors = {t.name: torch.from_numpy(np.asarray(given[t.name])).to(torch_dtype(t.dtype)) for t in program.inputs}
+    samples = [*reordered(program, tensors, program.hints, (Order.PLAIN, Order.SHUFFLED, Order.SEQUENTIAL))]
+    for (out,) in (s.values() for s in samples):
+        np.testing.assert_allclose(out.double(), want, rtol=2e-2 if "bfloat16" in name else 1e-4, atol=1e-4)
 
 
 def test_few_places_of_many_terms_are_summed_up_one_by_one(engine: Engine) -> None:

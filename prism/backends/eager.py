@@ -169,6 +169,15 @@ class TorchArrays:
             given = torch.where(torch.floor(given) == given, given, -1.0)
         return given.to(torch.int64)
 
+    def added(
+        self, shape: Sequence[int], indices: Sequence[torch.Tensor], valid: torch.Tensor, terms: torch.Tensor
+    ) -> torch.Tensor:
+        """Zeros to which each term is added at its index, where that is valid."""
+        at = tuple(torch.where(valid, i, 0).reshape(-1) for i in indices)
+        kept = torch.where(valid, self._wide(terms), 0).reshape(-1)
+        nothing = torch.zeros(tuple(shape), dtype=kept.dtype, device=kept.device)
+        return nothing.index_put(at, kept, accumulate=True) if nothing.numel() else nothing
+
     def pointwise(self, op: str, args: Sequence[Any]) -> torch.Tensor:
         """See Arrays."""
         if op == "where":
@@ -352,6 +361,18 @@ class Reordered(TorchArrays):
                     wide = function.accumulate(taken, axis=0)[-1] if len(taken) else function.reduce(taken, axis=0)
                 return torch.from_numpy(np.array(wide, dtype=np.float32))
         return super().reduce(kind, array, dims)
+
+    def added(
+        self, shape: Sequence[int], indices: Sequence[torch.Tensor], valid: torch.Tensor, terms: torch.Tensor
+    ) -> torch.Tensor:
+        """See Arrays."""
+        if self._order is Order.SHUFFLED:
+            order = torch.randperm(terms.numel(), generator=self._random)
+            indices, (valid, terms) = (
+                [i.reshape(-1)[order] for i in indices],
+                (x.reshape(-1)[order] for x in (valid, terms)),
+            )
+        return super().added(shape, indices, valid, terms)
 
     def matmul(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """See Arrays."""

@@ -304,6 +304,7 @@ class KernelCost:
         padded_additions: by matrix product, the part of `padded_flops` that adds it to an accumulator.
         idle_selections: the part of `padded_flops` that compares positions and selects, on tiles of loops with a range
             where all elements are selected: GPUs have a branch around it (prism.backends.passes.guards).
+        shared_additions: elements that it adds where other programs may add at the same time.
     """
 
     bytes_read: Polynomial
@@ -319,6 +320,7 @@ class KernelCost:
     dots: tuple[Dot, ...] = ()
     padded_additions: Mapping[str, Monomial] = field(default_factory=dict, hash=False)
     idle_selections: Polynomial = Polynomial(())
+    shared_additions: Polynomial = Polynomial(())
 
     def beside(self, sizes: Mapping[Axis, Any], binding: Binding) -> list[tuple[Monomial, Any]]:
         """What comes beside the bytes that are asked for, as a GPU's memory moves whole sectors.
@@ -433,6 +435,7 @@ class _Counter:
         self.flops: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.dots: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.accesses: list[Access] = []
+        self.shared: list[Monomial] = []
         self.nest: tuple[int, ...] = ()
         self.products: list[Dot] = []
         self.dotted: set[str] = set()
@@ -506,8 +509,11 @@ class _Counter:
                     if isinstance(s, sg.Gather):
                         mentioned |= self.axes[s.dst]
                     elif isinstance(s, sg.Store) and adds:
-                        mentioned |= self.kernel.added_along(s)
+                        along = self.kernel.added_along(s)
+                        mentioned |= along
                         self.work(1, mentioned, loops)
+                        if any(isinstance(self.kernel.role(a), sg.Grid) and a.extent != 1 for a in along):
+                            self.shared.append(self.monomial(1, mentioned, loops))
                     width = self.tensors[tensor].dtype.bytes
                     own = self.own(width, mentioned, loops, ranges)
                     traffic = self.monomial(width, mentioned, loops)
@@ -606,6 +612,7 @@ def kernel_cost(kernel: sg.Kernel, sgraph: sg.SGraph, axes: Mapping[str, tuple[A
         dots=tuple(c.products),
         padded_additions=c.additions,
         idle_selections=c.counted(c.selections, True),
+        shared_additions=Polynomial(tuple(c.shared)),
     )
 
 

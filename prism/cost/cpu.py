@@ -65,6 +65,11 @@ PAIRED_ROWS = 9
 """Rows from which bfloat16 operands are packed in pairs, where an instruction multiplies pairs (measured)."""
 
 
+def shared_work(device: Device, additions: Any) -> Any:
+    """Multiply-adds in the time of so many additions where other programs may add; none on a GPU, whose L2 adds."""
+    return 0.0 if device.is_gpu else additions * SHARED_ADD_S * device.multiply_adds_s / device.processors
+
+
 class CpuKernelModel:
     """One kernel's facts, gathered once, and its times under any assignment.
 
@@ -115,10 +120,7 @@ class CpuKernelModel:
         moved: Any = 0.0
         uncached: Any = 0.0
         distinct: dict[str, Any] = {}
-        grid = {axis for axis, role in self.kernel.roles if isinstance(role, Grid) and axis.extent != 1}
-        for a in (a for a in self.cost.accesses if a.adds and a.store):
-            if grid & (a.axes - {axis for i in a.index for axis in i.axes()}):
-                work = work + a.terms.evaluate(env) * SHARED_ADD_S
+        work = work + self.cost.shared_additions.evaluate(env) * SHARED_ADD_S
         for a, run in zip(self.cost.accesses, self._runs(sizes, env), strict=True):
             # Of a short run, the rest of its line comes along; where runs are short, the prefetcher starts anew.
             wasted = np.maximum(LINE / run, 1.0) + RESTART / run

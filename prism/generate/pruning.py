@@ -22,6 +22,7 @@ import numpy as np
 
 from prism.cost.constraints import Footprint, feasible, footprint, tile_sizes
 from prism.cost.counts import KernelCost, kernel_cost
+from prism.cost.cpu import shared_work
 from prism.cost.device import Device
 from prism.cost.library import call_measures
 from prism.cost.roofline import a_call, seconds
@@ -261,6 +262,7 @@ def _measures(f: Footprint, cost: KernelCost, device: Device, binding: Mapping[s
     flops = cost.flops.evaluate(binding) + device.matrix_operation * cost.dot_flops.evaluate(binding)
     sectors = cost.beside(tile_sizes(f.kernel, binding), binding) if device.is_gpu else ()
     beside = sum(traffic.evaluate(binding) * more for traffic, more in sectors)
+    work = work + shared_work(device, cost.shared_additions.evaluate(binding))
     programs = cost.programs.evaluate(binding)
     columns = np.broadcast_arrays(moved, flops, seconds(device, moved + beside, work, programs))
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)

@@ -181,6 +181,18 @@ class NumpyArrays:
         whole = (np.floor(numbers) == numbers) & (np.abs(numbers) < 2.0**53)
         return np.where(whole, np.where(whole, numbers, 0.0).astype(np.int64), -1)
 
+    def added(self, shape: Sequence[int], indices: Sequence[Array], valid: Array, terms: Array) -> Array:
+        """Zeros to which each term is added at its index, where that is valid.
+
+        A library without this method sums over all terms at every place.
+        """
+        size = int(np.prod(shape))
+        if size == 0:
+            return np.zeros(tuple(shape))
+        at = np.ravel_multi_index([np.where(valid, i, 0) for i in indices], tuple(shape))
+        kept = np.where(valid, terms, 0.0).ravel()
+        return np.bincount(at.ravel(), kept, size).reshape(tuple(shape))
+
     def reduce(self, kind: ReduceKind, array: Array, dims: Sequence[int]) -> Array:
         """See Arrays."""
         axis = tuple(dims)

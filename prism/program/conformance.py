@@ -592,6 +592,10 @@ class _Widening(NumpyArrays):
         made = super().reduce(kind, array, dims)
         return self._moved(made) if kind in (ReduceKind.SUM, ReduceKind.PROD) else made
 
+    def added(self, shape: Sequence[int], indices: Sequence[Array], valid: Array, terms: Array) -> Array:
+        """See Arrays."""
+        return self._moved(super().added(shape, indices, valid, terms))
+
     def matmul(self, a: Array, b: Array) -> Array:
         """See Arrays."""
         return self._moved(super().matmul(a, b))

@@ -21,7 +21,7 @@ from prism.program import extents
 from prism.program.arrays import NUMPY, Array, Arrays
 from prism.program.extents import Extent
 from prism.program.index import Axis, FloorDiv, Index, Mod
-from prism.program.lookup import Lookup, lookup
+from prism.program.lookup import Lookup, Sent, lookup, sent
 from prism.program.nodes import (
     Const,
     Expr,
@@ -397,6 +397,10 @@ class Interpreter:
                 break
             bound.append(body.axis)
             body = body.body
+        adds = getattr(self._xp, "added", None)
+        goes = sent(body, bound) if expr.kind is ReduceKind.SUM and adds is not None else None
+        if goes is not None and adds is not None and places is not None:
+            return self._added(goes, bound, places, adds)
         if expr.kind is ReduceKind.SUM:
             sign, factors = self._factors(body)
             return self._sum_of_product(bound, sign, factors)
@@ -412,6 +416,25 @@ class Interpreter:
         indices = [at if a == chosen.axis else self.index(Index.axis(a), axes) for a in element.axes]
         taken = self._xp.gather(element.array, indices, (at >= 0) & (at < self.size(chosen.axis)))
         return NamedArray(axes, self._xp.broadcast(taken, sizes))
+
+    def _added(
+        self, goes: Sent, bound: Sequence[Axis], whole: Callable[[Array], Array], adds: Callable[..., Array]
+    ) -> NamedArray:
+        """Each term added by `adds` where it goes; `whole` makes places integers."""
+        term, places = self.value(goes.term), [self.value(place) for _, place in goes.places]
+        axes, _ = self._together([*places, term])
+        rest = tuple(a for a in axes if a not in bound)
+        along = tuple(a for a, _ in goes.places)
+        valid: Array = True
+        indices: list[Array] = []
+        for axis, place in zip(along, places, strict=True):
+            at = whole(self.over(place, axes))
+            indices.append(at)
+            valid = valid & (at >= 0) & (at < self.size(axis))
+        indices += [self._xp.broadcast(self.index(Index.axis(a), axes), [self.size(b) for b in axes]) for a in rest]
+        sizes = [self.size(a) for a in (*along, *rest)]
+        found = NamedArray((*along, *rest), adds(sizes, indices, valid, self.over(term, axes)))
+        return self._fold(ReduceKind.SUM, found, [a for a in bound if a not in axes])
 
     def _fold(self, kind: ReduceKind, value: NamedArray, bound: Sequence[Axis]) -> NamedArray:
         """The reduction of a value over axes, some of which it may not have."""

@@ -4,6 +4,8 @@ As it is written it goes through f at every k. What runs or weighs a program tak
 lies outside of the axis, so that nothing is ever read beyond a tensor. Runtimes refuse such places, and what a proof
 says of lookups is said of legal ones (`prism.program.integers.assumptions`).
 
+The other way round, a sum over i of where(v == place(i), f(i), 0), with v free of both, is f added up where data say.
+
 Only what lies in memory is looked up there; what is computed is not (`prism.program.of_looked_up`).
 """
 
@@ -88,6 +90,50 @@ def place_along(e: Expr) -> tuple[Axis, Expr] | None:
                 if axis is not None and axis not in free_axes(place):
                     return axis, place
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What is summed and where each term goes.
+
+    Attributes:
+        places: the place along each axis of the result.
+        term: what goes there, 0 where it goes nowhere; it has none of these axes, and neither have the places.
+    """
+
+    places: tuple[tuple[Axis, Expr], ...]
+    term: Expr
+
+
+def sent(body: Expr, bound: Iterable[Axis]) -> Sent | None:
+    """Where the terms of a sum over some axes go, where data say it; None where they are at every place."""
+    conditions: list[Expr] = []
+    while isinstance(body, Map) and body.op == "where" and body.args[2] == Const(0.0):
+        conditions += _all_of(body.args[0])
+        body = body.args[1]
+    over = frozenset(bound)
+    found = [(c, along) for c in conditions if (along := place_along(c)) is not None and along[0] not in over]
+    rest = [c for c in conditions if all(c is not placed for placed, _ in found)]
+    # What else has the axis is at every place of it; and one place is enough.
+    parts = (body, *rest, *(place for _, (_, place) in found))
+    used = frozenset(a for e in parts for a in free_axes(e))
+    named = [axis for _, (axis, _) in found]
+    if not found or not used.isdisjoint(named) or len(set(named)) < len(named):
+        return None
+    if over.isdisjoint(a for _, (_, place) in found for a in free_axes(place)):
+        return None
+    for c in rest:
+        body = Map("where", (c, body, Const(0.0)))
+    return Sent(tuple(along for _, along in found), body)
+
+
+def _all_of(mask: Expr) -> Iterator[Expr]:
+    """The conditions that a mask is all of."""
+    if isinstance(mask, Map) and mask.op == "and":
+        yield from _all_of(mask.args[0])
+        yield from _all_of(mask.args[1])
+    else:
+        yield mask
 
 
 def looked_up(axis: Axis, place: Expr, element: Expr) -> Expr:
