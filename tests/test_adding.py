@@ -14,7 +14,10 @@ import pytest
 import torch
 from compiled_code import VERSIONS, CodeOf
 from cpu_batch import Case, run_batch
+from frontend_onnx_models import model
 from interpreting import InterpreterPool, InterpretJob
+from onnx import TensorProto
+from onnx.helper import make_node as node
 from sgraph_samples import added_rows
 from sgraph_simulator import simulate
 
@@ -32,6 +35,7 @@ from prism.egraph.engine import Engine
 from prism.egraph.language import Budget
 from prism.egraph.rules import load_rules, rule_files
 from prism.errors import IllegalIRError
+from prism.frontend.onnx.reader import from_model
 from prism.generate.enumerate import Bounds, Task, generate
 from prism.instantiate.space import Space
 from prism.program.arrays import NumpyArrays
@@ -49,6 +53,7 @@ from prism.sgraph.launches import fusable, waits
 from prism.sgraph.nodes import Loop, LoopRole, Place, SGraph, Store
 from prism.sgraph.show import key, text
 
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 Z = torch.zeros
 
 
@@ -286,3 +291,20 @@ def test_additions_wait_for_nothing_and_take_neighbours_together(
     _, adds, _ = code_of(g, config, target, version)
     found = set(re.findall(r"\b(?:atom|red)\.global\S*", adds.ptx))
     assert found == {f"atom.global.gpu.relaxed.add{wide}.f32"}
+
+
+@pytest.mark.parametrize(("name", "shape"), [("ScatterElements", (37, 6)), ("ScatterND", (37, 1))])
+def test_what_onnx_adds_at_places_is_added_there(name: str, shape: tuple[int, ...], engine: Engine) -> None:
+    """Negative places count from the end."""
+    tensors = {"x": (FLOAT, (11, 6)), "i": (INT64, shape), "u": (FLOAT, (37, 6))}
+    program = from_model(
+        model([node(name, ["x", "i", "u"], ["y"], reduction="add")], tensors, ["y"], opset=18), "m", None
+    )
+    rng = np.random.default_rng(0)
+    given = {"x": rng.standard_normal((11, 6)), "i": rng.integers(-11, 11, shape), "u": rng.standard_normal((37, 6))}
+    want = evaluate(program, given)["y"]
+    found = adding(engine, program)
+    assert found
+    for g in found:
+        got = simulate(g, given, {s.name: 4 for s in g.symbols})["y"]
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
