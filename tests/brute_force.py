@@ -25,6 +25,7 @@ from prism.generate.values import Builder
 from prism.program.index import Axis, Index
 from prism.program.nodes import Read, Tensor
 from prism.sgraph.nodes import Kernel, SGraph, Split
+from prism.sgraph.ranges import narrow
 
 Form = Mapping[int, Choice]
 Stage = tuple[int, frozenset[Axis]]
@@ -224,9 +225,9 @@ class BruteForce:
                     if any(isinstance(r, Split) for r in given.values()):
                         family = _split(outputs, given, builder.values, f"k{suffix}", suffix)
                         if family is not None:
-                            yield family.kernels, family.buffers
+                            yield tuple(map(narrow, family.kernels)), family.buffers
                     else:
-                        yield (_kernel(f"k{suffix}", outputs, given),), ()
+                        yield (narrow(_kernel(f"k{suffix}", outputs, given)),), ()
                 except Unschedulable:
                     continue
         if len(group) == 1:
@@ -252,11 +253,11 @@ class BruteForce:
         stores = Output(target.tensor, target.index, begin)
         for first in itertools.product([Kind.GRID, Kind.ONE, Kind.WHOLE], repeat=len(target.axes)):
             given = roles(dict(zip(target.axes, first, strict=True)), target.axes, frozenset(), "_b")
-            kernel = _kernel("begin", [stores], given)
+            kernel = narrow(_kernel("begin", [stores], given))
             for picks in itertools.product(*(every if a in adds.axes else whole for a in order)):
                 try:
                     given = roles(dict(zip(order, picks, strict=True)), order, frozenset(), "_a")
-                    yield (kernel, _kernel("adds", [adds], given)), ()
+                    yield (kernel, narrow(_kernel("adds", [adds], given))), ()
                 except Unschedulable:
                     continue
 
