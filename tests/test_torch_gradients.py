@@ -65,3 +65,18 @@ def test_gradients_are_read(name: str) -> None:
     found = evaluate(program, {t.name: a.numpy() for t, a in zip(program.inputs, args, strict=True)})
     for output, expected in zip(program.outputs, gradient(*args), strict=True):
         assert np.allclose(found[output], expected.numpy(), rtol=1e-10, atol=1e-10), output
+
+
+def test_places_that_torch_counts_by_in_memory_are_drawn_among_the_rows() -> None:
+    """It takes any place for one of its counts: others would be written beside them."""
+    ids = torch.tensor([3, 3, 7, 1, 3])
+
+    def gradient(dy: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.embedding_dense_backward(dy, ids, 50, 1, True)  # type: ignore[no-any-return]
+
+    dy = drawn(5, 6)
+    program = trace(gradient, (dy, ids))
+    assert program.conformance is not None
+    assert program.conformance.draws
+    (found,) = evaluate(program, {t.name: x.numpy() for t, x in zip(program.inputs, (dy, ids), strict=True)}).values()
+    np.testing.assert_allclose(found, gradient(dy, ids).numpy())

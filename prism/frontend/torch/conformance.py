@@ -315,6 +315,12 @@ def _inputs(
             return
 
 
+def _within_rows(places: torch.Tensor, rows: int) -> None:
+    """Raises IndexError: a place is none of so many rows. torch counts by places, in memory, without a look at them."""
+    if bool(((places < 0) | (places >= rows)).any()):
+        raise IndexError(f"places from {int(places.min())} to {int(places.max())} of {rows} rows")
+
+
 def _within(example: torch.Tensor, attempt: int) -> tuple[int, int] | None:
     """The integers to draw from at each attempt: any, as large as the example's, its own range, and less."""
     low, high = 0, 3
@@ -423,6 +429,8 @@ class _Run:
             return target(*args, **kwargs)
         if str(target._schema.name).removeprefix("aten::") in UNINITIALISED:
             return torch.zeros_like(self._lift(target(*args, **kwargs)))
+        if str(target._schema.name) == "aten::embedding_dense_backward":
+            _within_rows(*args[1:3])
         if str(target) != "aten.view.dtype":
             try:
                 args, kwargs = _explicit(node, args, kwargs)
