@@ -181,6 +181,23 @@ def test_threads_that_ask_one_child_get_the_answers_to_their_own_requests() -> N
         worker.close()
 
 
+def test_a_child_that_is_interrupted_answers_the_next_request() -> None:
+    """Where the time of one region ends within its checks, those of the next, and of the whole, are still to run."""
+    worker = Worker([sys.executable, "-c", WAITS], {})
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            long = threads.submit(worker.ask, {"what": "long"}, 60.0)
+            while not worker.starts:
+                time.sleep(0.01)
+            worker.interrupt()
+            assert long.result().ending is Ending.CRASH
+        assert worker.ask({"what": "short"}, 60.0).answer["what"] == "short"
+        worker.interrupt(last=True)
+        assert worker.ask({"what": "short"}, 60.0).ending is Ending.CRASH
+    finally:
+        worker.close()
+
+
 class Slow:
     """Two trials, and then one that takes for ever."""
 

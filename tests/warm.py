@@ -92,13 +92,13 @@ class WarmChild(ForkedChild):
             self._unanswered -= 1
         return answer
 
-    def interrupt(self) -> None:
-        """Kill it if it is busy, and let it be asked no more: who interrupts it closes it next."""
+    def interrupt(self, *, last: bool = False) -> None:
+        """Kill it if it is busy; the last time, let it be asked no more: who interrupts it then closes it next."""
         with self.taking:
-            self._stopped = True
+            self._stopped |= last
             busy = bool(self._unanswered)
         if busy:
-            super().interrupt()
+            super().interrupt(last=last)
 
     def close(self) -> None:
         """Leave the process to others, unless it is busy: then it is killed, as a child is."""

@@ -209,10 +209,14 @@ class Child:
                 if self._process is not None:
                     _signal_session(self._process, signal.SIGCONT)
 
-    def interrupt(self) -> None:
-        """Kill it from another thread and start no more; the one that waits for an answer sees the child end."""
+    def interrupt(self, *, last: bool = False) -> None:
+        """Kill it from another thread; the one that waits for an answer sees the child end.
+
+        Args:
+            last: whether no more is started.
+        """
         with self._lock:
-            self._closed = True
+            self._closed |= last
             if self._process is not None:
                 _signal_session(self._process, signal.SIGKILL)
 

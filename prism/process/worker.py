@@ -137,13 +137,17 @@ class Worker:
         """Let it go on."""
         self._child.go_on()
 
-    def interrupt(self) -> None:
-        """Kill the child from another thread and start no more; a request that is under way ends as a crash."""
-        self._child.interrupt()
+    def interrupt(self, *, last: bool = False) -> None:
+        """Kill the child from another thread, which ends the request that is under way as a crash.
+
+        Args:
+            last: whether no more is started; otherwise the next request starts a fresh one.
+        """
+        self._child.interrupt(last=last)
 
     def close(self) -> None:
         """Kill the child and start no more; a thread that waits for an answer sees it end before."""
-        self._child.interrupt()
+        self._child.interrupt(last=True)
         self.beginning()
         with self._turn:
             self._child.close()
@@ -279,14 +283,14 @@ class Pool(Closing):
             for future in futures:
                 future.cancel()
 
-    def interrupt(self) -> None:
-        """End the children, running requests included; the next request starts a fresh one."""
+    def interrupt(self, *, last: bool = False) -> None:
+        """End the children, running requests included, as `Worker.interrupt` does."""
         for worker in self._workers:
-            worker.interrupt()
+            worker.interrupt(last=last)
 
     def close(self) -> None:
         """Kill all workers, running requests included."""
-        self.interrupt()
+        self.interrupt(last=True)
         # The threads still hold the pipes, so these are closed after them.
         self._threads.shutdown(wait=True, cancel_futures=True)
         for worker in self._workers:
