@@ -12,7 +12,7 @@ from prism.backends import tile
 from prism.backends.lower_layout import Layout
 from prism.backends.tile import Affine, GridAxis, identifier, symbol
 from prism.cost.constraints import INT32_MAX
-from prism.program.extents import Extent, add, at_most, is_static, mul
+from prism.program.extents import Extent, add, at_most, is_static, mul, product, strides_of
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
 from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
@@ -218,12 +218,11 @@ class Indexing:
 
     def address(self, tensor: Tensor, index: Sequence[Index]) -> Affine:
         """The offset in elements from the start of a contiguous row-major tensor."""
-        stride: Extent = 1
         total = Index(())
-        for i, extent in zip(reversed(index), reversed(tensor.shape), strict=True):
+        for i, stride in zip(index, strides_of(tensor.shape), strict=True):
             total = total + i.scaled(stride)
-            stride = mul(stride, extent)
-        wide = is_static(stride) and int(stride) > INT32_MAX
+        elements = product(tensor.shape)
+        wide = is_static(elements) and int(elements) > INT32_MAX
         affine = self.affine(total)
         # Scalars first, they make the base; then the slow dimensions before the fast ones.
         axes = [a for i in index for a, _ in i.terms if isinstance(a, Axis)]

@@ -20,7 +20,7 @@ from prism.backends.tile import GridAxis, symbol
 from prism.cost.constraints import INT32_MAX
 from prism.errors import IllegalIRError
 from prism.ir.kit import sources, statements
-from prism.program.extents import Extent, add, is_static, mul
+from prism.program.extents import Extent, add, is_static, mul, strides_of
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.ops import COMPARISONS, OPS
@@ -241,10 +241,7 @@ class KernelLowering:
         dims = set(self.layout.dims_for(a for i in index for a in i.axes()))
         for p in places:
             place, there = self._place(self._values[p.value], p.extent)
-            stride: Extent = 1
-            for extent in tensor.shape[p.dimension + 1 :]:
-                stride = mul(stride, extent)
-            terms.append((place.name, stride))
+            terms.append((place.name, strides_of(tensor.shape)[p.dimension]))
             masks += there
             dims |= set(place.dims)
         address = self._indexing.address(tensor, index)

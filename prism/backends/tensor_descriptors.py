@@ -35,7 +35,7 @@ from prism.backends.tile_rewrite import names_beside
 from prism.cost.counts import next_power_of_two
 from prism.cost.shared_memory import Step, in_two_layouts, made_of
 from prism.ir.kit import defined, operands, statements
-from prism.program.extents import Extent, add, at_most, cdiv, exact_quotient, mul, normal
+from prism.program.extents import Extent, add, at_most, cdiv, exact_quotient, mul, normal, product
 from prism.program.nodes import DType, Tensor
 
 MAX_RANK = 5
@@ -381,10 +381,7 @@ class _Known:
             value = add(value, mul(ratio, tile.symbol(t.name)))
             reach = None if t.high is None or reach is None else add(reach, mul(t.high, t.stride))
         if above is None:
-            whole: Extent = 1
-            for e in tensor.shape:
-                whole = mul(whole, e)
-            left = add(whole, mul(-1, offset))
+            left = add(product(tensor.shape), mul(-1, offset))
             return exact_quotient(left, stride) or cdiv(left, stride), value
         length = exact_quotient(above, stride)
         if length is None or reach is None or not at_most(reach, above):

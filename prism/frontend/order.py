@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from prism.program import build
-from prism.program.extents import Extent, is_static, mul
+from prism.program.extents import Extent, is_static, product
 from prism.program.fold import op
-from prism.program.index import Axis, Index
+from prism.program.index import Axis, row_major
 from prism.program.nodes import Const, Expr, ReduceKind
-from prism.program.views import product
 
 MOST = 128
 """The longest row that is ordered: a sort of n * log n steps is faster than n * n comparisons of a longer one."""
@@ -90,17 +89,7 @@ def place_of_extreme(
     chosen: Expr = op("eq", here, build.reduce(kind, inner, element(inner)))
     if floats:
         chosen = op("or", chosen, op("isnan", here))
-    place = build.position(_counted(bound))
+    place = build.position(row_major(bound))
     if last:
         return build.reduce(ReduceKind.MAX, tuple(bound), op("where", chosen, place, Const(-1.0)))
     return build.reduce(ReduceKind.MIN, tuple(bound), op("where", chosen, place, build.size(count)))
-
-
-def _counted(axes: Sequence[Axis]) -> Index:
-    """The place of an element among those of all axes, row by row."""
-    place = Index.const(0)
-    stride: Extent = 1
-    for a in reversed(axes):
-        place = place + Index.axis(a).scaled(stride)
-        stride = mul(stride, a.extent)
-    return place

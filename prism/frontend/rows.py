@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from prism.program import build
+from prism.program.extents import product
 from prism.program.fold import div, node, op, sub
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.prefix import Recurrence, running
-from prism.program.views import Shape, axes_of, product
+from prism.program.views import Shape, axes_of
 
 Row: TypeAlias = Callable[[str], tuple[tuple[Axis, ...], Expr]]
 """Under a prefix of their names, the axes that are reduced, and the element over them."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from prism.program import build
-from prism.program.extents import Extent, add, is_static, mul
+from prism.program.extents import add, is_static, mul, strides_of
 from prism.program.fold import op
-from prism.program.index import Axis, Index
+from prism.program.index import Axis, Index, row_major
 from prism.program.integers import floor_quotient
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, Expr, Position, Read, ReduceKind, free_axes, walk
@@ -186,18 +186,12 @@ class _Solved:
 
 def _last(own: Expr, writes: Writes, solved: _Solved) -> Expr:
     """The last of what is written to the element, in the order of the bound axes, or what it has."""
-    place: Index = Index.const(0)
-    strides: list[Extent] = []
-    stride: Extent = 1
-    for a in reversed(solved.left):
-        place = place + Index.axis(a).scaled(stride)
-        strides.insert(0, stride)
-        stride = mul(stride, a.extent)
+    place = row_major(solved.left)
     last = build.reduce(ReduceKind.MAX, solved.left, op("where", solved.here, build.position(place), Const(-1.0)))
     again = {a: Axis(f"{a.name}_x", a.extent) for a in solved.left}
     element = writes.source([i.substitute({a: Index.axis(b) for a, b in again.items()}) for i in solved.at])
     rest = op("maximum", last, Const(0.0))
-    for axis, by in zip(solved.left, strides, strict=True):
+    for axis, by in zip(solved.left, strides_of([a.extent for a in solved.left]), strict=True):
         digit = rest if by == 1 else floor_quotient(rest, build.size(by))
         if by != 1:
             rest = op("add", rest, op("neg", op("mul", digit, build.size(by))))

@@ -54,7 +54,7 @@ from prism.cost.device import DEVICES, Device
 from prism.cost.regions import Costs, RootCost, Size, size_of_formulas
 from prism.cost.roofline import traffic
 from prism.errors import UnsupportedError
-from prism.program.extents import Extent, mul
+from prism.program.extents import Extent, product
 from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.inline import inline
 from prism.program.lookup import lookup, lookups
@@ -644,10 +644,7 @@ class _Stored:
 
 
 def _elements(d: Definition) -> Extent:
-    total: Extent = 1
-    for a in d.axes:
-        total = mul(total, a.extent)
-    return total
+    return product(a.extent for a in d.axes)
 
 
 def _computing_readers(graph: _Graph, tensor: str) -> list[str]:

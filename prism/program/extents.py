@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from typing import TYPE_CHECKING, TypeAlias
 
 from prism.program.deferred import Deferred
@@ -66,6 +68,16 @@ def mul(a: Extent, b: Extent) -> Extent:
     if isinstance(a, int) and isinstance(b, int):
         return a * b
     return normal(sympy.expand(a * b))
+
+
+def product(extents: Iterable[Extent]) -> Extent:
+    """The number of elements of a shape."""
+    return reduce(mul, extents, 1)
+
+
+def strides_of(shape: Sequence[Extent]) -> tuple[Extent, ...]:
+    """How many elements lie between neighbours along each dimension of a tensor of that shape as it is stored."""
+    return tuple(reversed([*itertools.accumulate(reversed(shape[1:]), mul, initial=1)]))[: len(shape)]
 
 
 def cdiv(a: Extent, b: Extent) -> Extent:

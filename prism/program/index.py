@@ -9,13 +9,13 @@ the e-graph, the sGraph and the backends see is affine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from prism.program.deferred import Deferred
-from prism.program.extents import Extent, add, at_most, exact_quotient, is_static, mul, normal
+from prism.program.extents import Extent, add, at_most, exact_quotient, is_static, mul, normal, strides_of
 
 if TYPE_CHECKING:
     import sympy
@@ -287,6 +287,14 @@ def _index(terms: Mapping[Atom, Extent], offset: Extent) -> Index:
     kept = [(a, c) for a, c in terms.items() if c != 0]
     kept.sort(key=lambda t: str(t[0]))
     return Index(tuple(kept), offset)
+
+
+def row_major(axes: Sequence[Axis]) -> Index:
+    """The place of an element among those of all axes, the last axis fastest."""
+    total = Index.const(0)
+    for axis, stride in zip(axes, strides_of([a.extent for a in axes]), strict=True):
+        total = total + Index.axis(axis).scaled(stride)
+    return total
 
 
 # Few indices are asked of many times over.

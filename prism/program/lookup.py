@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 
 from prism.program import build
-from prism.program.extents import Extent, at_most, mul
+from prism.program.extents import at_most, product
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
 
@@ -56,11 +55,7 @@ class Lookup:
         *_, last = chain = self.chain
         own = free_axes(last.element)
         wanted = own.union(*(free_axes(c.place) for c in chain)).difference(c.axis for c in chain)
-        return not at_most(_places(wanted), _places(own))
-
-
-def _places(axes: Iterable[Axis]) -> Extent:
-    return reduce(mul, (a.extent for a in axes), 1)
+        return not at_most(product(a.extent for a in wanted), product(a.extent for a in own))
 
 
 def lookup(e: Expr) -> Lookup | None:

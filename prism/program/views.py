@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from prism.errors import ShapeError, UnsupportedError
 from prism.program.deferred import Deferred
-from prism.program.extents import Extent, add, at_most, exact_quotient, is_static, mul, normal
-from prism.program.index import Axis, Index
+from prism.program.extents import Extent, add, at_most, exact_quotient, is_static, mul, normal, product
+from prism.program.index import Axis, Index, row_major
 
 if TYPE_CHECKING:
     import sympy
@@ -52,14 +52,6 @@ def compare_extents(name: str, a: Extent, b: Extent) -> bool | None:
             if same_extent(a, b):
                 return True
             return False if at_most(add(a, 1), b) or at_most(add(b, 1), a) else None
-
-
-def product(extents: Sequence[Extent]) -> Extent:
-    """The number of elements of a shape."""
-    total: Extent = 1
-    for extent in extents:
-        total = mul(total, extent)
-    return total
 
 
 def broadcast_shapes(*shapes: Sequence[Extent], where: str = "") -> Shape:
@@ -174,11 +166,7 @@ def _smaller(a: Extent, b: Extent) -> bool:
 
 
 def _group(shape: Sequence[Extent], axes: Sequence[Axis]) -> list[Index]:
-    linear = Index.const(0)
-    step: Extent = 1
-    for axis in reversed(axes):
-        linear = linear + Index.axis(axis).scaled(step)
-        step = mul(step, axis.extent)
+    linear = row_major(axes)
     index: list[Index] = []
     for d, extent in enumerate(shape):
         inner = product(shape[d + 1 :])

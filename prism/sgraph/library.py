@@ -21,11 +21,10 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from prism.errors import IllegalIRError
-from prism.program.extents import Extent, add, exact_quotient, is_static, mul
+from prism.program.extents import Extent, add, exact_quotient, is_static, mul, product, strides_of
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Tensor, free_axes
 from prism.program.transform import substitute
-from prism.program.views import product
 from prism.sgraph.denote import kernel_stores
 from prism.sgraph.nodes import Gather, Kernel, Load, Pointwise, Scan, SGraph, Split, Store
 from prism.sgraph.products import PlainProduct, plain_product
@@ -54,7 +53,7 @@ class Strided:
 
     def is_whole(self, shape: Sequence[Extent]) -> bool:
         """Whether it is all of the tensor, of that shape, in the order in which it is stored."""
-        dense = self.offset == 0 and self.strides == contiguous(self.sizes)
+        dense = self.offset == 0 and self.strides == strides_of(self.sizes)
         return dense and product(self.sizes) == product(shape)
 
 
@@ -317,15 +316,10 @@ class _Flat:
         return Strided(self.tensor, self.offset, (a, b, c, d), (e, f, g, h))
 
 
-def contiguous(shape: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The strides of a tensor of that shape as it is stored, elements."""
-    return tuple(reversed([*itertools.accumulate(reversed(shape[1:]), mul, initial=1)]))
-
-
 def _flat(read: Read, tensor: Tensor) -> _Flat | None:
     strides: dict[Axis, Extent] = {}
     offset: Extent = 0
-    for i, unit in zip(read.index, contiguous(tensor.shape), strict=True):
+    for i, unit in zip(read.index, strides_of(tensor.shape), strict=True):
         if not i.is_affine():
             return None
         offset = add(offset, mul(i.offset, unit))

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeAlias
 import sympy
 
 from prism.errors import IllegalIRError
-from prism.program.extents import Extent, add, at_most, mul
+from prism.program.extents import Extent, add, at_most, mul, product
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 from prism.program.ops import OPS
@@ -642,8 +642,6 @@ def _check_covered(tensor: Tensor, boxes: Sequence[Box], where: str) -> None:
             for (a_start, a_stop), (b_start, b_stop) in zip(a, b, strict=True)
         ):
             _fail(f"elements of {tensor.name} are stored twice", where)
-    whole: Extent = 1
-    for extent in tensor.shape:
-        whole = mul(whole, extent)
+    whole = product(tensor.shape)
     if total != whole:
         _fail(f"stores cover {total} of the {whole} elements of {tensor.name}", where)

@@ -13,7 +13,6 @@ import ast
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import reduce
 
 from prism.backends.cpu.cxx import Names, Writer, factor, integer
 from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
@@ -28,7 +27,7 @@ from prism.backends.tile import Store as TileStore
 from prism.backends.tile_spec import check_module
 from prism.errors import BackendError
 from prism.ir.kit import statements
-from prism.program.extents import Extent, add, mul
+from prism.program.extents import Extent, add, mul, product
 from prism.program.nodes import SymbolRange, Tensor
 from prism.program.returned import Returned
 from prism.sgraph.config import Config
@@ -202,7 +201,7 @@ def _bytes(tensors: Sequence[Tensor], names: Names) -> str:
     """The bytes of tensors together, as source."""
     total: Extent = 0
     for t in tensors:
-        total = add(total, reduce(mul, t.shape, t.dtype.bytes))
+        total = add(total, mul(t.dtype.bytes, product(t.shape)))
     return integer(total, names)
 
 

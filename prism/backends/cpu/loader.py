@@ -7,7 +7,6 @@ and, when it is given torch tensors or reads a weights file, torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from importlib.resources import files
 
 from prism.backends.host import (
@@ -23,7 +22,7 @@ from prism.backends.host import (
 from prism.backends.lifetimes import shared_places
 from prism.backends.source import PythonIntegers, Writer
 from prism.backends.tile import Adds, TileModule, identifier, scalars
-from prism.program.extents import mul
+from prism.program.extents import mul, product
 from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
 from prism.sgraph.config import Config
@@ -560,7 +559,7 @@ def _buffers(module: TileModule) -> str:
     groups = shared_places(module)
     if not groups:
         return "()"
-    sizes = [[_SIZES.text(reduce(mul, b.shape, b.dtype.bytes)) for b in group] for group in groups]
+    sizes = [[_SIZES.text(mul(b.dtype.bytes, product(b.shape))) for b in group] for group in groups]
     longest = [s[0] if len({*s}) == 1 else f"max({', '.join(dict.fromkeys(s))})" for s in sizes]
     place = {b.name: n for n, group in enumerate(groups) for b in group}
     return f"_arena({tuple_of(longest)}, {tuple_of([str(place[b.name]) for b in module.exchanged])})"
@@ -572,7 +571,7 @@ def _prepared(module: TileModule) -> list[str]:
         return []
     read = {t.name for t in module.fixed}
     places = tuple_of([str(n) for n, t in enumerate(module.inputs) if t.name in read])
-    sizes = [_SIZES.text(reduce(mul, b.shape, b.dtype.bytes)) for b in module.kept]
+    sizes = [_SIZES.text(mul(b.dtype.bytes, product(b.shape))) for b in module.kept]
     return [f"fixed={places}", f"kept_bytes={tuple_of(sizes)}"]
 
 

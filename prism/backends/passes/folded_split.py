@@ -20,7 +20,7 @@ from prism.backends import tile
 from prism.backends.passes.sharing import Mentions
 from prism.backends.tile_rewrite import names_beside
 from prism.ir.kit import operands, rewrite, statements
-from prism.program.extents import Extent, mul
+from prism.program.extents import Extent, mul, product
 from prism.program.nodes import Tensor
 from prism.sgraph.folding import Fold
 from prism.sgraph.nodes import Tile
@@ -107,9 +107,7 @@ def _slotted(
     strides: dict[str, dict[int, Extent]] = {}
     buffers: list[Tensor] = []
     for b in module.buffers:
-        stride: Extent = 1
-        for extent in b.shape:
-            stride = mul(stride, extent)
+        stride = product(b.shape)
         for n in reversed(missing.get(b.name, [])):
             strides.setdefault(b.name, {})[n] = stride
             stride = mul(stride, grid[n].count)

@@ -12,7 +12,7 @@ from prism.frontend.order import place_of_extreme
 from prism.program import build
 from prism.program.extents import is_static
 from prism.program.fold import op
-from prism.program.index import Axis, Index
+from prism.program.index import Axis, Index, row_major
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.views import axes_of
@@ -125,9 +125,7 @@ def _hardmax(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
     bound = [axes_of(x.shape, "r")[d] for d in searched]
     place = place_of_extreme(ReduceKind.MAX, element, bound, floats=x.dtype.is_float)
-    own = Index.const(0)
-    for d in searched:
-        own = own.scaled(x.shape[d]) + Index.axis(axes[d])
+    own = row_major([axes[d] for d in searched])
     chosen = op("where", op("eq", build.position(own), place), Const(1.0), Const(0.0))
     return [graph.define(node, axes, chosen, x.dtype)]
 
