@@ -37,9 +37,9 @@ from torch.fx.graph import CodeGen
 from prism.backends.eager import POINTWISE, TorchArrays, torch_dtype
 from prism.program import extents
 from prism.program.evaluate import Interpreter, bind
-from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Definition, Expr, Map, Position, Program, Read, Reduce, ReduceKind, walk
+from prism.program.nodes import Const, Definition, Expr, Map, Program, Read, Reduce, ReduceKind, walk
 from prism.program.region import subprogram
+from prism.program.transform import indices
 
 Call: TypeAlias = Callable[..., torch.Tensor]
 Known: TypeAlias = Mapping[str, torch.Tensor]
@@ -167,28 +167,14 @@ def _part(program: Program, tensors: Sequence[torch.Tensor]) -> Sequence[torch.T
 def _integers(d: Definition) -> Iterator[int]:
     """The whole numbers that a definition has beside its coordinates and the lengths that are known."""
     nodes = list(walk(d.expr))
-    for axis in {*d.axes, *(e.axis for e in nodes if isinstance(e, Reduce))}:
-        yield from _within(0 if extents.is_static(axis.extent) else axis.extent)
+    lengths = {a.extent for a in (*d.axes, *(e.axis for e in nodes if isinstance(e, Reduce)))}
+    found = [e for e in lengths if not extents.is_static(e)]
     for e in nodes:
-        match e:
-            case Const(value) if math.isfinite(value) and float(value).is_integer():
-                yield abs(int(value))
-            case Read(_, index):
-                yield from (n for i in index for n in _of_index(i))
-            case Position(i):
-                yield from _of_index(i)
-
-
-def _of_index(index: Index) -> Iterator[int]:
-    yield from _within(index.offset)
-    for atom, coefficient in index.terms:
-        yield from _within(coefficient)
-        if not isinstance(atom, Axis):
-            yield from (*_within(atom.divisor), *_of_index(atom.value))
-
-
-def _within(extent: extents.Extent) -> list[int]:
-    return [abs(extent)] if isinstance(extent, int) else [abs(int(n)) for n in extent.atoms(sympy.Integer)]
+        if isinstance(e, Const) and math.isfinite(e.value) and float(e.value).is_integer():
+            yield abs(int(e.value))
+        for i in indices(e):
+            found += i.extents()
+    yield from (abs(int(n)) for extent in found for n in sympy.sympify(extent).atoms(sympy.Integer))
 
 
 def _calls(

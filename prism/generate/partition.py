@@ -55,13 +55,13 @@ from prism.cost.regions import Costs, RootCost, Size, size_of_formulas
 from prism.cost.roofline import traffic
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, product
-from prism.program.index import Axis, FloorDiv, Index, Mod
+from prism.program.index import Axis
 from prism.program.inline import inline
 from prism.program.lookup import lookup, lookups
-from prism.program.nodes import Definition, Expr, Loop, Position, Program, Read, Reduce, Steps, free_axes, walk
+from prism.program.nodes import Definition, Expr, Loop, Program, Read, Reduce, Steps, free_axes, walk
 from prism.program.pieces import in_pieces
 from prism.program.region import Region, reads, subprogram
-from prism.program.transform import substitute
+from prism.program.transform import indices, substitute
 
 _Entry: TypeAlias = "tuple[tuple[bool, float], int, str]"
 
@@ -698,13 +698,4 @@ def _inlines(program: Program) -> bool:
 
 def _divides(expr: Expr) -> bool:
     """Whether an index in it is a quotient or a remainder."""
-    indices: list[Index] = []
-    for e in walk(expr):
-        match e:
-            case Read(_, index):
-                indices += index
-            case Position(index):
-                indices.append(index)
-            case _:
-                pass
-    return any(isinstance(atom, (FloorDiv, Mod)) for i in indices for atom, _ in i.terms)
+    return not all(i.is_affine() for e in walk(expr) for i in indices(e))

@@ -25,7 +25,7 @@ from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Position, Read, Tensor
 from prism.program.ops import COMMUTATIVE
-from prism.program.transform import least_instance
+from prism.program.transform import indices, least_instance
 
 # Values are computed once a place where windows would compute them so many times as often, at least.
 AGAIN = 2.0
@@ -75,7 +75,7 @@ class Places:
         They reduce something, as nothing else is dear enough, and none is part of another one.
         """
         order = below(choices, self.classes.roots)
-        if not any(_slides(i) for c in order for i in _indices(choices[c])):
+        if not any(_slides(i) for c in order for i in indices(choices[c].payload)):
             return choices, ()
         extended = dict(choices)
         found: list[Window] = []
@@ -109,7 +109,7 @@ class Places:
         moved = frozenset(a for i in sums for a in i.axes())
         if not sums or len(moved) < sum(len(i.axes()) for i in sums):
             return None
-        if any(_beside(i, sums) is None and i.axes() & moved for c in order for i in _indices(choices[c])):
+        if any(_beside(i, sums) is None and i.axes() & moved for c in order for i in indices(choices[c].payload)):
             return None
         taken = [*bound, *(free - moved)]
         places: dict[Index, Axis] = {}
@@ -140,16 +140,6 @@ class Places:
             held = frozenset(a for i, a in places.items() if i.axes() & self._axes[c])
             self._axes[new[c]] = (self._axes[c] - moved) | held
         return Window(cls, new[cls], tuple((a, i) for i, a in places.items()))
-
-
-def _indices(choice: Choice) -> tuple[Index, ...]:
-    match choice.payload:
-        case Read(_, index):
-            return index
-        case Position(i):
-            return (i,)
-        case _:
-            return ()
 
 
 def _whatever_is_chosen(choices: Choices, root: int) -> Iterator[int]:

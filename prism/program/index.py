@@ -243,6 +243,15 @@ class Index:
                 case FloorDiv(value, _) | Mod(value, _):
                     yield from value.axes()
 
+    def extents(self) -> Iterator[Extent]:
+        """The offset, the coefficients and what is divided by."""
+        yield self.offset
+        for atom, c in self.terms:
+            yield c
+            if not isinstance(atom, Axis):
+                yield atom.divisor
+                yield from atom.value.extents()
+
     def is_affine(self) -> bool:
         """Whether no `//` or `%` is left."""
         return all(isinstance(atom, Axis) for atom, _ in self.terms)

@@ -46,7 +46,7 @@ from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.integers import Interval, range_of
 from prism.program.nodes import Const, Definition, Expr, Formula, Map, Position, Program, Read, Reduce, ReduceKind, walk
 from prism.program.of_looked_up import of_looked_up
-from prism.program.transform import canonical, least_instance, rebuilt, replaced, substitute
+from prism.program.transform import canonical, indices, least_instance, rebuilt, reindexed, replaced, substitute
 
 RENAMINGS = 24
 """Ways to name an output's axes that are looked at."""
@@ -209,14 +209,7 @@ def _expand(expr: Expr, inner: _Inner, memo: dict[Read, Expr]) -> Expr:
 
 
 def _indices(expr: Expr) -> Iterator[Index]:
-    for e in walk(expr):
-        match e:
-            case Read(_, index):
-                yield from index
-            case Position(index):
-                yield index
-            case _:
-                pass
+    return (i for e in walk(expr) for i in indices(e))
 
 
 def _first_divided(expr: Expr) -> tuple[Axis, Extent] | None:
@@ -260,14 +253,10 @@ def _split(expr: Expr, axis: Axis, high: Axis, low: Axis, replacement: Index) ->
 
     def halved(e: Expr) -> Expr:
         match e:
-            case Read(tensor, index):
-                return Read(tensor, tuple(i.substitute({axis: replacement}) for i in index))
-            case Position(index):
-                return Position(index.substitute({axis: replacement}))
             case Reduce(kind, bound, body) if bound == axis:
                 return Reduce(kind, high, Reduce(kind, low, body))
             case _:
-                return e
+                return reindexed(e, lambda i: i.substitute({axis: replacement}))
 
     return rebuilt([expr], halved)[0]
 

@@ -12,22 +12,9 @@ import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.nodes import (
-    Definition,
-    Expr,
-    Loop,
-    Position,
-    Program,
-    Read,
-    Reduce,
-    Size,
-    Steps,
-    Tensor,
-    walk,
-)
-from prism.program.transform import rebuilt
+from prism.program.nodes import Definition, Expr, Loop, Program, Read, Reduce, Size, Steps, Tensor, walk
+from prism.program.transform import indices, rebuilt, reindexed
 
 CANONICAL_NAME = "region"
 """What canonical regions are called."""
@@ -124,44 +111,24 @@ def subprogram(program: Program, name: str, outputs: Sequence[str], given: Conta
 
 
 def _symbols(inputs: Iterable[Tensor], body: Iterable[Definition]) -> set[str]:
-    found: set[str] = set()
-
-    def see(extent: Extent) -> None:
-        found.update(s.name for s in getattr(extent, "free_symbols", ()))
-
-    def see_index(index: Index) -> None:
-        see(index.offset)
-        for atom, coefficient in index.terms:
-            see(coefficient)
-            if isinstance(atom, Axis):
-                see(atom.extent)
-            else:
-                see(atom.divisor)
-                see_index(atom.value)
-
-    for t in inputs:
-        for e in t.shape:
-            see(e)
+    found = [e for t in inputs for e in t.shape]
+    ranges: set[str] = set()
     for d in body:
-        for a in d.axes:
-            see(a.extent)
+        found += (a.extent for a in d.axes)
         for node in walk(d.expr):
+            for i in indices(node):
+                found += (*i.extents(), *(a.extent for a in i.axes()))
             match node:
-                case Read(_, index):
-                    for i in index:
-                        see_index(i)
-                case Position(i):
-                    see_index(i)
                 case Size(extent):
-                    see(extent)
+                    found.append(extent)
                 case Reduce(_, axis, _):
-                    see(axis.extent)
+                    found.append(axis.extent)
                 case Steps(loop):
-                    see(loop.trips)
-                    found.update(loop.body.ranges)
+                    found.append(loop.trips)
+                    ranges.update(loop.body.ranges)
                 case _:
                     pass
-    return found
+    return ranges.union(s.name for e in found if not isinstance(e, int) for s in e.free_symbols)
 
 
 def canonical(program: Program) -> Canonical:
@@ -209,12 +176,10 @@ def _renamed(d: Definition, tensors: Mapping[str, str]) -> Definition:
         match e:
             case Read(tensor, index):
                 return Read(tensors[tensor], tuple(i.substitute(mapping) for i in index))
-            case Position(index):
-                return Position(index.substitute(mapping))
             case Reduce(kind, axis, body):
                 return Reduce(kind, names[axis], body)
             case _:
-                return e
+                return reindexed(e, lambda i: i.substitute(mapping))
 
     (expr,) = rebuilt([d.expr], renamed)
     return Definition(tensors[d.name], tuple(axes[a] for a in d.axes), expr, d.dtype, "", d.view)

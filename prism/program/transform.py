@@ -89,16 +89,10 @@ class _Substitution:
         match e:
             case Map(op, args):
                 return Map(op, tuple([self.of(a) for a in args]))
-            case Read(tensor, index):
-                return Read(tensor, tuple([self._index(i) for i in index]))
             case Reduce(kind, axis, body):
                 return self._reduce(kind, axis, body)
-            case Position(index):
-                return Position(self._index(index))
-            case Steps(loop, output, index):
-                return Steps(loop, output, tuple([self._index(i) for i in index]))
             case _:
-                return e
+                return reindexed(e, self._index)
 
     def _index(self, index: Index) -> Index:
         done = self.indices.get(index)
@@ -171,6 +165,30 @@ def _apart(e: Expr, op: str) -> Sequence[Expr]:
     if op == "mul" and isinstance(e, Map) and e.op == "neg":
         return Const(-1.0), e.args[0]
     return (e,)
+
+
+def indices(node: object) -> tuple[Index, ...]:
+    """The indices that a node has of its own."""
+    match node:
+        case Read(_, index) | Steps(_, _, index):
+            return index
+        case Position(i):
+            return (i,)
+        case _:
+            return ()
+
+
+def reindexed(e: Expr, change: Callable[[Index], Index]) -> Expr:
+    """The node with its own indices changed."""
+    match e:
+        case Read(tensor, index):
+            return Read(tensor, tuple([change(i) for i in index]))
+        case Position(i):
+            return Position(change(i))
+        case Steps(loop, output, index):
+            return Steps(loop, output, tuple([change(i) for i in index]))
+        case _:
+            return e
 
 
 def rebuilt(exprs: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
@@ -251,10 +269,6 @@ class Canonical:
             case Map(op, args):
                 new = tuple([self._visit(a, env) for a in args])
                 return e if all(a is b for a, b in zip(new, args, strict=True)) else Map(op, new)
-            case Read(tensor, index):
-                return Read(tensor, tuple([self._index(i, names) for i in index]))
-            case Position(index):
-                return Position(self._index(index, names))
             case Reduce(kind, axis, body) if axis not in free_axes(body):
                 return self._visit(_repeated(kind, axis, body), env)
             case Reduce(kind, axis, body):
@@ -265,7 +279,7 @@ class Canonical:
                 inner = self._visit(body, renamed)
                 return e if inner is body and name == axis else Reduce(kind, name, inner)
             case _:
-                return e
+                return reindexed(e, lambda i: self._index(i, names))
 
     def _index(self, index: Index, names: _Names) -> Index:
         done = self.indices.get((index, names))

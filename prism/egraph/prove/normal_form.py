@@ -23,11 +23,11 @@ from prism.program.build import add, const, mul, neg, op, position, recip
 from prism.program.extents import is_static
 from prism.program.formulas import LARGEST_POWER
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, Steps, walk
 from prism.program.ops import BOOLEAN
 from prism.program.refinement import bounds, margin, simplified
 from prism.program.sign_analysis import NONE, Facts
-from prism.program.transform import canonical, flat, substitute
+from prism.program.transform import canonical, flat, indices, substitute
 
 
 def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False) -> Expr:
@@ -430,16 +430,9 @@ def _step(core: Expr, fine: Axis, coarse: Axis) -> int | None:
     if not is_static(fine.extent) or not is_static(coarse.extent):
         return None
     for x in walk(core):
-        match x:
-            case Read(_, indices):
-                pass
-            case Position(index):
-                indices = (index,)
-            case Map() | Const() | Size():
-                continue
-            case _:
-                return None
-        for index in indices:
+        if isinstance(x, Reduce | Steps):
+            return None
+        for index in indices(x):
             slopes = {a: c for a, c in index.terms if isinstance(a, Axis)}
             other = {a for atom, _ in index.terms if not isinstance(atom, Axis) for a in Index(((atom, 1),)).axes()}
             one, many = slopes.get(fine, 0), slopes.get(coarse, 0)

@@ -441,24 +441,7 @@ def _bindings(
 
 def work(expr: Expr, binding: Mapping[str, int]) -> int:
     """The number of terms of the largest reduction, or of the result."""
-    memo: dict[int, frozenset[Axis]] = {}
-    largest = 1
-    for e in walk(expr):
-        match e:
-            case Read(_, index):
-                axes = frozenset(a for i in index for a in i.axes())
-            case Position(index):
-                axes = index.axes()
-            case Reduce(_, axis, body):
-                axes = memo[id(body)] - {axis}
-            case _:
-                axes = frozenset(a for c in e.children for a in memo[id(c)])
-        memo[id(e)] = axes
-        terms = 1
-        for a in axes:
-            terms *= evaluate(a.extent, binding)
-        largest = max(largest, terms)
-    return largest
+    return max(1, *(math.prod(evaluate(a.extent, binding) for a in free_axes(e)) for e in walk(expr)))
 
 
 def _windows(

@@ -76,6 +76,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.ops import OPS
+from prism.program.transform import indices
 
 ROUNDS = 16
 """Independent draws, all together."""
@@ -391,15 +392,10 @@ def _nodes(exprs: Sequence[Expr]) -> list[Expr]:
 
 def _mentioned(e: Expr) -> Iterator[Extent]:
     """The extents that a node mentions beside those of axes: sizes, and places counted from the end."""
-    match e:
-        case Size(extent):
-            yield extent
-        case Position(i):
-            yield from (i.offset, *(c for _, c in i.terms))
-        case Read(_, index):
-            yield from (x for i in index for x in (i.offset, *(c for _, c in i.terms)))
-        case _:
-            pass
+    if isinstance(e, Size):
+        yield e.extent
+    for i in indices(e):
+        yield from i.extents()
 
 
 def _axes(e: Expr) -> tuple[Axis, ...]:
