@@ -787,10 +787,8 @@ class KernelLowering:
         there: tuple[str, ...] = ()
         if s.places:
             address, there, dims = self._at_places(tensor, s.index, s.places)
-            along = self.kernel.added_along(s)
-            axes |= along
-            shared = any(isinstance(self.kernel.role(a), sg.Grid) and a.extent != 1 for a in along)
-            adds = tile.Adds.SHARED if shared else tile.Adds.ALONE
+            axes |= self.kernel.added_along(s)
+            adds = tile.Adds.SHARED if self.kernel.shares(s) else tile.Adds.ALONE
         else:
             address = self._indexing.address(tensor, s.index)
         value = self._stored(s)

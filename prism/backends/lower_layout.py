@@ -92,10 +92,9 @@ def _memory_rank(kernel: sg.Kernel) -> dict[Axis, int]:
     Those that a store adds along come first: where these places are is anywhere.
     """
     found: dict[Axis, int] = {}
-    for s in kernel.statements():
-        if isinstance(s, sg.Store) and s.places:
-            along = kernel.added_along(s)
-            found |= {a: n for n, a in enumerate(a for a, _ in kernel.roles if a in along)}
+    for s in kernel.additions:
+        along = kernel.added_along(s)
+        found |= {a: n for n, a in enumerate(a for a, _ in kernel.roles if a in along)}
     indices = [s.index for s in kernel.statements() if isinstance(s, sg.Store)]
     indices += [s.index for s in kernel.statements() if isinstance(s, sg.Load | sg.Gather)]
     for index in indices:

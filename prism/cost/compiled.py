@@ -14,6 +14,7 @@ not in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from prism.cost.compiled_expr import value
@@ -153,10 +154,7 @@ class _Fusing:
         return max([self._over(d.axes), *(self._over(free_axes(b)) for b in bodies)])
 
     def _over(self, axes: Iterable[Axis]) -> float:
-        n = 1.0
-        for a in axes:
-            n *= value(a.extent, self.hints)
-        return n
+        return float(math.prod(value(a.extent, self.hints) for a in axes))
 
     def _read(self, d: Definition) -> frozenset[str]:
         tensors = {e.tensor for e in walk(d.expr) if isinstance(e, Read)}

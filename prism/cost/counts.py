@@ -509,10 +509,9 @@ class _Counter:
                     if isinstance(s, sg.Gather):
                         mentioned |= self.axes[s.dst]
                     elif isinstance(s, sg.Store) and adds:
-                        along = self.kernel.added_along(s)
-                        mentioned |= along
+                        mentioned |= self.kernel.added_along(s)
                         self.work(1, mentioned, loops)
-                        if any(isinstance(self.kernel.role(a), sg.Grid) and a.extent != 1 for a in along):
+                        if self.kernel.shares(s):
                             self.shared.append(self.monomial(1, mentioned, loops))
                     width = self.tensors[tensor].dtype.bytes
                     own = self.own(width, mentioned, loops, ranges)

@@ -336,10 +336,7 @@ def launched(
     """
 
     def product(extents: Sequence[Extent]) -> float:
-        n = 1.0
-        for e in extents:
-            n *= value(e, hints)
-        return n
+        return float(math.prod(value(e, hints) for e in extents))
 
     def over(axes: frozenset[Axis]) -> float:
         return product([a.extent for a in axes])

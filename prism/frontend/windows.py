@@ -118,14 +118,9 @@ def convolution(x: Operand, w: Operand, axes: Sequence[Axis], windows: Sequence[
     batch, channel, *places = axes
     inner = Axis("c", w.shape[1])
     taps = [Axis(f"k{d}", e) for d, e in enumerate(w.shape[2:])]
-    index = [Index.axis(batch), _group(channel, groups).scaled(w.shape[1]) + Index.axis(inner)]
-    conditions: list[Expr] = []
-    for window, place, tap in zip(windows, places, taps, strict=True):
-        at = window.at(place, tap)
-        conditions += inside(at, 0, window.extent)
-        index.append(at)
+    source = _group(channel, groups).scaled(w.shape[1]) + Index.axis(inner)
+    element = _element(x, [Index.axis(batch), source], windows, places, taps)
     weight = w.at([Index.axis(a) for a in (channel, inner, *taps)])
-    element = chosen(conditions, x.at(index), Const(0.0))
     return build.reduce(ReduceKind.SUM, (inner, *taps), op("mul", element, weight))
 
 
@@ -142,15 +137,19 @@ def weights_gradient(x: Operand, dy: Operand, axes: Sequence[Axis], windows: Seq
     channel, inner, *taps = axes
     batch = Axis("b", x.shape[0])
     places = [Axis(f"p{d}", e) for d, e in enumerate(dy.shape[2:])]
-    index = [Index.axis(batch), _group(channel, groups).scaled(inner.extent) + Index.axis(inner)]
-    conditions: list[Expr] = []
-    for window, place, tap in zip(windows, places, taps, strict=True):
-        at = window.at(place, tap)
-        conditions += inside(at, 0, window.extent)
-        index.append(at)
-    element = chosen(conditions, x.at(index), Const(0.0))
+    source = _group(channel, groups).scaled(inner.extent) + Index.axis(inner)
+    element = _element(x, [Index.axis(batch), source], windows, places, taps)
     outer = dy.at([Index.axis(a) for a in (batch, channel, *places)])
     return build.reduce(ReduceKind.SUM, (batch, *places), op("mul", element, outer))
+
+
+def _element(
+    x: Operand, index: Sequence[Index], windows: Sequence[Window], places: Sequence[Axis], taps: Sequence[Axis]
+) -> Expr:
+    """What windows hold at their taps, where x is read at the index before the spatial dimensions; 0 in the padding."""
+    within = [window.at(place, tap) for window, place, tap in zip(windows, places, taps, strict=True)]
+    conditions = [c for i, window in zip(within, windows, strict=True) for c in inside(i, 0, window.extent)]
+    return chosen(conditions, x.at([*index, *within]), Const(0.0))
 
 
 def _group(channel: Axis, groups: int) -> Index:

@@ -36,6 +36,7 @@ from prism.generate.places import Places, Window
 from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import SLACK, Array, Reach, keep, reach
 from prism.generate.values import Builder
+from prism.ir.kit import Holds, parts
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Formula, Tensor
@@ -802,71 +803,43 @@ def _kernel_rows(kernel: sg.Kernel, sgraph: sg.SGraph, numbers: dict[sympy.Symbo
     def symbol(s: object) -> object:
         return numbers.setdefault(s, len(numbers)) if isinstance(s, sympy.Symbol) else s
 
-    def role(r: sg.Role) -> object:
-        match r:
-            case sg.Grid(tile):
-                return "grid", symbol(tile)
-            case sg.LoopRole(tile):
-                return "loop", symbol(tile)
-            case sg.Split(parts, tile):
-                return "split", symbol(parts), symbol(tile)
-            case sg.Whole():
-                return "whole"
-
     axes: dict[Axis, int] = {}
     roles: list[object] = []
     for axis, r in kernel.roles:
         axes[axis] = len(axes)
-        roles.append((numbers.get(axis.extent, axis.extent), axis.name.endswith(".part"), role(r)))
-
-    def index(items: Sequence[object]) -> tuple[object, ...]:
-        found: list[object] = []
-        for i in items:
-            terms = i.terms  # type: ignore[attr-defined]
-            found.append(tuple((axes.get(a, a), c) for a, c in terms))
-        return tuple(found)
+        own = tuple(symbol(getattr(r, name)) for name in r.__match_args__)
+        roles.append((numbers.get(axis.extent, axis.extent), axis.name.endswith(".part"), type(r), own))
 
     def tensor(name: str) -> object:
         declared = sgraph.tensor(name)
         return declared.dtype, tuple(numbers.get(e, e) for e in declared.shape)
 
-    def where(places: Sequence[sg.Place]) -> tuple[object, ...]:
-        return tuple((p.value, p.dimension, p.extent) for p in places)
+    def kind(s: sg.Stmt) -> object:
+        match s:
+            case sg.Pointwise():
+                return OPS[s.op].flops
+            case sg.TileReduce():
+                return isinstance(s.kind, sg.Statistic)
+            case sg.Scan():
+                return s.how
+            case sg.Gather() | sg.Store():
+                return tuple((p.dimension, p.extent) for p in s.places)
+            case sg.Loop():
+                return str(s.range), body(s.body)
+            case _:
+                return None
 
     def body(statements: Sequence[sg.Stmt]) -> tuple[object, ...]:
-        found: list[object] = []
-        for s in statements:
-            match s:
-                case sg.Load(dst, name, at):
-                    found.append(("load", dst, tensor(name), index(at)))
-                case sg.Gather(dst, name, at, places):
-                    found.append(("gather", dst, tensor(name), index(at), where(places)))
-                case sg.Position(dst, at):
-                    found.append(("position", dst, index((at,))))
-                case sg.Pointwise(dst, op, args):
-                    found.append((OPS[op].flops, dst, tuple(a if isinstance(a, str) else None for a in args)))
-                case sg.TileReduce(dst, kind, axis, src, moments):
-                    found.append(("reduce", isinstance(kind, sg.Statistic), dst, axes.get(axis), src, moments))
-                case sg.Contract(dst, axis, lhs, rhs):
-                    found.append(("contract", dst, axes.get(axis), lhs, rhs))
-                case sg.Accumulate(dst, _, src, shift):
-                    found.append(("accumulate", dst, src, shift))
-                case sg.Scan(dst, axis, src, growth, how):
-                    found.append(
-                        (
-                            "scan",
-                            dst,
-                            axes.get(axis),
-                            src,
-                            growth if isinstance(growth, str) else growth is None,
-                            how,
-                        )
-                    )
-                case sg.Loop(axis, inner, condition):
-                    found.append(("loop", axes.get(axis), index(condition), str(condition), body(inner)))
-                case sg.Store(name, at, src, _, places):
-                    value = src if isinstance(src, str) else None
-                    found.append(("store", tensor(name), index(at), value, where(places)))
-        return tuple(found)
+        return tuple(
+            (
+                type(s),
+                kind(s),
+                tuple(v if isinstance(v, str) else None for v in parts(s, Holds.DEFINES, Holds.CHANGES, Holds.USES)),
+                tuple(map(tensor, parts(s, Holds.TENSOR))),
+                tuple(map(axes.get, parts(s, Holds.AXIS))),
+                tuple(tuple((axes.get(a, a), c) for a, c in i.terms) for i in parts(s, Holds.INDEX)),
+            )
+            for s in statements
+        )
 
     return tuple(roles), body(kernel.body)

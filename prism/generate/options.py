@@ -566,15 +566,12 @@ class Weights:
         """The number of elements of a value with these axes."""
         known = self._sizes.get(axes)
         if known is None:
-            known = 1.0
-            for a in sorted(axes, key=lambda a: a.name):
-                known *= evaluate(a.extent, self.hints)
-            self._sizes[axes] = known
+            known = self._sizes[axes] = self.elements(a.extent for a in axes)
         return known
 
     def elements(self, shape: Iterable[Extent]) -> float:
         """The number of elements of a tensor."""
-        return prod((float(evaluate(e, self.hints)) for e in shape), start=1.0)
+        return float(prod(evaluate(e, self.hints) for e in shape))
 
     def work(self, cls: int, choice: Choice) -> float:
         """Multiply-adds of vector units, those of matrix units weighed by MATRIX_OPERATION."""

@@ -18,6 +18,7 @@ from prism.program import build
 from prism.program.extents import at_most, product
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.transform import flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def sent(body: Expr, bound: Iterable[Axis]) -> Sent | None:
     """Where the terms of a sum over some axes go, where data say it; None where they are at every place."""
     conditions: list[Expr] = []
     while isinstance(body, Map) and body.op == "where" and body.args[2] == Const(0.0):
-        conditions += _all_of(body.args[0])
+        conditions += flat(body.args[0], "and")
         body = body.args[1]
     over = frozenset(bound)
     found = [(c, along) for c in conditions if (along := place_along(c)) is not None and along[0] not in over]
@@ -120,15 +121,6 @@ def sent(body: Expr, bound: Iterable[Axis]) -> Sent | None:
     for c in rest:
         body = Map("where", (c, body, Const(0.0)))
     return Sent(tuple(along for _, along in found), body)
-
-
-def _all_of(mask: Expr) -> Iterator[Expr]:
-    """The conditions that a mask is all of."""
-    if isinstance(mask, Map) and mask.op == "and":
-        yield from _all_of(mask.args[0])
-        yield from _all_of(mask.args[1])
-    else:
-        yield mask
 
 
 def looked_up(axis: Axis, place: Expr, element: Expr) -> Expr:

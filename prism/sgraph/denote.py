@@ -65,7 +65,7 @@ from prism.program.nodes import Position as PositionExpr
 from prism.program.pieces import PIECE
 from prism.program.prefix import Recurrence, running
 from prism.program.sign_analysis import Facts
-from prism.program.transform import Canonical, Interned, canonical, rebuilt, substitute
+from prism.program.transform import Canonical, Interned, canonical, substitute, with_tensors
 from prism.sgraph import nodes as sg
 from prism.sgraph import rescaled
 from prism.sgraph.ranges import check_ranges
@@ -378,10 +378,14 @@ class _Reader:
             index[p.dimension] = index[p.dimension] + Index.axis(axis)
         value = self._load(s.tensor, tuple(index))
         for p, axis in reversed(list(zip(s.places, bound, strict=True))):
-            here = self._made(Map("eq", (self._made(PositionExpr(Index.axis(axis))), self._value(p.value))))
-            kept = self._made(Map("where", (here, value, self._made(Const(0.0)))))
+            kept = self._at_place(Index.axis(axis), self._value(p.value), value)
             value = self._made(Reduce(ReduceKind.SUM, axis, kept))
         return value
+
+    def _at_place(self, index: Index, place: Expr, value: Expr) -> Expr:
+        """The value where the index is the place, else 0."""
+        here = self._made(Map("eq", (self._made(PositionExpr(index)), place)))
+        return self._made(Map("where", (here, value, self._made(Const(0.0)))))
 
     def _add(self, s: sg.Store) -> None:
         """What is in the tensor once src was added at its places: a sum over all that may go there."""
@@ -403,9 +407,7 @@ class _Reader:
         mapping = {a: i for a, i in named.items() if i != Index.axis(a)}
         value = self.memory.substitute(body, mapping)
         for p, place in reversed(list(zip(s.places, places, strict=True))):
-            there = self._made(PositionExpr(at[p.dimension]))
-            here = self._made(Map("eq", (there, self.memory.substitute(place, mapping))))
-            value = self._made(Map("where", (here, value, self._made(Const(0.0)))))
+            value = self._at_place(at[p.dimension], self.memory.substitute(place, mapping), value)
         for a in reversed(over):
             value = self._made(Reduce(ReduceKind.SUM, own[a], value))
         if before != Const(0.0):
@@ -696,12 +698,6 @@ def _beyond(e: Expr, axis: Axis) -> bool:
             return False
 
 
-def _reading(e: Expr, tensor: str, other: str) -> Expr:
-    """The expression with what it reads of one tensor read of another."""
-    (made,) = rebuilt([e], lambda x: replace(x, tensor=other) if isinstance(x, Read) and x.tensor == tensor else x)
-    return made
-
-
 def _ordered(e: Expr) -> list[Axis]:
     return sorted(free_axes(e), key=lambda a: a.name)
 
@@ -893,9 +889,9 @@ def as_program(
                 axes.append(axis or Axis(f"whole.{n}", extent))
             if name in made and name in kernel.reads:
                 # What it is added to is a definition of its own.
-                before = made.pop(name)
-                made[f"{name}.before"] = replace(before, name=f"{name}.before")
-                value = _reading(value, name, f"{name}.before")
+                before = f"{name}.before"
+                made[before] = replace(made.pop(name), name=before)
+                (value,) = with_tensors([value], {**{t: t for t in kernel.reads}, name: before}.__getitem__)
             if name in made or len(set(axes)) < len(axes):
                 return None
             made[name] = Definition(name, tuple(axes), value, tensor.dtype)

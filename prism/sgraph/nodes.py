@@ -83,7 +83,7 @@ from typing import Annotated, TypeAlias
 import sympy
 
 from prism.ir import kit
-from prism.ir.kit import Changed, Defined, Holds, Used
+from prism.ir.kit import Changed, Defined, Holds, Used, sources
 from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
@@ -410,10 +410,8 @@ class Kernel:
     @property
     def reads(self) -> tuple[str, ...]:
         """The tensors that the kernel loads, gathers from or adds to, each once, in order."""
-        read = (
-            s.tensor for s in self.statements() if isinstance(s, Load | Gather) or (isinstance(s, Store) and s.places)
-        )
-        return tuple(dict.fromkeys(read))
+        read = (s for s in self.statements() if isinstance(s, Load | Gather) or (isinstance(s, Store) and s.places))
+        return tuple(dict.fromkeys(s.tensor for s in read))
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -423,8 +421,16 @@ class Kernel:
     def added_along(self, store: Store) -> frozenset[Axis]:
         """The axes that a store with places sums over: those of what it adds, and where, that its index lacks."""
         axes = value_axes(self)
-        names = [*(p.value for p in store.places), *([store.src] if isinstance(store.src, str) else [])]
-        return frozenset(a for n in names for a in axes[n]) - {a for i in store.index for a in i.axes()}
+        return frozenset(a for n in sources(store) for a in axes[n]) - {a for i in store.index for a in i.axes()}
+
+    def shares(self, store: Store) -> bool:
+        """Whether several programs may add to the same elements by a store with places."""
+        return any(isinstance(self.role(a), Grid) and a.extent != 1 for a in self.added_along(store))
+
+    @property
+    def additions(self) -> tuple[Store, ...]:
+        """The stores with places."""
+        return tuple(s for s in self.statements() if isinstance(s, Store) and s.places)
 
     @property
     def layout(self) -> str:
@@ -601,7 +607,7 @@ class SGraph:
     def _before_calls(self) -> frozenset[str]:
         fixed = {t.name for t in self.inputs if t.weight}
         stepped = {name for r in self.repeats for name in r.kernels}
-        added = {s.tensor for k in self.kernels for s in k.statements() if isinstance(s, Store) and s.places}
+        added = {s.tensor for k in self.kernels for s in k.additions}
         found: set[str] = set()
         for launch in self.launches if fixed else ():
             mine = {k.name for k in launch.kernels}

@@ -9,6 +9,7 @@ from prism.frontend.rows import folded
 from prism.frontend.torch.reduce import Reduction
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, number
 from prism.frontend.windows import Margin, Pool, Window
+from prism.program.extents import Extent
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
@@ -21,14 +22,16 @@ def _each(values: int | Sequence[int], spatial: int) -> list[int]:
     return given if len(given) == spatial else given * spatial
 
 
+def _windows(shape: Shape, taps: Sequence[Extent], *numbers: int | Sequence[int]) -> list[Window]:
+    """Windows along the last dimensions of a shape, by their strides, dilations and padding."""
+    each = (_each(given, len(taps)) for given in numbers)
+    spatial = zip(shape[len(shape) - len(taps) :], taps, *each, strict=True)
+    return [Window(extent, tap, stride, dilation, pad, pad) for extent, tap, stride, dilation, pad in spatial]
+
+
 def _lie(n: Node, over: TorchValue) -> list[Window]:
     """How a convolution's windows lie along the spatial dimensions of a tensor."""
-    taps = n["weight"].shape[2:]
-    numbers = (_each(n[name], len(taps)) for name in ("stride", "dilation", "padding"))
-    return [
-        Window(extent, tap, stride, dilation, pad, pad)
-        for extent, tap, stride, dilation, pad in zip(over.shape[2:], taps, *numbers, strict=True)
-    ]
+    return _windows(over.shape, n["weight"].shape[2:], n["stride"], n["dilation"], n["padding"])
 
 
 def _convolution(n: Node) -> Result:
@@ -71,15 +74,8 @@ def _pool(n: Node, spatial: int) -> tuple[list[Window], Pool]:
     """The windows of a pool over the last dimensions; how many there are, the result's shape says."""
     x: TorchValue = n["self"]
     taps = _each(n["kernel_size"], spatial)
-    strides = _each(n.get("stride") or taps, spatial)
-    padding, dilations = _each(n.get("padding", 0), spatial), _each(n.get("dilation", 1), spatial)
+    lie = _windows(x.shape, taps, n.get("stride") or taps, n.get("dilation", 1), n.get("padding", 0))
     n.settled("ceil_mode")
-    lie = [
-        Window(extent, tap, stride, dilation, pad, pad)
-        for extent, tap, stride, dilation, pad in zip(
-            x.shape[len(x.shape) - spatial :], taps, strides, dilations, padding, strict=True
-        )
-    ]
     return lie, windows.pool(x, n.axes, lie)
 
 
