@@ -50,7 +50,7 @@ from prism.program.nodes import (
     free_axes,
     walk,
 )
-from prism.program.region import reads
+from prism.program.rolled import live_definitions
 from prism.program.transform import canonical, rebuilt, replaced, substitute, with_tensors
 
 _Signed: TypeAlias = tuple[int, Expr]
@@ -70,14 +70,7 @@ def chunked(program: Program) -> Program:
     if len(definitions) == len(program.definitions):
         return program
     # What only the whole sum read, scores of all pairs, is not needed.
-    used = set(program.outputs)
-    kept: list[Definition] = []
-    before = {t for d in program.definitions for t in reads(d.expr)}
-    for d in reversed(definitions):
-        if d.name in used or (d.name in program.order and d.name not in before):
-            used.update(reads(d.expr))
-            kept.append(d)
-    return replace(program, definitions=tuple(reversed(kept)))
+    return replace(program, definitions=live_definitions(definitions, program))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ remembered, so that shared expressions stay cheap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -442,6 +442,16 @@ class SymbolRange:
     high: int
     hint: int
     open: bool = False
+
+    def nearest(self, value: int) -> int:
+        """The number, or the end of the range that is nearest to it."""
+        return min(max(value, self.low), self.high)
+
+    @staticmethod
+    def sizes(names: Iterable[str], ranges: Mapping[str, SymbolRange], base: int, stride: int) -> dict[str, int]:
+        """Values of symbols from a base on, each so much more than the one before, as far as their ranges allow it."""
+        found = {name: base + stride * n for n, name in enumerate(names)}
+        return {name: ranges[name].nearest(n) if name in ranges else n for name, n in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -429,11 +429,7 @@ def _bindings(
         return [{}]
     chosen: list[dict[str, int]] = []
     for base, stride in ((2, 0), (3, 1), (5, 2)):
-        binding: dict[str, int] = {}
-        for n, name in enumerate(names):
-            r = ranges.get(name)
-            value = base + stride * n
-            binding[name] = value if r is None else min(max(value, r.low), r.high)
+        binding = SymbolRange.sizes(names, ranges, base, stride)
         if binding not in chosen:
             chosen.append(binding)
     return chosen

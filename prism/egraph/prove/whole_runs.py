@@ -40,7 +40,7 @@ from prism.program.arrays import NUMPY
 from prism.program.constants import renumbered, rounded_constants
 from prism.program.evaluate import run
 from prism.program.extents import evaluate
-from prism.program.nodes import DType, Program, Read, walk
+from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 
 # Products and sums of a run of both programs up to which it is made, and up to which many or some inputs are drawn.
 MAX_RUN = 1 << 37
@@ -90,7 +90,7 @@ class Runs:
     def of(names: Names) -> Runs | None:
         """Runs at small values of the symbols; None where they would take too long."""
         symbols = sorted({s for p in (names.a, names.b) for s in p.ranges})
-        binding = {s: min(max(3 + 2 * n, r.low), r.high) for n, s in enumerate(symbols) for r in (names.ranges[s],)}
+        binding = SymbolRange.sizes(symbols, names.ranges, 3, 2)
         try:
             made = Runs(names, binding)
             return made if made.cost() <= MAX_RUN else None

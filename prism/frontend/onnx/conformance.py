@@ -30,7 +30,7 @@ from prism.program import conformance, example_draws, extents
 from prism.program.arrays import numpy_type
 from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, SINGLE, Claim, Comparison, Difference, Precision
 from prism.program.evaluate import evaluate_expr
-from prism.program.nodes import Conformance, DType, Program
+from prism.program.nodes import Conformance, DType, Program, SymbolRange
 
 _SWITCH = "--no-check (check=False)"
 _FLOATS = frozenset({TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -120,12 +120,8 @@ def _bindings(program: Program) -> list[dict[str, int]]:
     if not program.ranges:
         return [{}]
 
-    def within(at: Sequence[int]) -> dict[str, int]:
-        pairs = zip(program.ranges.items(), at, strict=True)
-        return {s: min(max(r.low, n), r.high) for (s, r), n in pairs}
-
-    many = len(program.ranges)
-    return [within([3 + 2 * n for n in range(many)]), within([8] * many), dict(program.hints)]
+    small = (SymbolRange.sizes(program.ranges, program.ranges, base, stride) for base, stride in ((3, 2), (8, 0)))
+    return [*small, dict(program.hints)]
 
 
 def _compared(reading: Reading, sized: Sequence[tuple[dict[str, int], tuple[Precision, int]]]) -> Conformance:

@@ -136,6 +136,11 @@ class Node:
         """An axis attribute, counted from the front."""
         return self.wrap(self.integer(name), rank)
 
+    def axes_behind(self, rank: int) -> list[int]:
+        """The dimension that is meant; before version 13 the operand is a matrix, of which it and the rest are one."""
+        axis = self.axis("axis", rank)
+        return [axis] if self.version >= 13 else list(range(axis, rank))
+
     def wrap(self, axis: int, rank: int) -> int:
         """The axis, counted from the front. Raises ShapeError: there is no such axis."""
         if not -rank <= axis < rank:

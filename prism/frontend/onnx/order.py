@@ -112,10 +112,7 @@ def _ordered(
 def _hardmax(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """1 at the first largest element, 0 at all others."""
     x = node.input(0)
-    first = node.axis("axis", x.rank)
-    axes = axes_of(x.shape)
-    # Before version 13 the operand counts as a matrix, whose columns are the axis and all that follow it.
-    searched = [first] if node.version >= 13 else list(range(first, x.rank))
+    axes, searched = axes_of(x.shape), node.axes_behind(x.rank)
     for d in searched:
         _searched(node, x, d)
 

@@ -165,10 +165,17 @@ def _qlinear_matmul(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     axes, row, column, total = product(graph, node, a, b, (a_zero, b_zero))
     _refuse_overflow(graph, node, total)
     factor = op("mul", along(graph, node, a_scale, row, "a scale"), along(graph, node, b_scale, column, "a scale"))
-    level = quotient(op("mul", total, factor), _scalar(graph, node, scale, "a scale"))
-    return [
-        graph.define(node, axes, _saturated(level, zero.dtype, _scalar(graph, node, zero, "a zero point")), zero.dtype)
-    ]
+    return [_rescaled(graph, node, axes, op("mul", total, factor), scale, zero)]
+
+
+def _rescaled(
+    graph: Graph, node: Node, axes: Sequence[Axis], value: Expr, scale: OnnxValue, zero: OnnxValue
+) -> OnnxValue:
+    """A value over the reals as levels of one scale, by the zero point, whose type they have."""
+    level = quotient(value, _scalar(graph, node, scale, "a scale"))
+    return graph.define(
+        node, axes, _saturated(level, zero.dtype, _scalar(graph, node, zero, "a zero point")), zero.dtype
+    )
 
 
 def _levels(
@@ -199,10 +206,7 @@ def _qlinear_conv(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         total = op("add", total, along(graph, node, bias, axes[1], "a bias"))
     _refuse_overflow(graph, node, total)
     factor = op("mul", _scalar(graph, node, x_scale, "a scale"), along(graph, node, w_scale, axes[1], "a scale"))
-    level = quotient(op("mul", total, factor), _scalar(graph, node, scale, "a scale"))
-    return [
-        graph.define(node, axes, _saturated(level, zero.dtype, _scalar(graph, node, zero, "a zero point")), zero.dtype)
-    ]
+    return [_rescaled(graph, node, axes, op("mul", total, factor), scale, zero)]
 
 
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(

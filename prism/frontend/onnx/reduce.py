@@ -31,11 +31,9 @@ def rows(graph: Graph, value: OnnxValue, axes: Sequence[Axis], reduced: Sequence
 def _softmax(f: Callable[[Expr, Row], Expr]) -> Translator:
     def translate(graph: Graph, node: Node) -> OnnxValue:
         x = node.input(0)
-        axis = node.axis("axis", x.rank)
         axes = axes_of(x.shape)
-        # Before version 13 the operand counts as a matrix, whose columns are the axis and all that follow it.
-        reduced = [axis] if node.version >= 13 else list(range(axis, x.rank))
-        return graph.define(node, axes, f(graph.read(x, axes), rows(graph, x, axes, reduced)), x.dtype)
+        row = rows(graph, x, axes, node.axes_behind(x.rank))
+        return graph.define(node, axes, f(graph.read(x, axes), row), x.dtype)
 
     return translate
 

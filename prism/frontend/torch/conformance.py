@@ -33,7 +33,7 @@ from prism.frontend.torch.values import UNINITIALISED, TorchValue
 from prism.program import conformance, example_draws, extents
 from prism.program.conformance import DOUBLE, PRECISIONS, Claim, Comparison, Difference, Precision
 from prism.program.evaluate import bind
-from prism.program.nodes import Conformance, DType, Program
+from prism.program.nodes import Conformance, DType, Program, SymbolRange
 
 _SWITCH = "check=False"
 
@@ -133,7 +133,7 @@ def _bindings(reading: Reading) -> list[dict[str, int]]:
     found = [bind(given, shapes)]
     ranges = reading.program.ranges
     if ranges:
-        found.append({s: min(max(r.low, 3 + 2 * n), r.high) for n, (s, r) in enumerate(ranges.items())})
+        found.append(SymbolRange.sizes(ranges, ranges, 3, 2))
     return found
 
 

@@ -25,7 +25,7 @@ from prism.errors import some
 from prism.instantiate.gate.draws import DRAWS, struck_sets
 from prism.instantiate.options import foreign
 from prism.program.extents import Extent, evaluate
-from prism.program.nodes import Program
+from prism.program.nodes import Program, SymbolRange
 from prism.sgraph import nodes as sg
 from prism.sgraph.config import Config
 from prism.sgraph.folding import Fold, chosen_folds, launches_under
@@ -367,7 +367,7 @@ def _unusual(
     Beside such tiles there is nothing, and unusual numbers cost as much as the arrays that they are in are large.
     """
     ones = [n for n in program.ranges if set(_tiles(sgraph, n, config)) == {1}]
-    least = {n: min(max(2, program.ranges[n].low), program.ranges[n].high) for n in ones}
+    least = SymbolRange.sizes(ones, program.ranges, 2, 0)
     found = [{**b, **least} for b in bindings]
     return [b for n, b in enumerate(found) if b not in found[:n]]
 

@@ -104,11 +104,7 @@ def bindings(
     chosen: list[dict[str, int]] = []
     cut = any(not is_static(e) for e in parts)
     for base, stride in ((4, 0), (4, 2)) if cut else ((3, 0), (2, 1)):
-        binding: dict[str, int] = {}
-        for n, name in enumerate(free):
-            r = ranges.get(name)
-            value = base + stride * n
-            binding[name] = value if r is None else min(max(value, r.low), r.high)
+        binding = SymbolRange.sizes(free, ranges, base, stride)
         for extent, (part, rest) in parts.items():
             total = evaluate(extent, binding)
             assert isinstance(part, sympy.Symbol)
