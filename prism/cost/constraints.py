@@ -314,11 +314,10 @@ def tile_sizes(kernel: sg.Kernel, binding: Mapping[str, Any]) -> dict[Axis, Any]
     """The length of every axis in a tile under `binding` (symbol name to int or integer array)."""
     sizes: dict[Axis, Any] = {}
     for axis, role in kernel.roles:
-        match role:
-            case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
-                sizes[axis] = tile if isinstance(tile, int) else binding[tile.name]
-            case sg.Whole():
-                sizes[axis] = next_power_of_two(value(axis.extent, binding))
+        if role.tile is None:
+            sizes[axis] = next_power_of_two(value(axis.extent, binding))
+        else:
+            sizes[axis] = role.tile if isinstance(role.tile, int) else binding[role.tile.name]
     return sizes
 
 
@@ -383,8 +382,8 @@ def _least(
     match role:
         case sg.Whole():
             return _padded(axis.extent, hints)
-        case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile) if isinstance(tile, int):
-            return tile
+        case _ if isinstance(role.tile, int):
+            return role.tile
         case sg.LoopRole() | sg.Split() if axis.name.endswith(".part"):
             low = 2
         case sg.LoopRole() | sg.Split():
@@ -405,7 +404,7 @@ def domains(f: Footprint, hints: Mapping[str, int], tiles: Tiles) -> tuple[Domai
     found: dict[str, Domain] = {}
 
     for axis, role in f.kernel.roles:
-        if isinstance(role, sg.Grid | sg.LoopRole | sg.Split) and not isinstance(role.tile, int):
+        if role.tile is not None and not isinstance(role.tile, int):
             # The parts of a split are bound by their own kernel; here any number of them may come.
             above = tiles.parts if axis.name.endswith(".part") else _padded(axis.extent, hints)
             low = _least(axis, role, f.kernel.roles, stored, hints, tiles)
@@ -590,7 +589,7 @@ def constraints(sgraph: sg.SGraph, device: Device) -> tuple[Constraint, ...]:
                 found.append(Constraint(name, owner, relational, why))
 
         for axis, role in kernel.roles:
-            if isinstance(role, sg.Grid | sg.LoopRole | sg.Split) and isinstance(role.tile, sympy.Symbol):
+            if isinstance(role.tile, sympy.Symbol):
                 longest = power_of_two_above(sympy.sympify(axis.extent))
                 add("tile_bound", sympy.Le(role.tile, longest), f"a longer tile than axis {axis} is masked work")
                 add("tile_bound", sympy.Le(role.tile, tiles.tile), f"a longer tile dimension only costs {tiles.held}")
@@ -631,11 +630,4 @@ def constraints(sgraph: sg.SGraph, device: Device) -> tuple[Constraint, ...]:
 
 
 def _symbolic_sizes(kernel: sg.Kernel) -> dict[Axis, Any]:
-    sizes: dict[Axis, Any] = {}
-    for axis, role in kernel.roles:
-        match role:
-            case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
-                sizes[axis] = tile
-            case sg.Whole():
-                sizes[axis] = power_of_two_above(sympy.sympify(axis.extent))
-    return sizes
+    return {a: power_of_two_above(sympy.sympify(a.extent)) if r.tile is None else r.tile for a, r in kernel.roles}

@@ -385,18 +385,6 @@ def power_of_two_above(n: sympy.Expr | int) -> sympy.Expr:
     return power
 
 
-def _tile_of(role: sg.Role) -> tuple[sg.Tile | None, sympy.Symbol | None]:
-    match role:
-        case sg.Grid(tile):
-            return tile, None
-        case sg.LoopRole(tile):
-            return tile, None
-        case sg.Split(parts, tile):
-            return tile, parts
-        case sg.Whole():
-            return None, None
-
-
 class _Counter:
     """Walks a kernel once and collects its monomials."""
 
@@ -416,7 +404,7 @@ class _Counter:
         self.outside: dict[Axis, tuple[Factor, ...]] = {}
         self.inside: dict[Axis, tuple[Factor, ...]] = {}
         for axis, role in kernel.roles:
-            tile, parts = _tile_of(role)
+            tile, parts = role.tile, role.parts if isinstance(role, sg.Split) else None
             self.size[axis] = Factor("size", axis.extent)
             self.padded[axis] = Factor("padded", axis.extent, tile, parts)
             match role:
@@ -583,7 +571,7 @@ class _Counter:
 
     def visited(self, axis: Axis, conditions: Sequence[Index]) -> Visited:
         """The share of its tiles that a loop over the axis visits."""
-        tiles = {a: tile for a, r in self.kernel.roles if (tile := _tile_of(r)[0]) is not None}
+        tiles = {a: tile for a, r in self.kernel.roles if (tile := r.tile) is not None}
         return visited(axis, tiles[axis], conditions, tiles)
 
     def work(self, flops: int, axes: frozenset[Axis], loops: _Nest) -> None:

@@ -136,6 +136,10 @@ class LoopRole:
 class Whole:
     """The entire axis in one tile."""
 
+    @property
+    def tile(self) -> None:
+        """None: as long as the axis."""
+
 
 @dataclass(frozen=True, slots=True)
 class Split:

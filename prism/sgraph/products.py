@@ -269,7 +269,7 @@ def _addend(
 
 def drops_dimension(role: sg.Role) -> bool:
     """Whether tiles have no dimension for an axis of this role."""
-    return isinstance(role, sg.Grid | sg.LoopRole | sg.Split) and role.tile == 1
+    return role.tile == 1
 
 
 def passed_on(kernel: sg.Kernel) -> dict[str, str]:

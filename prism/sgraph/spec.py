@@ -154,14 +154,10 @@ def _check_symbols(sgraph: sg.SGraph, where: str) -> None:
     for kernel in sgraph.kernels:
         for axis, role in kernel.roles:
             mine: list[tuple[sympy.Symbol, str]] = []
-            match role:
-                case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
-                    if isinstance(tile, sympy.Symbol):
-                        mine.append((tile, "tile"))
-                    elif tile != 1:
-                        _fail(f"axis {axis} has the tile {tile}", where, "a tile is a symbol or 1")
-                case _:
-                    pass
+            if isinstance(role.tile, sympy.Symbol):
+                mine.append((role.tile, "tile"))
+            elif role.tile not in (None, 1):
+                _fail(f"axis {axis} has the tile {role.tile}", where, "a tile is a symbol or 1")
             if isinstance(role, sg.Split):
                 mine.append((role.parts, "parts"))
                 part_counts.add(role.parts)

@@ -219,7 +219,7 @@ def _tile_symbols(sgraph: sg.SGraph, configs: Sequence[Config]) -> dict[str, _Sy
     found: dict[str, _Symbol] = {}
     for kernel in sgraph.kernels:
         for axis, role in kernel.roles:
-            tile = _tile_of(role)
+            tile = role.tile
             if not isinstance(tile, sympy.Symbol):
                 continue
             s = found.setdefault(tile.name, _Symbol(min(c.symbols[tile.name] for c in configs)))
@@ -229,14 +229,6 @@ def _tile_symbols(sgraph: sg.SGraph, configs: Sequence[Config]) -> dict[str, _Sy
             else:
                 s.high = max(s.high, 1 << max(0, math.ceil(math.log2(max(1, int(str(axis.extent))))) - 1))
     return found
-
-
-def _tile_of(role: sg.Role) -> sg.Tile | None:
-    match role:
-        case sg.Grid(tile) | sg.LoopRole(tile) | sg.Split(_, tile):
-            return tile
-        case _:
-            return None
 
 
 @dataclass(slots=True)
@@ -269,7 +261,7 @@ class _Boxes:
 def _box(kernel: sg.Kernel, values: Mapping[str, int]) -> int:
     box = 1
     for axis, role in kernel.roles:
-        tile = _tile_of(role)
+        tile = role.tile
         if tile is not None:
             box *= int(values[tile.name]) if isinstance(tile, sympy.Symbol) else tile
         elif not (isinstance(axis.extent, sympy.Expr) and axis.extent.free_symbols):
@@ -286,7 +278,7 @@ def interpretable(sgraph: sg.SGraph, config: Config, binding: Mapping[str, int])
     costs = InterpreterCosts(sgraph, config, binding, config.symbols, sampled=True)
     having: dict[str, list[sg.Kernel]] = {}
     for kernel in sgraph.kernels:
-        for n in {t.name for _, role in kernel.roles if isinstance(t := _tile_of(role), sympy.Symbol)}:
+        for n in {t.name for _, role in kernel.roles if isinstance(t := role.tile, sympy.Symbol)}:
             having.setdefault(n, []).append(kernel)
     # A sampled launch takes the target by itself; as much again is left for the others.
     _grow(
@@ -308,7 +300,7 @@ def spread_out(sgraph: sg.SGraph, config: Config, binding: Mapping[str, int]) ->
     roles: dict[str, list[tuple[sg.Kernel, bool]]] = {}
     for kernel in sgraph.kernels:
         for axis, role in kernel.roles:
-            if isinstance(tile := _tile_of(role), sympy.Symbol):
+            if isinstance(tile := role.tile, sympy.Symbol):
                 fixed = isinstance(role, sg.Grid) and not getattr(axis.extent, "free_symbols", None)
                 roles.setdefault(tile.name, []).append((kernel, fixed))
     shared = {name: [k for k, _ in of] for name, of in roles.items() if all(fixed for _, fixed in of)}
@@ -328,7 +320,7 @@ def _enlargeable(name: str, kernel: sg.Kernel, symbols: Mapping[str, int], bindi
     box = 1
     for axis, role in kernel.roles:
         extent = _extent(axis.extent, symbols, binding)
-        tile = _tile_of(role)
+        tile = role.tile
         size = extent if tile is None else _value(tile, symbols)
         box *= size
         if isinstance(tile, sympy.Symbol) and tile.name == name and size >= extent:
@@ -380,7 +372,7 @@ def _tile(sgraph: sg.SGraph, name: str, config: Config) -> int:
 def _tiles(sgraph: sg.SGraph, name: str, config: Config) -> list[int]:
     """The tiles along the axes whose extent is that symbol; 0 where a program goes through all of one."""
     tiles = [
-        _tile_of(role)
+        role.tile
         for kernel in sgraph.kernels
         for axis, role in kernel.roles
         if isinstance(axis.extent, sympy.Symbol) and axis.extent.name == name
@@ -590,7 +582,7 @@ def _program_s(kernel: sg.Kernel, work: _Work, symbols: Mapping[str, int], bindi
     trips: dict[str, int] = {}
     for axis, role in kernel.roles:
         extent = _extent(axis.extent, symbols, binding)
-        tile = _tile_of(role)
+        tile = role.tile
         size = extent if tile is None else _value(tile, symbols)
         parts = _value(role.parts, symbols) if isinstance(role, sg.Split) else 1
         sizes[axis.name] = size
