@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,14 +18,15 @@ from prism.backends.tile import Pointwise as TilePointwise
 from prism.errors import IllegalIRError
 from prism.ir.kit import statements
 from prism.program import build
-from prism.program.build import add, const, mul, op, read, reduce
-from prism.program.extents import symbol
+from prism.program.build import add, const, mul, op, position, read, reduce
+from prism.program.extents import add as add_extents
+from prism.program.extents import floordiv, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, ReduceKind, Tensor
 from prism.sgraph.denote import denote, kernel_values
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, Pointwise, SGraph, Stmt, Store, TileReduce, Whole
 from prism.sgraph.numerics import divisors_stored
-from prism.sgraph.value_bounds import Divisors
+from prism.sgraph.value_bounds import Bounds, Divisors
 
 F32 = DType.FLOAT32
 i, j = Axis("i", 8), Axis("j", 32)
@@ -186,3 +188,13 @@ def test_no_proved_sgraph_of_a_quotient_multiplies_by_what_may_be_infinite() -> 
         used = pointwise(graph)
         assert "div" in used
         assert "recip" not in used
+
+
+def test_places_in_rows_of_a_rounded_length_may_be_below_0() -> None:
+    n = symbol("n")
+    i, j = Axis("i", n), Axis("j", n)
+    short = add_extents(floordiv(n, 5), -1)
+    bounds = Bounds({})
+    assert bounds.of(position(Index(((i, n), (j, 1)), n - 1)))[0] == 0
+    assert bounds.of(position(Index(((i, short), (j, 1)))))[0] == -math.inf
+    assert bounds.of(position(Index(((j, 1),), short)))[0] == -math.inf

@@ -17,11 +17,12 @@ from quick import slow_but
 
 from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx.reader import MOST_PLACES, from_model, load
+from prism.frontend.sizes import not_negative
 from prism.program import extents, spec
 from prism.program.evaluate import bind, evaluate
 from prism.program.extents import symbol
 from prism.program.inline import inline
-from prism.program.nodes import DType, Position, Program, Read, walk
+from prism.program.nodes import DType, Position, Program, Read, SymbolRange, walk
 
 RNG = np.random.default_rng(3)
 node = helper.make_node
@@ -338,6 +339,47 @@ def test_dimension_arithmetic_and_unnamed_dimensions() -> None:
     assert set(program.ranges) == {"s", "x_d1"}
 
 
+@pytest.mark.parametrize("n_is_said", [True, False])
+def test_dimensions_that_are_rounded_sizes(n_is_said: bool) -> None:
+    """Of an `x[n]` beside them they are made of `n`; by themselves of the rounded size, which is a symbol then."""
+    nodes = [
+        node("Slice", ["v", "zero", "minus_one", "zero"], ["head"]),
+        node("Add", ["head", "z"], ["y"]),
+        *([node("ReduceMax", ["x"], ["m"], keepdims=0)] if n_is_said else []),
+    ]
+    shapes = {"v": (FLOAT, ["floor(n/2)", 3]), "z": (FLOAT, ["floor(n/2) - 1", 3])}
+    given = {"v": f(3, 3), "z": f(2, 3)}
+    if n_is_said:
+        shapes, given = {"x": (FLOAT, ["n"]), **shapes}, {"x": f(7), **given}
+    constants = {"zero": ints(0), "minus_one": ints(-1)}
+    program = check(model(nodes, shapes, ["y", *["m"] * n_is_said], constants), given)
+    expected = extents.floordiv(symbol("n"), 2) if n_is_said else symbol("floor_n_2_")
+    assert program.tensor("y").shape == (expected - 1, 3)
+    assert {name: r.low for name, r in program.ranges.items()} == ({"n": 4} if n_is_said else {"floor_n_2_": 2})
+
+
+def test_lengths_that_may_be_negative_are_of_inputs_that_are_long_enough() -> None:
+    """As convolutions before a transformer leave them: `n // 10 - 1` places, and a slice that leaves out the last."""
+    nodes = [
+        node("Shape", ["x"], ["n"], end=1),
+        node("Div", ["n", "five"], ["short"]),
+        node("Div", ["short", "two"], ["shorter"]),
+        node("Slice", ["x", "zero", "shorter", "zero"], ["v"]),
+        node("Slice", ["v", "zero", "minus_one", "zero"], ["head"]),
+        node("Div", ["n", "ten"], ["tenth"]),
+        node("Sub", ["tenth", "one"], ["many"]),
+        node("Squeeze", ["many"], ["limit"]),
+        node("Range", ["start", "limit", "step"], ["places"]),
+        node("Cast", ["places"], ["at"], to=FLOAT),
+        node("Mul", ["head", "at"], ["y"]),
+    ]
+    constants = {name: ints(v) for name, v in (("zero", 0), ("one", 1), ("two", 2), ("five", 5), ("ten", 10))}
+    constants |= {"minus_one": ints(-1), "start": np.array(0), "step": np.array(1)}
+    program = check(model(nodes, {"x": (FLOAT, ["n"])}, ["y"], constants), {"x": f(47)})
+    assert program.tensor("y").shape == (extents.floordiv(symbol("n"), 10) - 1,)
+    assert program.ranges["n"].low == 10
+
+
 def test_dimensions_whose_names_say_nothing_need_not_be_equal() -> None:
     built = model(
         [node("ReduceMax", ["x"], ["m"], keepdims=1, axes=[0]), node("Sub", ["x", "m"], ["y"])],
@@ -495,6 +537,7 @@ def test_what_is_known_of_rounded_sizes_is_so() -> None:
     assert extents.at_most(n - 1, 2 * extents.cdiv(n, 2) - 1)
     assert not extents.at_most(4 * extents.cdiv(n, 4), n)
     assert extents.floordiv(4 - n, 4) == 1 - extents.cdiv(n, 4)
+    assert extents.floordiv(extents.floordiv(n, 5) - 1, 2) == extents.floordiv(n - 5, 10)
 
     def size() -> extents.Extent:
         total = extents.add(0, int(RNG.integers(-1, 3)))
@@ -502,8 +545,10 @@ def test_what_is_known_of_rounded_sizes_is_so() -> None:
             by, inner = int(RNG.choice([2, 3, 8])), extents.mul(int(RNG.integers(1, 4)), (n, m)[RNG.integers(2)])
             inner = extents.add(inner, int(RNG.integers(-4, 5)))
             rounded = (extents.floordiv, extents.cdiv)[RNG.integers(2)](inner, by)
-            nested = extents.mul(2, extents.floordiv(rounded, 2))
-            part = (inner, rounded, nested)[RNG.integers(3)]
+            nested = (extents.floordiv, extents.cdiv)[RNG.integers(2)](
+                extents.add(rounded, int(RNG.integers(-2, 3))), 2
+            )
+            part = (inner, rounded, extents.mul(2, nested))[RNG.integers(3)]
             total = extents.add(total, extents.mul(int(RNG.choice([1, -1, by])), part))
         return total
 
@@ -515,6 +560,27 @@ def test_what_is_known_of_rounded_sizes_is_so() -> None:
             for binding in ({"n": a, "m": b} for a in range(1, 18) for b in (1, 2, 3, 8)):
                 assert extents.evaluate(one, binding) <= extents.evaluate(other, binding), (one, other, binding)
     assert known > 5
+
+
+def test_sizes_that_are_divided_twice_are_what_they_were() -> None:
+    n = symbol("n")
+    for _ in range(200):
+        by, rounds = RNG.choice([2, 3, 4, 5, 8], 3), [(extents.floordiv, -1), (extents.cdiv, 1)]
+        size: extents.Extent = extents.add(extents.mul(int(RNG.integers(1, 4)), n), int(RNG.integers(-4, 5)))
+        exact = extents.evaluate
+        values = [exact(size, {"n": a}) for a in range(1, 40)]
+        for b in map(int, by):
+            divide, sign = rounds[RNG.integers(2)]
+            more = int(RNG.integers(-3, 4))
+            size = extents.add(divide(size, b), more)
+            values = [v // b + more if sign < 0 else -(-v // b) + more for v in values]
+        assert [exact(size, {"n": a}) for a in range(1, 40)] == values, size
+        ranges = {"n": SymbolRange(1, 39, 16)}
+        if not_negative(size, ranges):
+            enough = [a for a, v in enumerate(values, 1) if v >= 0]
+            assert enough == list(range(ranges["n"].low, 40)), size
+        else:
+            assert max(values) < 0, size
 
 
 def test_lengths_that_follow_from_two_inputs() -> None:

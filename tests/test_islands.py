@@ -255,6 +255,27 @@ def test_sizes_that_are_rounded_are_computed_where_they_are_needed(tmp_path: Pat
     assert [str(e) for e in program.tensor(program.outputs[0]).shape] == ["b", "ceiling(h/3)"]
 
 
+def test_sizes_at_an_islands_border_are_what_they_are_in_the_model(tmp_path: Path, asked: Inference) -> None:
+    """What stays leaves `floor(n/2) - 1` places: its shape, computed of `n`, and theirs are one."""
+    text = """(float[b, n] x, float[4, 1, 4] w) => (float[b, 4, u] y) {
+        channels = Constant<value_ints = [1]>()  e = Exp(x)  u = Unsqueeze(e, channels)
+        c = Conv <strides = [2], kernel_shape = [4]> (u, w)
+        size = Shape(c)  flat = Constant<value_ints = [0, -1]>()  t = Tanh(c)  f = Reshape(t, flat)
+        s = Softmax(f)  back = Reshape(s, size)  y = Mul(back, c) }"""
+    with saved(text, tmp_path) as path:
+        parts = cut(path, inference=asked)
+        assert {k.op for k in parts.kept.values()} == {"Conv"}
+        for n in (4, 7, 12):
+            given = {"x": RNG.standard_normal((2, n)), "w": RNG.standard_normal((4, 1, 4))}
+            given = {name: a.astype(np.float32) for name, a in given.items()}
+            expected = Stock(path, "m").run(given, list(given))
+            (found,) = in_parts(parts, frozenset(i.name for i in parts.islands), given).values()
+            np.testing.assert_allclose(found, expected["y"], rtol=1e-5)
+    (island,) = (i for i in parts.islands if "Softmax" in parts.operators(i))
+    program = load_bytes(parts.part(island).data, "m")
+    assert [str(e) for e in program.tensor("y").shape] == ["b", "4", "floor(n/2) - 1"]
+
+
 def test_what_the_file_says_of_operators_that_onnx_does_not_know_is_taken(tmp_path: Path, asked: Inference) -> None:
     text = """<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]> g (float[b, 8] x) => (float[b, 8] y) {
         t = Tanh(x)  a = com.microsoft.CDist(t, t)  e = Exp(a)  s = Mul(e, a)  m = MatMul(s, t)  y = Sub(m, x) }"""

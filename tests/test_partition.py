@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from frontend_onnx_models import FLOAT, model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import helper
 from program_random import arrays, programs
 from quick import examples, run_slow
 from sgraph_simulator import simulate
@@ -37,11 +39,13 @@ from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.errors import CompilerError, ExitCode, IllegalIRError, NoImprovementError, PrismError, VerificationError
 from prism.events import Recorder
+from prism.frontend.onnx.reader import from_model
 from prism.generate.partition import RegionBounds, partition, unrepeated, whole
 from prism.ir.kit import statements
 from prism.program import spec as program_spec
 from prism.program.build import const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
+from prism.program.extents import symbol, told
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Expr, Program, Reduce, Tensor, walk
 from prism.program.region import Region, canonical, subprogram
@@ -161,6 +165,28 @@ def test_regions_compute_the_program() -> None:
     (found,) = run_regions(program, regions, feed).values()
     expected = formula(feed, TINY)
     assert np.abs(found - expected).max() < 1e-6 * np.abs(expected).max()
+
+
+def test_regions_are_told_how_long_all_of_their_axes_are() -> None:
+    """Of rows that were merged, `x[n*m, 4]`, nobody knows what to take apart into `[n, m]`."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Reshape", ["p", "rows"], ["flat"]),
+        helper.make_node("Softmax", ["flat"], ["s"]),
+        helper.make_node("Shape", ["p"], ["shape"]),
+        helper.make_node("Reshape", ["s", "shape"], ["back"]),
+        helper.make_node("ReduceSum", ["back", "one"], ["y"], keepdims=0),
+    ]
+    constants = {"rows": np.array([-1, 4]), "one": np.array([1])}
+    shapes: dict[str, tuple[int, list[Any]]] = {"x": (FLOAT, ["n", "m", "k"]), "w": (FLOAT, ["k", 4])}
+    program = from_model(model(nodes, shapes, ["y"], constants), "rows", None, check=False)
+    regions = partition(program, RegionBounds(0, 0, 0, 1))
+    assert len(regions) > 2
+    for r in regions:
+        assert told(e for t in r.program.inputs for e in t.shape) >= {symbol(s) for s in r.program.ranges}
+    feed = {"x": np.random.default_rng(1).standard_normal((3, 5, 2)), "w": np.ones((2, 4))}
+    (found,) = run_regions(program, regions, feed).values()
+    assert np.allclose(found, evaluate(program, feed)["y"], rtol=1e-9, atol=1e-9)
 
 
 def test_any_bounds_give_regions_that_compute_the_program() -> None:

@@ -21,11 +21,11 @@ def not_negative(difference: Extent, ranges: MutableMapping[str, SymbolRange]) -
     Returns:
         Whether that could be said: it is a number, or grows with the one symbol in it.
     """
-    match difference:
-        case sympy.floor(args=(inner,)) | sympy.ceiling(args=(inner,)):
-            difference = inner  # not negative where this is not
     if at_most(0, difference):
         return True
+    inside = _within_rounding(difference)
+    if inside is not None:
+        return not_negative(inside, ranges)
     if is_static(difference) or len(difference.free_symbols) != 1:  # type: ignore[union-attr]
         return False
     (s,) = difference.free_symbols  # type: ignore[union-attr]
@@ -40,6 +40,22 @@ def not_negative(difference: Extent, ranges: MutableMapping[str, SymbolRange]) -
         return False
     ranges[s.name] = replace(known, low=max(known.low, least), hint=max(known.hint, least))
     return True
+
+
+def _within_rounding(size: Extent) -> Extent | None:
+    """For k*floor(x) + c what is not negative for the same values: x less the least that floor(x) may be."""
+    rounded = sympy.sympify(size).atoms(sympy.floor, sympy.ceiling)
+    outermost = [r for r in rounded if not any(other.args[0].has(r) for other in rounded)]
+    if len(outermost) != 1:
+        return None
+    (whole,) = outermost
+    times, (inner,) = size.coeff(whole), whole.args  # type: ignore[union-attr]
+    rest = sympy.expand(size - times * whole)
+    if not (times.is_Rational and times > 0 and rest.is_Rational):
+        return None
+    if isinstance(whole, sympy.ceiling):  # which is floor(x + 1 - 1/d) for whole numbers over d
+        inner = inner + 1 - 1 / sympy.fraction(sympy.together(inner))[1]
+    return normal(sympy.expand(inner - sympy.ceiling(-rest / times)))
 
 
 def equated(one: Extent, other: Extent) -> tuple[sympy.Symbol, Extent] | None:

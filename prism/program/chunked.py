@@ -33,7 +33,7 @@ from typing import TypeAlias
 
 from prism.program.build import add, mul, neg, position
 from prism.program.extents import add as add_extents
-from prism.program.extents import is_static
+from prism.program.extents import at_most, is_static
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import (
@@ -503,7 +503,9 @@ def _turned(made: Sequence[Definition], axes: tuple[Axis, ...]) -> list[Definiti
 
     def compared(e: Expr) -> Expr:
         match e:
-            case Map("le" | "lt" as name, (Position(a), Position(b))) if all(c < 0 for _, c in (*a.terms, *b.terms)):
+            case Map("le" | "lt" as name, (Position(a), Position(b))) if all(
+                at_most(c, -1) for _, c in (*a.terms, *b.terms)
+            ):
                 return op(name, position(b.scaled(-1)), position(a.scaled(-1)))
         return e
 

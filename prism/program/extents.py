@@ -49,6 +49,23 @@ def evaluate(extent: Extent, binding: Mapping[str, int]) -> int:
     return int(extent.xreplace({s: sympy.Integer(binding[s.name]) for s in extent.free_symbols}))
 
 
+def told(extents: Iterable[Extent]) -> set[sympy.Symbol]:
+    """The symbols that follow from the values of these extents, one after another: `n` from `2*n + m` and `m`."""
+    known: set[sympy.Symbol] = set()
+    left = [e for e in map(sympy.sympify, extents) if not is_static(e)]
+    while True:
+        solved = [e for e in left if _is_solved(e, known)]
+        if not solved:
+            return known
+        known = known.union(*(e.free_symbols for e in solved))
+        left = [e for e in left if e not in solved]
+
+
+def _is_solved(extent: sympy.Expr, known: set[sympy.Symbol]) -> bool:
+    unknown = extent.free_symbols - known
+    return not unknown or (len(unknown) == 1 and extent.is_polynomial(*unknown) and sympy.degree(extent, *unknown) == 1)
+
+
 def most_elements(shapes: Iterable[Sequence[Extent]], binding: Mapping[str, int]) -> int:
     """How many elements the largest of these tensors has, of those whose symbols are all bound."""
     most = 0
@@ -88,10 +105,19 @@ def cdiv(a: Extent, b: Extent) -> Extent:
 
 
 def floordiv(a: Extent, b: Extent) -> Extent:
-    """floor(a / b), in one way of several: floor((n + 2)/3) is ceiling(n/3), and ceiling((n - 3)/4) is floor(n/4)."""
+    """floor(a / b), in one way of several.
+
+    floor((n + 2)/3) is ceiling(n/3), ceiling((n - 3)/4) is floor(n/4), and floor((floor(n/2) - 1)/3) floor((n - 2)/6).
+    """
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     above = sympy.expand(a)
+    within = [e for e in sympy.Add.make_args(above) if isinstance(e, sympy.floor | sympy.ceiling)]
+    if isinstance(b, int) and b > 0 and len(within) == 1:
+        top, bottom = sympy.fraction(sympy.together(within[0].args[0]))
+        if bottom.is_Integer:
+            up = bottom - 1 if isinstance(within[0], sympy.ceiling) else 0
+            return floordiv(top + up + (above - within[0]) * bottom, b * int(bottom))
     constant = above.as_coeff_Add()[0]
     if isinstance(b, int) and constant.is_Integer and constant % b == b - 1:
         return normal(sympy.ceiling((above - b + 1) / b))

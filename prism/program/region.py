@@ -9,9 +9,10 @@ model) then are one program, to be searched once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from prism.program.extents import Extent, symbol, told
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, Expr, Loop, Program, Read, Reduce, Size, Steps, Tensor, walk
 from prism.program.transform import indices, rebuilt, reindexed
@@ -72,7 +73,8 @@ def reads(expr: Expr) -> tuple[str, ...]:
 def subprogram(program: Program, name: str, outputs: Sequence[str], given: Container[str] = ()) -> Program:
     """The part of a program that computes `outputs` from its inputs and the tensors `given`.
 
-    Inputs that it does not read are left out, and so are symbols that it does not mention.
+    Inputs that it does not read are left out, but for those that say how long its axes are, and so are symbols that it
+    does not mention.
 
     Args:
         program: the whole.
@@ -100,6 +102,8 @@ def subprogram(program: Program, name: str, outputs: Sequence[str], given: Conta
         *(program.definitions[n].tensor for n in sorted(order[t] for t in read if t in order)),
     )
     mentioned = _symbols(inputs, body)
+    telling = tuple(_telling(program.inputs, mentioned, [e for t in inputs for e in t.shape]))
+    inputs, mentioned = (*inputs, *telling), mentioned | _symbols(telling, ())
     return Program(
         name,
         inputs,
@@ -108,6 +112,18 @@ def subprogram(program: Program, name: str, outputs: Sequence[str], given: Conta
         {s: r for s, r in program.ranges.items() if s in mentioned},
         {t.name: program.weights[t.name] for t in inputs if t.name in program.weights},
     )
+
+
+def _telling(inputs: Iterable[Tensor], mentioned: Iterable[str], shapes: Sequence[Extent]) -> Iterator[Tensor]:
+    """Inputs that say what the symbols are that no shape says: of an `x[n*m]` neither `n` nor `m`."""
+    wanted = {*map(symbol, mentioned)}
+    if wanted <= {*shapes} or wanted <= told(shapes):
+        return
+    for t in inputs:
+        also = [*shapes, *t.shape]
+        if wanted & (told(also) - told(shapes)):
+            shapes = also
+            yield t
 
 
 def _symbols(inputs: Iterable[Tensor], body: Iterable[Definition]) -> set[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism.program import transform
-from prism.program.extents import Extent
+from prism.program.extents import Extent, at_most
 from prism.program.index import Atom, Axis, Index
 from prism.program.integers import Interval, image, times
 from prism.program.nodes import (
@@ -195,7 +195,7 @@ class Bounds:
             case Size():
                 return 1.0, math.inf
             case Position(index):
-                least = 0 if all(c >= 0 for _, c in index.terms) and index.offset >= 0 else -math.inf
+                least = 0 if all(at_most(0, c) for c in (index.offset, *(c for _, c in index.terms))) else -math.inf
                 return float(least), math.inf
             case Read(tensor, _):
                 return declared(self.tensors.get(tensor))

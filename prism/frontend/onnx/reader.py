@@ -8,7 +8,6 @@ where it can (`fold`), and turns every other node into definitions.
 
 from __future__ import annotations
 
-import ast
 import math
 import os
 from collections import Counter
@@ -66,7 +65,7 @@ from prism.frontend.onnx.graph import (
 from prism.frontend.onnx.schemas import Signature
 from prism.frontend.sizes import equated
 from prism.program.empty import without_empty
-from prism.program.extents import Extent, is_static, most_elements, normal, symbol
+from prism.program.extents import Extent, ExtentError, add, from_text, is_static, most_elements, normal, symbol, told
 from prism.program.fold import as_extent
 from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 from prism.program.operators import Operator
@@ -331,7 +330,7 @@ class Walk:
         self.opset = _opset(model, name)
         held = {t.name for t in model.graph.initializer}
         self.passed = [info for info in model.graph.input if info.name not in held]
-        self._unsolved = _unsolved(self.passed, equal)
+        self._dimensions = _dimensions(self.passed, equal)
         self._producers = {o: label_of(n) for n in model.graph.node for o in n.output}
         self._readers: dict[str, set[str]] = {o.name: {"an output"} for o in model.graph.output}
         for n in functions.nodes_within(model.graph.node):
@@ -352,7 +351,7 @@ class Walk:
 
     def take(self, info: onnx.ValueInfoProto) -> None:
         """Declare an input of the program."""
-        self.values[info.name] = _input(self.graph, info, self._name, self._unsolved)
+        self.values[info.name] = _input(self.graph, info, self._name, self._dimensions)
 
     def check(self, proto: onnx.NodeProto) -> None:
         """Refuse a node that is not legal by its operator's schema."""
@@ -622,24 +621,27 @@ def _names(*extents: Extent) -> set[str]:
     return {s.name for e in extents if not is_static(e) for s in e.free_symbols}  # type: ignore[union-attr]
 
 
-def _unsolved(passed: Iterable[onnx.ValueInfoProto], equal: Mapping[str, Extent]) -> frozenset[str]:
-    """Dimensions of which the inputs' shapes say how long they are, but not what the symbols in them are.
+def _dimensions(passed: Iterable[onnx.ValueInfoProto], equal: Mapping[str, Extent]) -> dict[str, Extent]:
+    """What each name of an input's dimension stands for, in symbols that the inputs' shapes say.
 
-    Of `n*m` where nothing else says what `n` is, only the product is known: it is a symbol of its own.
+    Of `n*m`, or of `floor(n/5) - 1`, where nothing else says what `n` is, only the product and the rounded size are
+    known: they are symbols of their own.
     """
     scratch = Graph(equal=equal)
     dims = [d for i in passed for d in i.type.tensor_type.shape.dim if name_of(d) and not d.HasField("dim_value")]
-    left = {d.dim_param: _dimension(scratch, d, "") for d in dims}
-    known: set[Any] = set()
+    found = {d.dim_param: sympy.sympify(_extent(scratch, d.dim_param)) for d in dims}
     while True:
-        solved = {t: e for t, e in left.items() if is_static(e) or len(e.free_symbols - known) <= 1}  # type: ignore[union-attr]
-        if not solved:
-            return frozenset(left)
-        known |= {s for e in solved.values() if not is_static(e) for s in e.free_symbols}  # type: ignore[union-attr]
-        left = {t: e for t, e in left.items() if t not in solved}
+        known = told(found.values())
+        left = {t: e for t, e in found.items() if e.free_symbols - known}
+        rounded = {r for e in left.values() for r in e.atoms(sympy.floor, sympy.ceiling) if r.free_symbols - known}
+        own = {r: str(r) for r in sorted(rounded, key=str)} or {e: t for t, e in left.items()}
+        new = {e: sympy.sympify(_symbol(scratch, name)) for e, name in own.items()}
+        before, found = found, {t: e.xreplace(new) if t in left else e for t, e in found.items()}
+        if found == before:
+            return {t: normal(e) for t, e in found.items()}
 
 
-def _input(graph: Graph, info: onnx.ValueInfoProto, name: str, unsolved: frozenset[str]) -> OnnxValue:
+def _input(graph: Graph, info: onnx.ValueInfoProto, name: str, known: Mapping[str, Extent]) -> OnnxValue:
     where = f"{name}, input {info.name!r}"
     if not info.type.HasField("tensor_type"):
         raise UnsupportedError("an input that is not a tensor", where=where, fix="export it as tensors")
@@ -650,10 +652,7 @@ def _input(graph: Graph, info: onnx.ValueInfoProto, name: str, unsolved: frozens
             "an input without a shape", where=where, why="not even its rank is known", fix="export it with shapes"
         )
     shape = tuple(
-        _symbol(graph, identifier(dim.dim_param))
-        if dim.dim_param in unsolved
-        else _dimension(graph, dim, f"{identifier(info.name)}_d{d}")
-        for d, dim in enumerate(kind.shape.dim)
+        _dimension(graph, dim, f"{identifier(info.name)}_d{d}", known) for d, dim in enumerate(kind.shape.dim)
     )
     _refuse_unaddressable(shape, dtype, where)
     return graph.declare(info.name, shape, dtype)
@@ -676,31 +675,31 @@ def name_of(dim: onnx.TensorShapeProto.Dimension) -> str:
     return dim.dim_param if any(map(str.isalpha, dim.dim_param)) else ""
 
 
-def _dimension(graph: Graph, dim: onnx.TensorShapeProto.Dimension, fallback: str) -> Extent:
-    """A dimension as an extent: a number, a named symbol, arithmetic on such, or a symbol of its own."""
+def _dimension(
+    graph: Graph, dim: onnx.TensorShapeProto.Dimension, fallback: str, known: Mapping[str, Extent]
+) -> Extent:
+    """A dimension as an extent: a number, what its name stands for, or a symbol that is called by the fallback."""
     if dim.HasField("dim_value") and dim.dim_value >= 0:  # some exporters write -1 for an unknown one
         return int(dim.dim_value)
-    text = name_of(dim) or fallback
+    name = name_of(dim)
+    extent = known[name] if name in known else _extent(graph, name or fallback)
+    for s in () if is_static(extent) else sorted(extent.free_symbols, key=str):  # type: ignore[union-attr]
+        _symbol(graph, s.name)
+    if not isinstance(extent, sympy.Symbol):
+        graph.require(add(extent, -1))
+    return extent
+
+
+def _extent(graph: Graph, text: str) -> Extent:
+    """A dimension's name as an extent: a named symbol, arithmetic on such, or a symbol of its own."""
     try:
-        return _arithmetic(graph, ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError):
-        return _symbol(graph, identifier(text))
-
-
-def _arithmetic(graph: Graph, tree: ast.expr) -> Extent:
-    match tree:
-        case ast.Name(name):
-            return _symbol(graph, name)
-        case ast.Constant(int() as value):
-            return value
-        case ast.BinOp(left, ast.Add(), right):
-            return normal(_arithmetic(graph, left) + _arithmetic(graph, right))
-        case ast.BinOp(left, ast.Sub(), right):
-            return normal(_arithmetic(graph, left) - _arithmetic(graph, right))
-        case ast.BinOp(left, ast.Mult(), right):
-            return normal(_arithmetic(graph, left) * _arithmetic(graph, right))
-        case _:
-            raise ValueError("not arithmetic on dimensions")
+        found = sympy.sympify(from_text(text))
+    except ExtentError:
+        return _symbol(graph, text)
+    if not found.is_integer:
+        return _symbol(graph, text)
+    names = sorted(s.name for s in found.free_symbols)
+    return normal(found.xreplace({symbol(name): sympy.sympify(_symbol(graph, name)) for name in names}))
 
 
 def _symbol(graph: Graph, name: str) -> Extent:

@@ -213,7 +213,7 @@ def _cut(graph: Graph, node: Node, extent: Extent, start: Extent, end: Extent, s
         raise node.unsupported("a backward slice of a symbolic dimension has no translation")
     first, last = (_bound(graph, node, extent, e) for e in (start, end))
     length = add(last, mul(-1, first))
-    if compare_extents("le", 0, length) is not True:
+    if not graph.require(length):
         raise node.unsupported(
             f"the slice {start}:{end} of a dimension of extent {extent} may be empty",
             why="its length is not known to be positive",
@@ -485,7 +485,7 @@ def _range(graph: Graph, node: Node) -> OnnxValue:
     length = cdiv(add(last, mul(-1, first)), by) if int(by) > 0 else cdiv(add(first, mul(-1, last)), -int(by))
     if is_static(length):
         length = max(int(length), 0)
-    elif compare_extents("le", 0, length) is not True:
+    elif not graph.require(length):
         raise node.unsupported(f"the Range {first}:{last} may be empty", fix="export with that dimension fixed")
     axis = Axis("i0", length)
     value = build.position(Index.axis(axis).scaled(by) + Index.const(first))
