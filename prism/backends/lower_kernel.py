@@ -33,12 +33,6 @@ _NAMES: Mapping[str, str] = {
     "where": "chosen", "lt": "keep", "le": "keep", "eq": "keep", "and": "keep", "or": "keep", "not": "keep",
     "div": "quotient", "isnan": "missing", "sigmoid": "gate", "maximum": "larger", "minimum": "smaller",
 }  # fmt: skip
-_ACCUMULATORS: Mapping[ReduceKind, str] = {
-    ReduceKind.SUM: "running_sum",
-    ReduceKind.MAX: "running_max",
-    ReduceKind.MIN: "running_min",
-    ReduceKind.PROD: "running_prod",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,7 +556,7 @@ class KernelLowering:
             self._running[s.dst] = self._deviations.start(axis, dims, kept is not None)
             self._values[s.dst] = TileValue(self._running[s.dst].squares, dims, F32)
             return
-        base = "acc" if s.src in self.layout.products else _ACCUMULATORS[kind]
+        base = "acc" if s.src in self.layout.products else f"running_{kind.value}"
         name = self.names.fresh(base)
         self._out.append(tile.Full(name, kind.identity, dims, F32))
         self._values[s.dst] = TileValue(name, dims, F32)

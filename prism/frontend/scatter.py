@@ -24,7 +24,6 @@ from prism.program.views import MAX_CHOICES
 
 KINDS = {"add": ReduceKind.SUM, "mul": ReduceKind.PROD, "max": ReduceKind.MAX, "min": ReduceKind.MIN}
 """How what is written meets what is there, by name; `set` besides, which replaces it."""
-_OPERATORS = {ReduceKind.SUM: "add", ReduceKind.PROD: "mul", ReduceKind.MAX: "maximum", ReduceKind.MIN: "minimum"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def scattered(how: str, own: Expr, writes: Writes) -> Expr:
     few = _few(writes)
     if few is not None:
         for here, element in few:
-            own = op("where", here, element if how == "set" else op(_OPERATORS[KINDS[how]], own, element), own)
+            own = op("where", here, element if how == "set" else op(KINDS[how].op, own, element), own)
         return own
     solved = _Solved(writes)
     here, left, element = solved.here, solved.left, writes.source(solved.at)
@@ -67,9 +66,9 @@ def scattered(how: str, own: Expr, writes: Writes) -> Expr:
         return _last(own, writes, solved)
     kind = KINDS[how]
     if not left:
-        return op("where", here, op(_OPERATORS[kind], own, element), own)
+        return op("where", here, op(kind.op, own, element), own)
     neutral = {ReduceKind.SUM: Const(0.0), ReduceKind.PROD: Const(1.0)}.get(kind, own)
-    return op(_OPERATORS[kind], own, build.reduce(kind, left, op("where", here, element, neutral)))
+    return op(kind.op, own, build.reduce(kind, left, op("where", here, element, neutral)))
 
 
 def hit(writes: Writes) -> Expr:

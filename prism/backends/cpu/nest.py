@@ -16,12 +16,7 @@ from prism.ir.kit import operands
 from prism.program.extents import Extent
 from prism.program.nodes import DType, ReduceKind
 
-REDUCERS: Mapping[ReduceKind, str] = {
-    ReduceKind.SUM: "Sum",
-    ReduceKind.PROD: "Prod",
-    ReduceKind.MAX: "Max",
-    ReduceKind.MIN: "Min",
-}
+REDUCERS: Mapping[ReduceKind, str] = {kind: kind.capitalize() for kind in ReduceKind}
 UNROLLED = 4
 """Sums that a vectorised reduction keeps side by side, to hide the latency of an addition."""
 HEAVY = 12

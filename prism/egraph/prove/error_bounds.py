@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from prism.egraph import running_error as floats
+from prism.egraph.language import REDUCTIONS
 from prism.egraph.running_error import Num
 from prism.program.arrays import NUMPY
 from prism.program.evaluate import Interpreter
@@ -21,7 +22,6 @@ from prism.program.prefix import Recurrence
 
 Array: TypeAlias = Any  # a Num, a numpy array of integers, or a number
 
-_HEADS = {ReduceKind.SUM: "Sum", ReduceKind.MAX: "Max", ReduceKind.MIN: "Min", ReduceKind.PROD: "Prod"}
 _INVERSES = {"sub": ("add", "neg"), "div": ("mul", "recip")}
 
 
@@ -91,7 +91,9 @@ class TrackedArrays:
         extent = a.v.shape[dim]
         v, e = a.v, a.e
         if kind is ReduceKind.PROD or extent == 0:
-            whole = floats.reduce(_HEADS[kind], a, dim, extent) if extent else floats.exactly(np.full_like(v, np.nan))
+            whole = (
+                floats.reduce(REDUCTIONS[kind], a, dim, extent) if extent else floats.exactly(np.full_like(v, np.nan))
+            )
             return Num(np.take(whole.v, 0, dim), np.take(whole.e, 0, dim))
         if kind is ReduceKind.SUM:
             total = np.sum(v, axis=dim)

@@ -23,6 +23,7 @@ from prism.errors import FaultyModelError, ShapeError, UnsupportedError
 from prism.frontend.sizes import not_negative
 from prism.frontend.state import State, Value
 from prism.program import build, integers
+from prism.program.arrays import numpy_type
 from prism.program.extents import Extent, is_static
 from prism.program.fold import as_extent, chosen, op
 from prism.program.index import Axis, Index
@@ -345,7 +346,7 @@ class Graph(State):
         source: npt.NDArray[Any] | None = value.array if value.array is not None else value.elements
         assert source is not None
         if id(source) not in self._octagons:
-            numbers = source if value.array is not None else source.astype(_NUMPY[value.dtype])
+            numbers = source if value.array is not None else source.astype(numpy_type(value.dtype))
             self._octagons[id(source)] = (octagon(numbers), source)
         told = self._octagons[id(source)][0]
         return Read(self._store(value), tuple(index)) if told is None else told.at(index)
@@ -357,7 +358,7 @@ class Graph(State):
         if id(source) not in self._stored:
             name = self.fresh(value.label or "constant")
             self.add_input(Tensor(name, value.shape, value.dtype), _bounds_of(source, value.dtype))
-            self.weights[name] = source if value.array is not None else source.astype(_NUMPY[value.dtype])
+            self.weights[name] = source if value.array is not None else source.astype(numpy_type(value.dtype))
             self._stored[id(source)] = (name, source)
         return self._stored[id(source)][0]
 
@@ -481,16 +482,6 @@ class Graph(State):
         """A re-indexing of the value: element `axes` of the result is element `index(axes)` of the value."""
         axes = axes_of(shape)
         return self.define(node, axes, self.at(value, index(axes)), value.dtype, view=True, output=output)
-
-
-_NUMPY: Mapping[DType, type[np.generic]] = {
-    DType.INT64: np.int64,
-    DType.INT32: np.int32,
-    DType.INT16: np.int16,
-    DType.INT8: np.int8,
-    DType.UINT8: np.uint8,
-    DType.BOOL: np.bool_,
-}
 
 
 def _bounds_of(array: npt.NDArray[Any], dtype: DType) -> Interval:

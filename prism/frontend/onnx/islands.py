@@ -33,6 +33,7 @@ from prism.frontend.onnx.dtypes import element_type
 from prism.frontend.onnx.functions import names_read, nodes_within
 from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue, identifier
 from prism.frontend.onnx.other_readers import Inference
+from prism.program.arrays import numpy_type
 from prism.program.extents import Extent, at_most, is_static, most_elements, symbol
 from prism.program.nodes import DType, Reduce, walk
 from prism.program.operators import Operator
@@ -639,7 +640,7 @@ class Cut:
                     known |= set(self._nodes[place].output)
                     todo += [i for i in self._nodes[place].input if i]
                 elif all(is_static(e) for e in elements.ravel()):
-                    array = elements.astype(_NUMPY[self._walk.values[value].dtype])
+                    array = elements.astype(numpy_type(self._walk.values[value].dtype))
                     draft.constants[value] = numpy_helper.from_array(array, value)
                 else:
                     sized.append(value)
@@ -775,18 +776,6 @@ class Cut:
                 fix="split the model",
             )
         return bytes(model.SerializeToString(deterministic=True))
-
-
-_NUMPY: Mapping[DType, Any] = MappingProxyType(
-    {
-        DType.INT64: np.int64,
-        DType.INT32: np.int32,
-        DType.INT16: np.int16,
-        DType.INT8: np.int8,
-        DType.UINT8: np.uint8,
-        DType.BOOL: np.bool_,
-    }
-)
 
 
 @dataclass(slots=True)
