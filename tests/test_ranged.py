@@ -231,6 +231,13 @@ def test_kernels_for_a_range_on_this_cpu(tmp_path: Path, monkeypatch: pytest.Mon
         prism.explain(out)
 
 
+def test_where_the_time_ends_within_the_search_of_a_range_it_says_so() -> None:
+    """Not that the run was interrupted: one cell is for all lengths, which has no time either."""
+    with pytest.raises(NoImprovementError) as refused:
+        optimize_ranges(traced(), {"seq": (1, 40)}, target="cpu", seconds=0.3)
+    assert "more time" in refused.value.one_line()
+
+
 def test_where_nothing_is_faster_it_says_so_of_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = [CompilerError("nothing compiles", where="f")]
 

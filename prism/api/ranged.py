@@ -30,6 +30,7 @@ from prism.events import CellReport, ModelReport, RangedReport, Recorder, RunRep
 from prism.generate.cells import Cell, cells
 from prism.instantiate.lock import versions
 from prism.platforms.choice import meant
+from prism.process.deadline import OutOfTimeError
 from prism.program.assumptions import under
 from prism.program.nodes import Program
 from prism.report.folder import module_name, render_folder, write_folder
@@ -207,15 +208,18 @@ def _one(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Cell:
 
 
 def _cells(program: Program, varying: Mapping[str, Any], options: Options) -> tuple[Cell, ...]:
-    """The cells of the ranges, by what wins where by estimate."""
+    """The cells of the ranges, by what wins where by estimate; none where the time ends before that is known."""
     held = {
         n: r if n in varying else replace(r, low=at, high=at, hint=at)
         for n, r in program.ranges.items()
         for at in [options.at.get(n, r.hint)]
     }
     with search(program, target=meant(options.target), budget=options.budget, rules=options.rules) as found:
-        with options.time.part(SEARCHED).limited():
-            found.run()
+        try:
+            with options.time.part(SEARCHED).limited():
+                found.run()
+        except OutOfTimeError:
+            return ()
         table = found.winners(held)
     return cells(table, varying)
 
