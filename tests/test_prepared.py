@@ -40,6 +40,7 @@ from prism.sgraph.config import Config
 from prism.sgraph.launches import fusable
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.record import plain, sgraph_of
+from prism.sgraph.spec import check
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
 compiled = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
@@ -253,3 +254,18 @@ def test_a_report_says_what_runs_once_and_what_it_keeps() -> None:
     page = render_html(made(1), artifacts().proof)
     assert ">once<" in page
     assert one in page
+
+
+def test_a_number_that_weights_read_is_stored_before_them() -> None:
+    """Though it has no axes, and calls make it as well where they go through the same numbers."""
+    k = Axis("k2", 24)
+    total = reduce("sum", K, read("g", K))
+    centred = add(read("g", k), op("neg", mul(const(1 / 24), total)))
+    summed = reduce("sum", k, mul(read("x", M, k), mul(centred, read("h", k))))
+    whole = mul(add(summed, total), reduce("sum", k, mul(read("x", M, k), read("g", k))))
+    p = program("p", {"x": (6, 24), "g": (24,), "h": (24,)}, {"y": ((M,), whole)})
+    found = [c.sgraph for c in generate(task(replace(p, weights={"g": G, "h": G})), Bounds()).candidates]
+    numbers = {b.name for g in found for b in g.buffers if b.shape == ()}
+    assert any(n in x.writes for g in found for x in g.kernels for n in numbers if x.name in g.prepared)
+    for g in found:
+        check(g)

@@ -921,19 +921,26 @@ class Planner:
                 buffers.append(self._buffer(name, cls, target.axes))
                 targets.append(target)
         stored = {cls: place for cls, place in stored.items() if cls not in before or cls in read}
+        back = {t.cls: {owner[c] for c in self.within.of((t.cls,), stored).back} for t in targets}
+        once = {t.cls for t in targets if t.cls in self.prepared.classes}
+        waiting = list(once)
+        while waiting:  # a number that what runs once reads back has no axes, and runs once as well
+            more = back[waiting.pop()] - once
+            once |= more
+            waiting += more
         depth: dict[int, int] = {}
 
         def rank(cls: int) -> int:
-            """How many kernels must have ended before the e-class can be computed."""
+            """How many kernels must have ended before the e-class can be computed; of what runs once, of its kind."""
             known = depth.get(cls)
             if known is None:
-                back = {owner[c] for c in self.within.of((cls,), stored).back} - self.prepared.classes
-                known = depth[cls] = max((1 if at_once else rank(c) + 1 for c in back), default=0)
+                before = back[cls] & once if cls in once else back[cls] - once
+                known = depth[cls] = max((1 if at_once and cls not in once else rank(c) + 1 for c in before), default=0)
             return known
 
         groups: dict[tuple[int, object], list[Target]] = defaultdict(list)
-        for t in targets:
-            if t.cls in self.prepared.classes:
+        for t in sorted(targets, key=lambda t: rank(t.cls) if t.cls in once else 0):
+            if t.cls in once:
                 groups[PREPARED, t.cls].append(t)
             else:
                 first = at_once and t.cls in owner
