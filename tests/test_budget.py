@@ -183,7 +183,7 @@ def test_threads_that_ask_one_child_get_the_answers_to_their_own_requests() -> N
 
 def test_a_child_that_is_interrupted_answers_the_next_request() -> None:
     """Where the time of one region ends within its checks, those of the next, and of the whole, are still to run."""
-    worker = Worker([sys.executable, "-c", WAITS], {})
+    worker = Worker([sys.executable, "-c", WAITS.replace("9", "8")], {})  # one that no test has left
     try:
         with ThreadPoolExecutor(1) as threads:
             long = threads.submit(worker.ask, {"what": "long"}, 60.0)
