@@ -7,6 +7,7 @@ import math
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -104,6 +105,38 @@ def test_a_deadline_is_known_whatever_an_interruption_was_turned_into() -> None:
     with pytest.raises(KeyboardInterrupt) as own, Deadline.after(9).limited():
         raise KeyboardInterrupt
     assert not isinstance(own.value, OutOfTimeError), "it was Ctrl-C"
+
+
+def test_a_deadline_that_comes_where_nothing_may_be_raised_comes_again() -> None:
+    """In a callback of the collector of garbage Python says that an error was ignored, and goes on."""
+
+    class Thing:
+        pass
+
+    def collects() -> None:
+        thing = Thing()
+        seen = weakref.ref(thing, lambda _: sleeps())
+        del thing
+        assert seen() is None
+
+    assert begun(collects, sleeps, seconds=0.05)
+    assert not begun(lambda: None, seconds=9)
+
+
+def test_a_deadline_is_one_where_what_it_interrupts_fails_in_its_own_way() -> None:
+    def turns() -> None:
+        try:
+            sleeps()
+        except KeyboardInterrupt:
+            raise SystemError("AST constructor recursion depth mismatch") from None
+
+    assert begun(turns, seconds=0.05)
+
+    def fails() -> None:
+        raise SystemError("by itself")
+
+    with pytest.raises(SystemError, match="by itself"):
+        begun(fails, seconds=9)
 
 
 def test_what_is_not_able_to_end_goes_on_until_it_is_and_not_beyond_what_is_around_it() -> None:

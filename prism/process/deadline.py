@@ -9,12 +9,14 @@ import ctypes
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import FrameType
+from typing import Any
 
 AGAIN_S = 0.02
 """After what time it rings again where something is being imported, or is not able to end, seconds."""
@@ -106,8 +108,17 @@ class Deadline:
             limit.over = limit.rung = True
             raise _RungError(limit)
 
+        def ignored(seen: Any) -> None:
+            """Ring again where it rang in what may not raise, as a callback of the collector of garbage."""
+            if not _rung_by(seen.exc_value, limit):
+                hook(seen)
+            elif limit.rung:
+                limit.over = limit.rung = False
+                signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+
         begun = time.monotonic()
         before = signal.signal(signal.SIGALRM, ring)
+        hook, sys.unraisablehook = sys.unraisablehook, ignored
         signal.setitimer(signal.ITIMER_REAL, max(self.left, SOONEST_S))
         try:
             yield limit
@@ -115,7 +126,13 @@ class Deadline:
             if not _rung_by(error, limit):
                 raise
             raise OutOfTimeError from None
+        except Exception:
+            # What it interrupted may say so in its own way, as `ast.parse` by a SystemError.
+            if not limit.rung:
+                raise
+            raise OutOfTimeError from None
         finally:
+            sys.unraisablehook = hook
             limit.over = True
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, before)
