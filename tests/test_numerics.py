@@ -235,7 +235,7 @@ def test_a_division_moved_past_a_float16_buffer_is_staged() -> None:
     before = reduce("sum", d, mul(mul(x, inv), w))
     graph = late(DType.FLOAT16, DType.FLOAT16)
     (found,) = findings(graph, [before])
-    assert (found.kind, found.where) == (Kind.DIVISION, "h")
+    assert (found.kind, found.where) == (Kind.OVERFLOW, "h")
     wide = staged(graph, [found])
     assert wide is not None
     assert wide.buffers[0].dtype is DType.FLOAT32
@@ -273,7 +273,7 @@ def test_a_product_of_inputs_that_the_model_does_not_compute_is_staged() -> None
     x, a, b = read("x", i, n), read("a", n), read("b", n)
     before = mul(mul(x, a), b)
     (found,) = findings(graph(), [before])
-    assert (found.kind, found.where) == (Kind.DIVISION, "ab")
+    assert (found.kind, found.where) == (Kind.OVERFLOW, "ab")
     wide = staged(graph(), [found])
     assert wide is not None
     assert wide.buffers[0].dtype is DType.FLOAT32

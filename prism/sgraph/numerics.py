@@ -5,7 +5,7 @@
     variance  mean(x^2) - mean(x)^2, whose two terms agree in most of their digits where the mean is large
     growth    a scan multiplies what it carries by the exponential of what is not known to be 0 or less: once it has
               overflowed it stays so, where the reference's later places have forgotten what was that large
-    division  a buffer in float16 holds a sum that only a later kernel divides, or a product of inputs that the
+    overflow  a buffer in float16 holds a sum that only a later kernel divides, or a product of inputs that the
               reference does not multiply with each other: it may overflow where what is computed from it does not
               (bfloat16 has float32's range, so nothing is lost there)
 
@@ -47,7 +47,7 @@ class Kind(StrEnum):
     EXP = "exp"
     VARIANCE = "variance"
     GROWTH = "growth"
-    DIVISION = "division"
+    OVERFLOW = "overflow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ _WHY: Mapping[Kind, str] = {
     Kind.EXP: "the exponent has no upper bound, so it overflows where the reference does not",
     Kind.VARIANCE: "a variance by difference cancels where the mean is large",
     Kind.GROWTH: "what a scan carries is not known to decay, so it stays infinite where the reference does not",
-    Kind.DIVISION: "a sum that is divided later, or a product of inputs, is stored in float16: it may overflow alone",
+    Kind.OVERFLOW: "a sum that is divided later, or a product of inputs, is stored in float16: it may overflow alone",
 }
 
 
@@ -109,7 +109,7 @@ class Numerics:
         for scan in _growing(sgraph, Bounds(tensors)):
             found[Finding(Kind.GROWTH, scan.dst, str(scan), _WHY[Kind.GROWTH])] = None
         for buffer in _overflowing(sgraph, self._known):
-            found[Finding(Kind.DIVISION, buffer, buffer, _WHY[Kind.DIVISION])] = None
+            found[Finding(Kind.OVERFLOW, buffer, buffer, _WHY[Kind.OVERFLOW])] = None
         return tuple(found)
 
     def safe(self, sgraph: SGraph, denotation: Denotation) -> SGraph | None:
@@ -121,7 +121,7 @@ class Numerics:
 
 def staged(sgraph: SGraph, found: Sequence[Finding]) -> SGraph | None:
     """The sGraph with the buffers of the findings in float32; None where that does not help."""
-    if any(f.kind is not Kind.DIVISION for f in found):
+    if any(f.kind is not Kind.OVERFLOW for f in found):
         return None
     wide = {f.where for f in found}
     buffers = tuple(replace(t, dtype=DType.FLOAT32) if t.name in wide else t for t in sgraph.buffers)
@@ -338,7 +338,7 @@ def _summed(e: Expr) -> Expr | None:
     return body
 
 
-# Divisions.
+# What overflows in a float16 buffer alone.
 
 
 def _overflowing(sgraph: SGraph, known: _Known) -> list[str]:
