@@ -3047,7 +3047,6 @@ KNOWN = (
         "6*n*c*h*h",
         3,
         "statistics, what is normed once, an implicit product",
-        reason="channels are in groups for the norm, so what is normed is not stored for the convolution, but per tap",
     ),
     Known(
         "STFT loss",

@@ -183,6 +183,21 @@ def test_short_axes_that_are_long_together_are_looped_over_by_the_outer_one() ->
     assert kinds(32, 64) == {(Whole, Whole), (LoopRole, Whole), (Split, Whole)}
 
 
+def test_so_are_those_that_the_output_has_too() -> None:
+    """A row over two short axes is normed in passes where it is too long for one tile."""
+    m, a, b = Axis("m", 48), Axis("a", 40), Axis("b", 48)
+    total = reduce("sum", a, reduce("sum", b, mul(read("x", m, a, b), read("x", m, a, b))))
+    p = program("p", {"x": (48, 40, 48)}, {"y": ((m, a, b), mul(read("x", m, a, b), recip(total)))})
+
+    def passes(joint: int) -> set[int]:
+        bounds = Bounds(max_kernels=1, off=frozenset({"worse", "dominated"}), roles=RoleBounds(joint=joint))
+        found = [c.sgraph.kernels[0] for c in generate(task(p), bounds).candidates]
+        return {sum(isinstance(s, Loop) for s in k.body) for k in found}
+
+    assert passes(4096) == {0}
+    assert passes(512) == {0, 2}
+
+
 def test_loops_over_short_axes_may_take_few_of_them() -> None:
     bounds = Bounds(max_kernels=1, off=frozenset({"worse", "dominated"}))
     sgraph = next(

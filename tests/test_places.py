@@ -38,7 +38,20 @@ def windows(p: Program) -> tuple[Window, ...]:
     return Places(t.classes, t.inputs).added(form.choices, weights)[1]
 
 
-@pytest.mark.parametrize("p", [windowed(), strided(6)], ids=["padded", "strided"])
+def normed() -> Program:
+    """A convolution of what is normed within groups of channels, over all places: windows share the statistic."""
+    g, c, o, place = Axis("g", 2), Axis("c", 4), Axis("o", 5), Axis("l", 12)
+    channel, at = Index.axis(g).scaled(4) + Index.axis(c), Index.axis(N) + Index.axis(D) + Index.const(-1)
+    everywhere = read("x", channel, place)
+    total = reduce("sum", c, reduce("sum", place, mul(everywhere, everywhere)))
+    value = op("sigmoid", mul(read("x", channel, at), op("recip", op("sqrt", total))))
+    inside = mul(op("le", const(0.0), position(at)), op("lt", position(at), const(12.0)))
+    product = mul(read("w", o, channel, D), op("where", inside, value, const(0.0)))
+    summed = reduce("sum", g, reduce("sum", c, reduce("sum", D, product)))
+    return program("p", {"x": (8, 12), "w": (5, 8, 3)}, {"y": ((o, N), summed)})
+
+
+@pytest.mark.parametrize("p", [windowed(), strided(6), normed()], ids=["padded", "strided", "normed"])
 def test_a_value_of_places_is_stored_and_read_back_in_windows(p: Program) -> None:
     bounds = Bounds(max_families=400, max_sgraphs=400, off=frozenset({"dominated", "worse"}))
     found = [c for c in generate(task(p), bounds).candidates if reads_windows(c.sgraph)]
@@ -60,6 +73,11 @@ def test_the_whole_of_what_is_seen_is_one_value() -> None:
     assert [str(i) for _, i in window.places] == ["d12 + d3 - 1"]
     (axis,) = (a for a, _ in window.places)
     assert axis.extent == 12
+
+
+def test_what_all_windows_share_may_reduce_what_they_range_over() -> None:
+    (window,) = windows(normed())
+    assert [str(i) for _, i in window.places] == ["d12 + d3 - 1"]
 
 
 def test_what_is_cheap_or_no_value_of_places_stays_in_its_windows() -> None:

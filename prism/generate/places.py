@@ -16,7 +16,7 @@ counts is read of the buffer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.generate.options import REDUCING, Along, Choice, Choices, Chosen, Over, Weights, below
@@ -92,12 +92,21 @@ class Places:
     def _window(self, choices: dict[int, Choice], cls: int, weights: Weights) -> Window | None:
         """The e-class as a value of places, which is added to the choices; None where it is none."""
         free = self._axes[cls]
-        order = below(choices, [cls])
-        bound = frozenset(p for c in order if choices[c].op in REDUCING and isinstance(p := choices[c].payload, Axis))
-        if not bound or bound & free or any(isinstance(choices[c].payload, (Along, Chosen, Over)) for c in order):
+        every = below(choices, [cls])
+        slid = {
+            a for c in every for i in indices(choices[c].payload) if _slides(i) and i.axes() <= free for a in i.axes()
+        }
+        # What is the same in all windows, as statistics are, is one value, whatever it reduces.
+        same = dict.fromkeys(c for c in every if self._axes[c].isdisjoint(slid))
+        order = below(choices, [cls], same)
+        vary = [c for c in order if c not in same]
+        bound = frozenset(a for c in vary for a in choices[c].reduced)
+        if bound & free or any(isinstance(choices[c].payload, (Along, Chosen, Over)) for c in vary):
+            return None
+        if not any(choices[c].op in REDUCING for c in every):
             return None
         sums: dict[Index, Extent] = {}
-        for c in _whatever_is_chosen(choices, cls):
+        for c in _whatever_is_chosen(choices, cls, same):
             match choices[c].payload:
                 case Read(tensor, index):
                     shape = next(t.shape for t in self.inputs if t.name == tensor)
@@ -109,7 +118,7 @@ class Places:
         moved = frozenset(a for i in sums for a in i.axes())
         if not sums or len(moved) < sum(len(i.axes()) for i in sums):
             return None
-        if any(_beside(i, sums) is None and i.axes() & moved for c in order for i in indices(choices[c].payload)):
+        if any(_beside(i, sums) is None and i.axes() & moved for c in vary for i in indices(choices[c].payload)):
             return None
         taken = [*bound, *(free - moved)]
         places: dict[Index, Axis] = {}
@@ -142,13 +151,13 @@ class Places:
         return Window(cls, new[cls], tuple((a, i) for i, a in places.items()))
 
 
-def _whatever_is_chosen(choices: Choices, root: int) -> Iterator[int]:
-    """The e-classes that a value is made of, but for those that a mask may leave out."""
+def _whatever_is_chosen(choices: Choices, root: int, stops: Container[int]) -> Iterator[int]:
+    """The e-classes that a value is made of, but for those that a mask may leave out, and what `stops` are made of."""
     seen: set[int] = set()
     stack = [root]
     while stack:
         cls = stack.pop()
-        if cls not in seen:
+        if cls not in seen and cls not in stops:
             seen.add(cls)
             yield cls
             children = choices[cls].children
@@ -172,8 +181,8 @@ def _placed(index: Index, places: Mapping[Index, Axis]) -> Index:
 
 
 def _slides(index: Index) -> bool:
-    """Whether it is a sum of several axes."""
-    return len(index.axes()) > 1 and all(isinstance(a, Axis) for a, _ in index.terms)
+    """Whether it is a sum of several axes, and not one of digits, which has each place once."""
+    return len(index.axes()) > 1 and not index.digits() and all(isinstance(a, Axis) for a, _ in index.terms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,8 +119,9 @@ def assignments(
         loop = [Kind.LOOP] * (not _fits(axis, bounds.short))
         return (loop + [Kind.WHOLE] * _fits(axis, bounds.whole)) * bounds.scans
 
+    outermost = _outermost(outputs, bounds)
     for axis in free:
-        long = not _fits(axis, bounds.short)
+        long = axis in outermost or not _fits(axis, bounds.short)
         if axis in scanned:
             kinds = scanning(axis)
         elif axis in clashing:
@@ -146,7 +147,6 @@ def assignments(
                 else:
                     counts["one-tile"] += 1
         choices.append((axis, kinds))
-    outermost = _outermost(outputs, bounds)
     for axis in reduced_axes(outputs):
         if axis in clashing:
             continue
