@@ -10,41 +10,55 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from scripted_clock import Arena
-from test_cache import WORK, Run
+from test_cache import HEAD, WORK, Run
 from test_confirm import confirmed
 from test_study import large
 
 from prism.api import choosing, composing, partitioned
-from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch
+from prism.api.loading import load
+from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch, search_regions
 from prism.api.proofs import ProvedSGraph
-from prism.api.region_search import SearchResult, run_search
+from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.api.time_limit import (
     CLOSING_S,
+    ENDING_S,
+    ENDLESS,
     LEAST_SEARCHED,
     MEETING_S,
     SEARCHED,
+    SLOWEST,
     TRIED,
+    SearchTime,
     grace,
+    here,
+    regions_end,
     search_end,
+    search_time,
     trials_end,
 )
 from prism.cli.app import main
+from prism.cost.device import multicore
+from prism.egraph.worker import Worker as EGraphWorker
 from prism.errors import ExitCode, NoImprovementError
-from prism.events import Evidence
-from prism.generate.partition import partition
+from prism.events import Evidence, Recorder
+from prism.generate.partition import RegionBounds, partition
+from prism.instantiate import machine_load
 from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import confirm
 from prism.instantiate.study import Candidate, Outcome, TuneResult, tune
 from prism.platforms import cpu
 from prism.process.deadline import NEVER, Deadline, OutOfTimeError, since_start
 from prism.process.worker import Ending, Pool, Reply, Worker
-from prism.program.nodes import Program
+from prism.program.nodes import Map, Program, walk
+from prism.program.region import Region
 
 WAITS = """import sys, time
 for line in sys.stdin:
@@ -174,6 +188,32 @@ def test_with_little_time_the_search_is_left_its_share_and_trials_leave_what_a_f
     assert not trials_end(NEVER).finite
 
 
+def test_a_slice_of_the_searches_time_leaves_as_much_for_each_region_and_for_the_parts_of_one_that_has_no_proof() -> (
+    None
+):
+    time_ = SearchTime(Deadline.after(40.0), Deadline.after(80.0))
+    mine = time_.slice(4)
+    assert mine.until.left == pytest.approx(10.0, abs=0.5)
+    assert mine.last.left == pytest.approx(16.0, abs=0.5)
+    assert time_.slice(1).until.left == pytest.approx(40.0, abs=0.5)
+    assert time_.slice(1).last.left == pytest.approx(40.0, abs=0.5)
+    assert not ENDLESS.slice(3).last.finite
+
+
+def test_seconds_that_were_measured_alone_are_more_on_a_machine_that_others_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduled = tmp_path / "schedstat"
+    monkeypatch.setattr(machine_load, "SCHEDULED", scheduled)
+    for text, times in (("100 20 7", 1.0), ("100 200 7", 2.0), ("0 0 0", 1.0), ("", 1.0), ("100 100000 7", SLOWEST)):
+        scheduled.write_text(text)
+        assert here(10.0) == pytest.approx(10.0 * times)
+    scheduled.unlink()
+    assert here(10.0) == 10.0
+    scheduled.write_text("100 350 7")
+    assert regions_end(Deadline.after(60.0), 2).left == pytest.approx(60.0 - 3 * ENDING_S, abs=0.5)
+
+
 def test_parts_of_what_is_left() -> None:
     assert not Deadline().finite
     assert Deadline().part(0.5).left == math.inf
@@ -273,6 +313,7 @@ def test_trials_end_with_the_time_and_a_later_study_goes_on(tmp_path: Path) -> N
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_gate: None, unoptimised: None) -> Run:
     pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("prism.api.time_limit.slowed", lambda: 1.0)
     return Run(monkeypatch, tmp_path)
 
 
@@ -381,6 +422,96 @@ def test_a_run_that_was_interrupted_is_closed_with_what_it_finished_and_the_next
     assert tuned
     assert "stored" not in run.stages
     assert told not in run.warnings
+
+
+SEVERAL = """m (float[4, 32] x, float[32, 32] w) => (float[4, 32] y, float[4, 32] z) {
+    p = MatMul(x, w)  y = Sigmoid(p)  t = Tanh(x)  s = Mul(t, x)  z = Exp(s) }"""
+
+
+@pytest.fixture
+def regions(tmp_path: Path) -> tuple[Program, list[Region]]:
+    """A program and two regions of it, with two and three operators."""
+    onnx.save(onnx.parser.parse_model(HEAD + SEVERAL), tmp_path / "several.onnx")
+    program = load(tmp_path / "several.onnx")
+    first, second = partition(program, RegionBounds(products=1, reductions=1, operators=3, outputs=1))
+    assert [r.program.operator_count for r in (first, second)] == [2, 3]
+    return program, [second, first]
+
+
+class Searches:
+    """Searches of regions, some of which come to the end of their time.
+
+    Args:
+        unproved: of a region of so many operators, or more, nothing is proved by then.
+        cut: so many searches are cut off with something proved,
+        spent: after so many seconds.
+    """
+
+    def __init__(self, *, unproved: int = 99, cut: int = 0, spent: float = 1.0) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.unproved = unproved
+        self.cut, self.spent = cut, spent
+        self.ends: list[Deadline] = []
+
+    def __call__(self, program: Program, *args: Any) -> SearchResult:
+        self.asked.append(
+            tuple(sorted({e.op for d in program.definitions for e in walk(d.expr) if isinstance(e, Map)}))
+        )
+        until = args[-1]
+        self.ends.append(until)
+        if program.operator_count >= self.unproved:
+            raise OutOfTimeError
+        found = run_search(program, *args[:-1])
+        if len(self.asked) <= self.cut:
+            return replace(found, proved=found.proved[-1:], interrupted=True, seconds={"generation": self.spent})
+        return found
+
+
+def searched(
+    regions: tuple[Program, list[Region]], fake: Searches, monkeypatch: pytest.MonkeyPatch, seconds: float = 1000.0
+) -> PartitionedSearch:
+    monkeypatch.setattr(partitioned, "run_search", fake)
+    program, parts = regions
+    device = multicore("a CPU", 2, 32, 1 << 15, 1 << 19, 1 << 23)
+    with closing(EGraphWorker()) as one:
+        return search_regions(
+            program,
+            parts,
+            device,
+            SearchBudget(max_sgraphs=4, max_families=8),
+            [one],
+            Recorder(),
+            as_one=False,
+            time=search_time(Deadline.after(seconds)),
+        )
+
+
+def test_a_region_of_which_nothing_is_proved_in_its_slice_goes_on_in_parts_and_others_stay(
+    regions: tuple[Program, list[Region]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Searches(unproved=3)
+    found = searched(regions, fake, monkeypatch)
+    assert fake.asked[0] == ("mul", "sigmoid"), "most operations first"
+    assert len(found.regions) == 4
+    assert all(r.result.proved for r in found.regions)
+    assert all(e.finite for e in fake.ends)
+    nothing = Searches(unproved=1)
+    with pytest.raises(OutOfTimeError):
+        searched(regions, nothing, monkeypatch)
+    assert len(nothing.asked) == 2 + 5, "both, and then their operators"
+
+
+def test_a_search_that_was_cut_off_has_another_turn_where_there_is_more_time_than_it_had(
+    regions: tuple[Program, list[Region]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Searches(cut=2)
+    found = searched(regions, fake, monkeypatch)
+    assert fake.asked == [*fake.asked[:2], *fake.asked[:2]]
+    assert not any(r.result.interrupted for r in found.regions)
+    short = Searches(cut=99, spent=300.0)
+    found = searched(regions, short, monkeypatch)
+    assert all(r.result.interrupted for r in found.regions)
+    assert short.asked == [*fake.asked[:2], fake.asked[0]], "400 s are enough for one, from which most may be gained"
 
 
 def test_that_nothing_was_proved_of_one_operator_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

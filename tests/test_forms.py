@@ -14,12 +14,13 @@ from prism.egraph.engine import Engine
 from prism.egraph.language import Budget
 from prism.egraph.rules import load_rules, rule_files
 from prism.generate.enumerate import Task
-from prism.generate.forms import Forms, forms, one_pass, shared_once, written
+from prism.generate.forms import Forms, distinct_forms, forms, one_pass, shared_once, written
 from prism.generate.options import REDUCING, Choice, Weights, Within, below, options
 from prism.program.build import add, const, mul, op, read, reduce
+from prism.program.extents import symbol
 from prism.program.index import Axis
 from prism.program.inline import inline
-from prism.program.nodes import Program
+from prism.program.nodes import Program, Read
 
 MANY = 10**6
 
@@ -165,3 +166,32 @@ def test_sums_under_a_softmax_find_their_maximum_on_the_way_unless_they_wait() -
     assert [found[r].op for r in roots] == ["mul", "rescaled", "rescaled", "contract"]
     assert list(found) == below(found, roots)
     assert one_pass(table, found, roots) == found
+
+
+def test_shapes_that_tell_the_same_forms_apart_are_looked_at_once(engine: Engine) -> None:
+    m, k, f, n = (Axis(a, symbol(a)) for a in "mkfn")
+    up, gate = (reduce("sum", k, mul(read("x", m, k), read(w, k, f))) for w in ("up", "gate"))
+    exprs = [reduce("sum", f, mul(up, op("sigmoid", gate), read("down", f, n)))]
+    classes = engine.explore(exprs, Budget(enodes=4000, iterations=8, seconds=60))
+    table = options(classes)
+    shapes = [
+        Weights(classes, dict(zip("mkfn", shape, strict=True)))
+        for shape in ((64, 32, 48, 32), (4096, 32, 48, 32), (2**20, 32, 48, 32), (64, 4096, 4, 2), (4096, 4096, 4, 2))
+    ]
+    found = list(distinct_forms(classes, table, shapes, 4))
+    assert len(found) == 2, "all work grows with the rows, and not alike with the width"
+    for at in shapes:
+        choices = [form.choices for form in forms(classes, table, at, 4).found]
+        assert choices in [[form.choices for form in one.found] for one in found]
+
+
+def test_the_form_as_written_is_found_without_what_the_model_multiplies_by_0(engine: Engine) -> None:
+    i, k = Axis("i", 8), Axis("k", 8)
+    x, y = read("x", i, k), read("y", i, k)
+    real = reduce("sum", k, mul(x, x))
+    exprs = [add(real, reduce("sum", k, mul(const(0.0), y))), add(mul(y, const(0.0)), op("tanh", real))]
+    classes = engine.explore(exprs, Budget(enodes=2000, iterations=8, seconds=60))
+    own = written(classes, exprs, options(classes))
+    assert own is not None
+    assert "y" not in {e.tensor for c in own.values() for e in [c.payload] if isinstance(e, Read)}
+    assert [own[root].op for root in classes.roots] == ["contract", "tanh"]

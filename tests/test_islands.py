@@ -26,7 +26,7 @@ from prism.api.loading import load, load_bytes
 from prism.api.model_inputs import MOST, drawn, feeds
 from prism.api.optimizing import Produced, produce
 from prism.api.options import ModelOptions, Options
-from prism.api.time_limit import MORE_TIME
+from prism.api.time_limit import MEETING_S, MORE_TIME
 from prism.api.verifying import verify
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
 from prism.backends.assembled import Step, assembled_text, consecutive
@@ -739,11 +739,11 @@ def test_an_island_that_had_no_time_has_none_again_until_a_run_has_more(
     tried: list[str] = []
     make = produce
 
-    def first_alone(program: Program, options: Options, matches: int) -> Produced:
+    def first_alone(program: Program, options: Options, matches: int, platform: Any) -> Produced:
         tried.append(program.name)
         if program.name != "island_0":
             raise NoImprovementError("no time", fix=MORE_TIME)
-        return make(program, options, matches=matches)
+        return make(program, options, matches=matches, platform=platform)
 
     monkeypatch.setattr(whole, "produce", first_alone)
     given = np.load(folder.parent / "data.npz")
@@ -760,7 +760,8 @@ def test_an_island_that_had_no_time_has_none_again_until_a_run_has_more(
             asked.append(sorted(tried))
             said = [e.message for e in told if isinstance(e, Warned) and "had no time" in e.message]
             assert len(said) == (len(made) in (2, 3))
-    assert asked == [["island_0", "island_1"], ["island_0"], ["island_0"], ["island_0", "island_1"]]
+    # What is left of the time is for another turn.
+    assert asked == [["island_0", "island_1", "island_1"], ["island_0"], ["island_0"], ["island_0", *["island_1"] * 2]]
     assert all([i.why for i in m.islands] == [i.why for i in made[0].islands] for m in made)
     assert made[0].islands[1].why == "no time"
 
@@ -800,7 +801,7 @@ def test_an_island_that_fails_is_halved_until_what_fails_is_alone(
 ) -> None:
     tried: list[str] = []
 
-    def fails(program: Program, _: Options, matches: int) -> Produced:
+    def fails(program: Program, _: Options, **others: Any) -> Produced:
         tried.append(program.name)
         if any("tanh" in str(d.expr) for d in program.definitions):
             raise UnsupportedError("a tanh", why="for a test")
@@ -822,7 +823,7 @@ def test_an_island_that_fails_is_halved_until_what_fails_is_alone(
 def test_a_second_run_asks_onnx_and_onnxruntime_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[str, dict[str, int]]] = []
 
-    def nothing(program: Program, options: Options, matches: int) -> Produced:
+    def nothing(program: Program, options: Options, **others: Any) -> Produced:
         tried.append((program.name, dict(options.at)))
         raise NoImprovementError("nothing is gained", why="for a test")
 
@@ -849,8 +850,9 @@ def test_where_the_time_is_limited_the_largest_island_comes_first_and_has_enough
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: dict[str, float] = {}
+    monkeypatch.setattr("prism.api.time_limit.slowed", lambda: 1.0)
 
-    def nothing(program: Program, options: Options, matches: int) -> Produced:
+    def nothing(program: Program, options: Options, **others: Any) -> Produced:
         tried[program.name] = options.time.left
         raise NoImprovementError("nothing is gained", why="for a test")
 
@@ -863,6 +865,47 @@ def test_where_the_time_is_limited_the_largest_island_comes_first_and_has_enough
     assert [*tried] == ["island_1", "island_0"]
     assert tried["island_1"] > 0.8 * whole.ISLAND_S > 0.5 * 40.0 * whole.MADE
     assert refused.value.why.index("island_0") < refused.value.why.index("island_1")
+
+
+def test_what_is_left_of_the_time_is_for_islands_that_had_none_and_all_of_it_where_none_has_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[tuple[str, float, object]] = []
+    monkeypatch.setattr("prism.api.time_limit.slowed", lambda: 1.0)
+
+    def late(program: Program, options: Options, platform: object, **others: Any) -> Produced:
+        ends.append((program.name, options.time.end, platform))
+        raise NoImprovementError("no time", fix=MORE_TIME)
+
+    monkeypatch.setattr(whole, "produce", late)
+    text = """(float[8] x) => (float[8] y) <int64[1] k = {8}> {
+        a = Exp(x)  b = Mul(a, x)  top, at = TopK <sorted = 0> (b, k)
+        c = Sigmoid(top)  d = Tanh(c)  e = Mul(d, top)  y = Sub(e, c) }"""
+    with saved(text, tmp_path) as path, pytest.raises(NoImprovementError, match="more time"):
+        optimize_model(path, target="cpu", seconds=1000.0)
+    assert [name for name, _, _ in ends] == ["island_1", "island_0"] * 2
+    first, again = (max(end for _, end, _ in turn) for turn in (ends[:2], ends[2:]))
+    assert again - first == pytest.approx(whole.WHOLE_S - MEETING_S, abs=1e-3), "there is no whole"
+    assert len({id(platform) for _, _, platform in ends}) == 1, "children serve all islands"
+
+
+def test_an_island_that_is_equal_to_one_that_had_no_time_has_another_turn_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def late(program: Program, options: Options, **others: Any) -> Produced:
+        tried.append(program.name)
+        raise NoImprovementError("no time" if len(tried) == 1 else "nothing", fix=MORE_TIME * (len(tried) == 1))
+
+    monkeypatch.setattr(whole, "produce", late)
+    text = """(float[8] x) => (float[8] y) <int64[1] k = {8}> {
+        a = Exp(x)  b = Mul(a, x)  top, at = TopK <sorted = 0> (b, k)
+        c = Exp(top)  y = Mul(c, top) }"""
+    with saved(text, tmp_path) as path, pytest.raises(NoImprovementError) as refused:
+        optimize_model(path, target="cpu", seconds=1000.0)
+    assert len(tried) == 2
+    assert refused.value.why.count("nothing") == 2
 
 
 def test_the_whole_is_tried_with_fewer_islands_those_that_save_the_most_last() -> None:

@@ -24,7 +24,7 @@ from prism.api.partitioned import merged_checks
 from prism.api.records import Choice, Request, not_timed
 from prism.api.region_search import SearchResult
 from prism.api.results import Results, results_of
-from prism.api.time_limit import CLOSING_S, LEAST_S, MATCH_S, SHORT_CASES, WRITING_S, trials_end
+from prism.api.time_limit import CLOSING_S, LEAST_S, MATCH_S, SHORT_CASES, WRITING_S, here, trials_end
 from prism.errors import (
     CompilerError,
     NoImprovementError,
@@ -273,7 +273,7 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                 )
                 ranking = tuned.ranking or by_model(chosen, tools.platform, request.program.hints)
                 # What was begun meanwhile is nearly done; other finalists would begin anew.
-                if tuned.trials or not tuned.feasible or ranking or not LEAST_S < tools.time.left < math.inf:
+                if tuned.trials or not tuned.feasible or ranking or not here(LEAST_S) < tools.time.left < math.inf:
                     break
             goal = min(request.trials, tuned.feasible)
             whole = tuned.settled or len(tuned.trials) >= goal
@@ -331,7 +331,7 @@ def right_of(
     drawn = Drawn(request.program)
     if bench is not None:
         bench.tell(drawn)
-    until = NEVER if tools.part else tools.time.moved(-MATCH_S)
+    until = NEVER if tools.part else tools.time.moved(-here(MATCH_S))
     waiting = [*tuned.ranking]
     close = [b for b in waiting if b.seconds <= CLOSE * waiting[0].seconds]
     for best in close[:wanted]:
@@ -522,7 +522,7 @@ def confirmed(
         basis = (
             f"{platform.device_name} {platform.compiler} {versions()} {version_of('onnxruntime')} protocol {PROTOCOL}"
         )
-        until, first = tools.time.moved(-CLOSING_S), tools.time.moved(-WRITING_S)
+        until, first = tools.time.moved(-here(CLOSING_S)), tools.time.moved(-here(WRITING_S))
         outcome = confirm(
             bench, kernels, found, store=tools.store, basis=basis, until=until, first=first, most=request.matches
         )

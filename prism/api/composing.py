@@ -30,12 +30,13 @@ from prism.api.region_search import SearchResult, enough, run_search
 from prism.api.second_opinion import merged
 from prism.api.time_limit import (
     AGAIN,
-    ALL_SEARCHED,
     FINISHED,
     LEAST_S,
-    SEARCHED,
+    UNPROVED,
+    here,
     regions_end,
     search_end,
+    search_time,
 )
 from prism.egraph.worker import Worker
 from prism.errors import (
@@ -56,6 +57,7 @@ from prism.sgraph.show import key
 
 WHOLE_CASES = 3
 """Cases of the numeric gate for a module of several regions, each of which has passed all of them by itself."""
+SHORT = "a search ended before all of it was proved"
 
 
 def choice_of_program(request: Request, worker: Worker, tools: Tools) -> tuple[SearchResult, Choice]:
@@ -68,22 +70,26 @@ def choice_of_program(request: Request, worker: Worker, tools: Tools) -> tuple[S
     tools.begin(request.program)
     before = len(recorder.warnings)
     with recorder.part("partition"):
-        regions = partition(request.program, device=request.device)
+        regions: Sequence[Region] = partition(request.program, device=request.device)
     if len(regions) > 1:
         recorder.finish("partition", f"{len(regions)} regions")
     known: dict[str, SearchResult] = {}
     with ExitStack() as own:
-        bench = None
+        bench, late = None, False
         if len(regions) == 1 and regions[0].loop is None:
             bench = bench_of(request, tools, own)
-            known = {regions[0].canonical().key: _region_searched(request, worker, tools)}
+            alone = _region_searched(request, worker, tools)
+            if alone is None:
+                regions, late = finer(regions[0]), True
+            else:
+                known = {regions[0].canonical().key: alone}
         try:
             if known and enough(request.program, next(iter(known.values()))):
                 (found,) = known.values()
                 parts, done = _as_one(request, found, regions, tools, bench)
                 found, choice = done or _composed(request, parts, worker, tools, {}, as_one=False)
             else:
-                found, choice = _composed(request, regions, worker, tools, known)
+                found, choice = _composed(request, regions, worker, tools, known, as_one=not late)
         except NoImprovementError as error:
             _warn_of_cut(tools)
             # Of what did not run at all another try may say something else.
@@ -154,8 +160,12 @@ def _recalled(request: Request, tools: Tools) -> tuple[SearchResult, Choice] | N
     return found, choice
 
 
-def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchResult:
-    """What a search of the whole program as one region finds, or found."""
+def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchResult | None:
+    """What a search of the whole program as one region finds, or found; None where it proved nothing in time.
+
+    Raises:
+        OutOfTimeError: nothing was proved of one operator.
+    """
     found = tools.results.search(request.program, request.budget)
     if found is not None:
         tools.recorder.finish("search", f"stored: {len(found.proved)} proved")
@@ -164,7 +174,14 @@ def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchRe
         raise OutOfTimeError
     before = len(tools.recorder.warnings)
     until = search_end(tools.time)
-    found = run_search(request.program, request.device, request.budget, worker, tools.recorder, until)
+    try:
+        with max(until, tools.time.part(UNPROVED), key=lambda d: d.end).limited():
+            found = run_search(request.program, request.device, request.budget, worker, tools.recorder, until)
+    except OutOfTimeError:
+        if request.program.operator_count == 1:
+            raise
+        tools.cut.append(SHORT)
+        return None
     if found.interrupted:
         tools.cut.append(f"{len(found.proved)} sGraphs were proved, of {len(found.generated.candidates)}")
     if len(tools.recorder.warnings) == before:
@@ -183,8 +200,8 @@ def _composed(
     """The regions' winners as one, and their searches as one. A region need not beat anything by itself."""
     program, recorder = request.program, tools.recorder
     with recorder.stage("search") as detail:
-        until = tools.time.part(SEARCHED)
-        with tools.time.part(ALL_SEARCHED).limited():
+        time = search_time(tools.time)
+        with time.last.limited():
             searches = search_regions(
                 program,
                 regions,
@@ -195,14 +212,15 @@ def _composed(
                 known,
                 tools.results,
                 as_one,
-                until,
+                time,
             )
+        tools.cut.extend(SHORT for r in searches.distinct.values() if r.result.interrupted)
         proved = sum(len(r.result.proved) for r in searches.distinct.values())
         detail.append(f"{searches}, {proved} proved")
     platform = tools.platform
     with ExitStack() as own:
         bench = bench_of(request, tools, own, trials=False)
-        if bench is not None:
+        if bench is not None and regions_end(tools.time, request.matches).left:
             bench.ready()  # nothing else runs beside trials
         searches, choices = _each_chosen(request, searches, worker, tools)
         picks = [choices[r.canonical.key] for r in searches.regions]
@@ -271,7 +289,7 @@ def _each_chosen(
                 which = f"region {len(choices) + 1} of {len(searches.distinct)}"
                 with tools.recorder.within(1, which):
                     before = until.left
-                    least = max(LEAST_S, 2.0 * short)
+                    least = max(here(LEAST_S), 2.0 * short)
                     choice = _in_time(own, of, replace(tools, time=until, part=True), place, left, least)
                     if all_steps is not None:
                         choice = all_steps.of_step(choice, tools.platform.model)
@@ -309,6 +327,7 @@ def _each_chosen(
                 known,
                 tools.results,
                 as_one=False,
+                time=search_time(until),
             )
             detail.append(str(searches))
         searches = replace(searches, waiting=waiting)
@@ -335,7 +354,7 @@ def _region_chosen(request: Request, found: SearchResult, tools: Tools, place: P
         with ExitStack() as own:
             choice = choice_of_search(request, found, tools, place, bench_of(request, tools, own))
     except NoImprovementError as error:
-        if type(error) is NoImprovementError and len(tools.cut) == short:
+        if type(error) is NoImprovementError and len(tools.cut) == short and not found.interrupted:
             tools.results.keep_refusal(request, error, tools.recorder.warnings[before:])
         raise
     if len(tools.cut) == short:

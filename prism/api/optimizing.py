@@ -45,7 +45,7 @@ from prism.folders import cache_or_spare
 from prism.instantiate.confirm import MATCHES, usual
 from prism.instantiate.confirm import NAMES as BASELINES
 from prism.platforms.choice import platform_of
-from prism.platforms.platform import Estimated
+from prism.platforms.platform import Estimated, Platform
 from prism.process.deadline import OutOfTimeError
 from prism.program.assumptions import check_examples, under
 from prism.program.integers import Interval, interval, of_type, range_of
@@ -165,7 +165,13 @@ STEP_BY_STEP = (
 )
 
 
-def produce(program: Program, options: Options, only_better: bool = True, matches: int = MATCHES) -> Produced:
+def produce(
+    program: Program,
+    options: Options,
+    only_better: bool = True,
+    matches: int = MATCHES,
+    platform: Platform | None = None,
+) -> Produced:
     """Everything that `optimize` does before it writes; errors are its own. It ends soon after the options' time.
 
     Args:
@@ -173,6 +179,7 @@ def produce(program: Program, options: Options, only_better: bool = True, matche
         options: what is asked for.
         only_better: as of `optimize`.
         matches: how often the best kernels meet the baselines, at most.
+        platform: what is tuned for, where the caller has it, with children that others use as well.
     """
     baselines, time = options.baselines, options.time
     with ExitStack() as stack:
@@ -183,7 +190,7 @@ def produce(program: Program, options: Options, only_better: bool = True, matche
             raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
         recorder = Recorder(options.listener)
         cache = stack.enter_context(cache_or_spare(recorder.warn))
-        platform = platform_of(options.target, recorder.warn, cache)
+        platform = platform or platform_of(options.target, recorder.warn, cache)
         device = platform.device
         given: dict[str, np.ndarray] = {}
         at: dict[str, int] = {}

@@ -24,10 +24,11 @@ from prism.api.records import Choice
 from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.api.results import Results
 from prism.api.second_opinion import merged as merged_opinions
+from prism.api.time_limit import ENDLESS, SearchTime
 from prism.api.trivial import nothing_to_gain
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device
-from prism.cost.model import CostModel, Model
+from prism.cost.model import CostModel, Model, baseline_estimate
 from prism.cost.roofline import full
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
@@ -38,7 +39,7 @@ from prism.generate.partition import RegionBounds, partition, size_of, unrepeate
 from prism.instantiate.options import OPTIONS
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Trial, TuneResult
-from prism.process.deadline import Deadline, OutOfTimeError
+from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 from prism.program.assumptions import stated_texts
 from prism.program.extents import evaluate
 from prism.program.loops import stacks
@@ -66,8 +67,6 @@ FREE = 500
 """E-nodes of searches for nothing that no program is too small for: half a second to one, of a CPU (measured)."""
 GAINED = 0.02
 """Neighbours are one region where that takes this share off their time."""
-NEVER = Deadline()
-"""No limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +264,16 @@ def search_regions(
     known: dict[str, SearchResult] | None = None,
     kept: Results | None = None,
     as_one: bool = True,
-    until: Deadline = NEVER,
+    time: SearchTime = ENDLESS,
 ) -> PartitionedSearch:
     """Search every region of a program; what is found does not depend on the number of workers.
 
     Where the program is searched as one, too, that comes first: its parts are searched for as long as they may be
     faster, one after another. It comes last where it would compute products again that its parts hand over: then only
     what looks faster than these is built. Then neighbours are, as one, where that may gain something (`_joining`).
+
+    Where the time is limited each search has a slice of it, and ends with what is proved by then (`_searched`). A
+    region of which nothing is goes on in parts; searches that were cut off have another turn where time is left.
 
     Args:
         program: the whole program.
@@ -283,12 +285,12 @@ def search_regions(
         known: results by the canonical key of their region, not searched again; what is found is added.
         kept: searches of earlier runs.
         as_one: whether a program a little beyond the bounds of a region is searched as one, too, and neighbours are.
-        until: when no more neighbours are searched as one.
+        time: what it may take; with one worker.
 
     Raises:
         UnsupportedError: an index of a region cannot be made affine.
         WorkerError: an e-graph worker ran into its time limit twice.
-        OutOfTimeError: nothing is to be begun, and none of these was.
+        OutOfTimeError: nothing is to be begun, and none of these was; or of some operator nothing was proved in time.
     """
     done = {} if known is None else known
     if kept is not None and kept.closing and not any(kept.search(r.canonical().program, budget) for r in regions):
@@ -300,8 +302,8 @@ def search_regions(
     )
     alone: list[RegionSearch] = []
     if at_once is not None and first:
-        alone = _searched([at_once], target, budget, workers, recorder, done, kept)
-    rival = _least(alone) if alone and alone[0].result.proved else math.inf
+        alone = _searched([at_once], target, budget, workers, recorder, done, kept, time=time)
+    rival = _bound(alone[0].result) if alone else math.inf
 
     while True:
         forms = [r.canonical() for r in regions]
@@ -312,27 +314,75 @@ def search_regions(
                 return False
             return sum(_at_least(c.program, done.get(c.key), target) for c in parts) >= rival
 
-        found = _searched(regions, target, budget, workers, recorder, done, kept, slower)
+        found = _searched(regions, target, budget, workers, recorder, done, kept, slower, time)
         if slower():
             return PartitionedSearch(program, tuple(alone))
         parts: list[Region] = []
-        for r in found:
-            parts += [r.region] if r.result.proved else finer(r.region)
-        if len(parts) == len(found):
+        for region, form in zip(regions, forms, strict=True):
+            result = done.get(form.key)
+            parts += [region] if result is not None and result.proved else finer(region)
+        if len(parts) == len(regions):
             break
         regions = unrepeated(parts)
-    if at_once is not None and not first:
+    if len(found) < len(regions):
+        if rival < math.inf:
+            return PartitionedSearch(program, tuple(alone))
+        raise OutOfTimeError
+    if time.until.finite:
+        _go_on(found, target, budget, workers, recorder, done, kept, time)
+        found = [replace(r, result=done[r.canonical.key]) for r in found]
+    if at_once is not None and not first and time.until.left:
         took = _least(found) if all(r.result.proved for r in found) else math.inf
-        alone = _searched([at_once], target, replace(budget, below=took), workers, recorder, {}, kept)
-        if alone[0].result.proved and _least(alone) < took:
+        alone = _searched([at_once], target, replace(budget, below=took), workers, recorder, {}, kept, time=time)
+        if alone and _bound(alone[0].result) < took:
             return PartitionedSearch(program, tuple(alone))
     best = PartitionedSearch(program, tuple(found))
     # Where nothing was proved of one operator, nothing comes of the program.
     if as_one and all(r.result.proved for r in found):
-        with suppress(OutOfTimeError), until.limited():
+        with suppress(OutOfTimeError), time.until.limited():
             for better in _joining(best, target, budget, workers, done, kept):
                 best = better
     return best
+
+
+def _go_on(
+    found: Sequence[RegionSearch],
+    target: Device,
+    budget: SearchBudget,
+    workers: Sequence[Worker],
+    recorder: Recorder,
+    done: dict[str, SearchResult],
+    kept: Results | None,
+    time: SearchTime,
+) -> None:
+    """Search again, from which most may be gained first, what was cut off, where each has more time than it had."""
+    by_key = {r.canonical.key: r for r in found if r.result.interrupted}
+    due = [by_key[k] for k in _most_first([r.canonical for r in found], target) if k in by_key]
+    while due and time.until.left < len(due) * max(sum(r.result.seconds.values()) for r in due):
+        due.pop()
+    before = {r.canonical.key: done.pop(r.canonical.key) for r in due}
+    time = replace(time, last=time.until)
+    _searched([r.region for r in due], target, budget, workers, recorder, done, kept, time=time)
+    for key, cut in before.items():
+        again = done.get(key)
+        if again is None or (again.interrupted and _bound(again) >= _bound(cut)):
+            done[key] = cut
+
+
+def _bound(found: SearchResult) -> float:
+    """The least seconds that a search knows how to do with, by estimate."""
+    return found.proved[0].seconds if found.proved else math.inf
+
+
+def _most_first(forms: Sequence[Canonical], target: Device) -> list[str]:
+    """The different regions by what all equal ones take operator by operator, by estimate: so much may be gained."""
+    many = Counter(c.key for c in forms)
+    programs = {c.key: c.program for c in forms}
+
+    def seconds(key: str) -> float:
+        return many[key] * baseline_estimate(programs[key], target, programs[key].hints).seconds
+
+    return sorted(programs, key=seconds, reverse=True)
 
 
 def _joining(
@@ -464,37 +514,53 @@ def _searched(
     results: dict[str, SearchResult],
     kept: Results | None,
     enough: Callable[[], bool] = lambda: False,
+    time: SearchTime = ENDLESS,
 ) -> list[RegionSearch]:
-    """The searches of the regions, up to where it is `enough`."""
+    """The searches of the regions, up to where it is `enough`.
+
+    Where the time is limited, regions from which most may be gained come first, and what one does not need of its slice
+    is for those after it. The results of those of which nothing was proved in time are not there.
+    """
     forms = [r.canonical() for r in regions]
     if kept is not None:
         stored = {c.key: kept.search(c.program, budget) for c in forms if c.key not in results}
         results |= {k: found for k, found in stored.items() if found is not None}
     distinct = {} if enough() else {c.key: c.program for c in forms if c.key not in results}
+    if time.last.finite and distinct:
+        distinct = {k: distinct[k] for k in _most_first(forms, target) if k in distinct}
+        workers[0].ready()  # which is no region's time
     # A worker serves one search at a time; what it served before does not matter.
     free: SimpleQueue[Worker] = SimpleQueue()
     for w in workers:
         free.put(w)
 
-    def one(region: Program) -> tuple[SearchResult, list[str]]:
+    def one(region: Program, until: Deadline = NEVER) -> tuple[SearchResult, list[str]]:
         # Stages of searches that run side by side would overlap: the caller times them all together.
         quiet = Recorder()
         worker = free.get()
         try:
-            result = run_search(region, target, budget, worker, quiet)
+            result = run_search(region, target, budget, worker, quiet, until)
             # A region of one operator is there because of the others: not worth a word.
             alone = f"there is nothing to gain: {nothing_to_gain(region)}"
             return result, [w for w in quiet.warnings if w != alone]
         finally:
             free.put(worker)
 
+    def in_slice(n: int, region: Program) -> tuple[SearchResult, list[str]] | None:
+        mine = time.slice(len(distinct) - n)
+        try:
+            with mine.last.limited():
+                return one(region, mine.until)
+        except OutOfTimeError:
+            return None
+
     if len(workers) == 1:
-        _collect(distinct, map(one, distinct.values()), results, recorder, kept, budget, enough)
+        answers = (in_slice(n, region) for n, region in enumerate(distinct.values()))
+        _collect(distinct, answers, results, recorder, kept, budget, enough)
     else:
         with ThreadPoolExecutor(len(workers)) as pool:
             try:
-                answers = pool.map(one, distinct.values())
-                _collect(distinct, answers, results, recorder, kept, budget, lambda: False)
+                _collect(distinct, pool.map(one, distinct.values()), results, recorder, kept, budget, lambda: False)
             except BaseException:
                 # The threads wait for their workers: without those they end.
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -506,14 +572,17 @@ def _searched(
 
 def _collect(
     distinct: Mapping[str, Program],
-    answers: Iterable[tuple[SearchResult, list[str]]],
+    answers: Iterable[tuple[SearchResult, list[str]] | None],
     results: dict[str, SearchResult],
     recorder: Recorder,
     kept: Results | None,
     budget: SearchBudget,
     enough: Callable[[], bool],
 ) -> None:
-    for n, (key, (result, warnings)) in enumerate(zip(distinct, answers, strict=True)):
+    for n, (key, answer) in enumerate(zip(distinct, answers, strict=True)):
+        if answer is None:
+            continue
+        result, warnings = answer
         results[key] = result
         if kept is not None and not warnings:
             kept.keep_search(distinct[key], budget, result)

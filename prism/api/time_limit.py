@@ -5,16 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from prism.errors import (
     NoImprovementError,
 )
-from prism.process.deadline import Deadline, OutOfTimeError
+from prism.instantiate.machine_load import slowed
+from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 
 SEARCHED, LEAST_SEARCHED = 0.4, 0.25
-"""The share of the time which the search of a program of one region may take, and the one that it has in any case."""
+"""The share of the time which searches may take that have proved something, and the one that they have in any case."""
 ALL_SEARCHED = 0.75
-"""The share that the searches of all regions may take: without one of them there is nothing to put together."""
+"""The share that all may take: without a region's there is nothing to put together."""
+UNPROVED = 0.5
+"""The share that the search of one region may take without a proof, before its parts are searched."""
 TRIED = 0.4
 """The share of the time that is left which trials may take: checks and the confirmation need the rest."""
 PART_TRIED = 0.7
@@ -46,6 +50,8 @@ FINISHED = sys.float_info.max
 """The limit, seconds, of runs that had time enough: any, but not none."""
 CLOSED_S = 45.0
 """What a run that was interrupted takes, at most, to put together, check, time and write what it finished, seconds."""
+SLOWEST = 6.0
+"""By what seconds that were measured while nothing else ran are multiplied on a machine that others use, at most."""
 GRACE_S = 1.2
 """What it takes, beyond the time that is given, to end: seconds,"""
 GRACE_SHARE = 0.06
@@ -54,14 +60,44 @@ AGAIN = "the same command gives this again, and one with more time (--budget), o
 MORE_TIME = "run it again: what was finished is kept, and not done again; or give it more time (--budget)"
 
 
+def here(seconds: float) -> float:
+    """What takes so many seconds on a machine that nothing else uses takes on this one, as it has been used so far."""
+    return seconds * min(slowed(), SLOWEST)
+
+
 def grace(time: Deadline) -> Deadline:
     """The moment at which what is left to do when the time is over has to be done."""
     return time.moved(max(GRACE_S, GRACE_SHARE * time.given)) if time.finite else time
 
 
+@dataclass(frozen=True, slots=True)
+class SearchTime:
+    """What searches may take.
+
+    Attributes:
+        until: when those end of which something is proved.
+        last: when all do.
+    """
+
+    until: Deadline
+    last: Deadline
+
+    def slice(self, regions: int) -> SearchTime:
+        """What the first of so many has. Where nothing is proved of it by then, its parts have as much."""
+        return SearchTime(self.until.part(1 / regions), self.last.part(1 / (regions + 1)))
+
+
+ENDLESS = SearchTime(NEVER, NEVER)
+
+
+def search_time(time: Deadline) -> SearchTime:
+    """What the searches of all regions of a program may take."""
+    return SearchTime(time.part(SEARCHED), time.part(ALL_SEARCHED))
+
+
 def search_end(time: Deadline) -> Deadline:
     """When the search of a program of one region ends: what follows is left what it takes, if there is as much."""
-    within = min(time.part(SEARCHED), time.moved(-1.5 * MEETING_S), key=lambda d: d.end)
+    within = min(time.part(SEARCHED), time.moved(-1.5 * here(MEETING_S)), key=lambda d: d.end)
     return max(within, time.part(LEAST_SEARCHED), key=lambda d: d.end)
 
 
@@ -74,14 +110,14 @@ def trials_end(time: Deadline, part: bool = False) -> Deadline:
         return time.part(0.0)
     if part:
         return time.part(PART_TRIED)
-    return min(time.part(TRIED), time.moved(-MEETING_S), key=lambda d: d.end)
+    return min(time.part(TRIED), time.moved(-here(MEETING_S)), key=lambda d: d.end)
 
 
 def regions_end(time: Deadline, matches: int) -> Deadline:
     """When all regions are tuned, of a module that meets its baselines so often, at most."""
     if time.closing:
         return time.part(0.0)
-    return min(time.part(TUNED if matches > 1 else TUNED_ONCE), time.moved(-ENDING_S), key=lambda d: d.end)
+    return min(time.part(TUNED if matches > 1 else TUNED_ONCE), time.moved(-here(ENDING_S)), key=lambda d: d.end)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from prism.api.options import ModelOptions, Options, by_keywords
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
 from prism.api.results import CHOICES, COMPARISONS, code_digest, load_compared
-from prism.api.time_limit import AGAIN, MORE_TIME, ending
+from prism.api.time_limit import AGAIN, LEAST_S, MEETING_S, MORE_TIME, ending, here
 from prism.api.trivial import nothing_to_gain
 from prism.api.user_rules import declared
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
@@ -299,7 +299,7 @@ def shown_in_parts(path: Path | str, error: UnsupportedError) -> list[str]:
 
 @contextmanager
 def on_cpu(path: Path, parts: Cut, target: str | None, recorder: Recorder) -> Iterator[tuple[CpuPlatform, Path]]:
-    """The CPU that a model in parts runs on, and the cache.
+    """The CPU that a model in parts runs on, whose children all islands share, and the cache.
 
     Raises:
         UnsupportedError: another target is wanted, whose kernels would wait for onnxruntime's tensors.
@@ -316,7 +316,8 @@ def on_cpu(path: Path, parts: Cut, target: str | None, recorder: Recorder) -> It
                 fix="take the model in parts with --target cpu",
             )
         check_installed(str(path))
-        yield platform, cache
+        with platform.lending() as lent:
+            yield lent, cache
 
 
 @dataclass(slots=True)
@@ -457,20 +458,49 @@ class Run:
 
     def _islands(self, sizes: Mapping[str, Mapping[str, int]], place: Path, late: Late) -> list[_Made]:
         """What comes of each island."""
-        found: list[_Made] = []
-        first: dict[str, _Made] = {}
         todo = [(i, sizes.get(i.name, {})) for i in reversed(self.parts.islands)]
         known = late.known()
         if known:
             self.recorder.warn(f"stored: {some(known)} had no time; {AGAIN}")
-        time = max(self.options.time.part(MADE), self.options.time.moved(-WHOLE_S), key=lambda d: d.end)
+        whole = min(here(1 - MADE), 0.5)
+        time = max(self.options.time.part(1 - whole), self.options.time.moved(-here(WHOLE_S)), key=lambda d: d.end)
+        first: dict[str, _Made] = {}
+        found = self._turn(todo, first, place, time, known)
+        if time.finite and not known:
+            if not any(m.kernels for m in found.values()):
+                time = self.options.time.moved(-here(MEETING_S))  # what is left for the whole is of no use without
+            again = [i for i in self.parts.islands if i.name in found and found[i.name].ended]
+            if again and time.left >= here(LEAST_S):
+                for key in [k for k, m in first.items() if m.ended]:
+                    del first[key]
+                found |= self._turn([(i, sizes.get(i.name, {})) for i in reversed(again)], first, place, time, known)
+        return [found[i.name] for i in self.parts.islands if i.name in found]
+
+    def _turn(
+        self,
+        todo: list[tuple[Island, Mapping[str, int]]],
+        first: dict[str, _Made],
+        place: Path,
+        time: Deadline,
+        known: Mapping[str, str],
+    ) -> dict[str, _Made]:
+        """What comes of these islands, or of their halves, by name.
+
+        Args:
+            todo: each with the values of its symbols, the first one last.
+            first: what came of the first of those that are equal, by what they have in common; what comes is added.
+            place: for files.
+            time: when they end.
+            known: why an earlier run had no time for some, by name.
+        """
+        found: dict[str, _Made] = {}
         if time.finite:
             todo.sort(key=lambda x: len(x[0].nodes))
         while todo:
             # Islands share the time by their nodes, the largest first: in less than ISLAND_S nothing comes of one.
             share = len(todo[-1][0].nodes) / sum(len(i.nodes) for i, _ in todo)
             if time.finite and time.left:
-                share = min(1.0, max(share, ISLAND_S / time.left))
+                share = min(1.0, max(share, here(ISLAND_S) / time.left))
             island, own = todo.pop()
             part = self.parts.part(island)
             place_in = f"{island.name} of {len(self.parts.islands)}"
@@ -485,9 +515,8 @@ class Run:
                 first.setdefault(part.key, made)
                 continue
             first.setdefault(part.key, made)
-            found.append(made)
-        order = {i.name: n for n, i in enumerate(self.parts.islands)}
-        return sorted(found, key=lambda made: order[made.report.name])
+            found[made.report.name] = made
+        return found
 
     def _island(
         self,
@@ -510,7 +539,8 @@ class Run:
         if not part.inputs:
             return _Made(replace(report, why="it hangs on no input"))
         if like is not None and like.report.why:
-            return _Made(replace(report, why=like.report.why, same_as=like.report.name), failed=like.failed)
+            same = replace(report, why=like.report.why, same_as=like.report.name)
+            return _Made(same, failed=like.failed, ended=like.ended)
         file = place / f"{island.name}.onnx"
         file.write_bytes(part.data)
         try:
@@ -530,7 +560,7 @@ class Run:
         # What is given of the model's inputs is in the sizes; the island's are other tensors.
         options = replace(self.options, shapes=shapes, seconds=time, inputs=None)
         try:
-            made = produce(program, options, matches=ISLAND_MATCHES)
+            made = produce(program, options, matches=ISLAND_MATCHES, platform=self.platform)
         except PrismError as error:
             failed = not isinstance(error, NoImprovementError)
             return _Made(replace(report, why=_said(error)), program, failed=failed, ended=error.fix == MORE_TIME)

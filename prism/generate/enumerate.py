@@ -29,7 +29,7 @@ from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device
 from prism.cost.roofline import seconds
 from prism.generate.families import Family, Space, Target, families
-from prism.generate.forms import Form, forms, one_pass, shared_once, written
+from prism.generate.forms import Form, distinct_forms, one_pass, shared_once, written
 from prism.generate.materialise import PREPARED, Choices, Plan, Planner
 from prism.generate.options import ONE_PASS, Weights, Within, below, fixed_classes, options
 from prism.generate.places import Places, Window
@@ -259,8 +259,8 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
             soon(first.candidate(first.written))
     found: dict[tuple[tuple[int, int], ...], Form] = {}
     complete = True
-    for hints in walk.points:
-        mine = forms(task.classes, table, Weights(task.classes, hints, dot, fixed), bounds.max_forms)
+    shapes = (Weights(task.classes, hints, dot, fixed) for hints in walk.points)
+    for mine in distinct_forms(task.classes, table, shapes, bounds.max_forms):
         complete = complete and mine.complete
         walk.pruned["max_forms"] = max(walk.pruned["max_forms"], mine.left_out)
         for form in mine.found:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -30,6 +30,7 @@ from prism.program.classes import EClasses, Payload
 from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
 from prism.program.ops import COMMUTATIVE
+from prism.program.transform import rebuilt
 
 SKELETONS = 6
 """Beyond the bound, so many skeletons are kept for an e-class at least; of few e-classes as many as forms wanted."""
@@ -43,6 +44,8 @@ ROUNDS = 16
 GRAIN = 1024
 """Work is counted in whole parts of a multiply-add, so many: sums of it do not depend on their order."""
 HEAVY = 0.01
+SHARES = 1024
+"""What takes less than one part in so many of what the dearest option takes makes no shape another one."""
 ROOM = 16
 """So many more than are wanted are held before it is looked which are among the first."""
 _GIVEN = "given"
@@ -247,7 +250,28 @@ def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: W
         weights: what an option costs.
         limit: how many forms are returned, and how many sub-forms an e-class may have for the list to be complete.
     """
-    table = _Table(options, classes.roots, weights)
+    return next(distinct_forms(classes, options, (weights,), limit))
+
+
+def distinct_forms(
+    classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: Iterable[Weights], limit: int
+) -> Iterator[Forms]:
+    """The forms at several shapes, as `forms` finds them; once for shapes that tell the same ones apart.
+
+    Those are shapes at which all options are the same shares of the dearest one, in parts of 1 / SHARES: a batch that
+    all work grows with makes no difference to which form takes less.
+    """
+    seen: set[tuple[int, ...]] = set()
+    for at in weights:
+        table = _Table(options, classes.roots, at)
+        dearest = max(table.work, default=0) or 1
+        shares = tuple([work * SHARES // dearest for work in table.work])
+        if shares not in seen:
+            seen.add(shares)
+            yield _forms(table, limit)
+
+
+def _forms(table: _Table, limit: int) -> Forms:
     every = _solve(table, limit, limit, None)
     complete = every is not None
     if every is not None:
@@ -564,13 +588,31 @@ def written(
     Its choices, operands before results; None where the e-graph does not hold it. What rounds badly is often what looks
     fastest, in all its variants: what the model itself computes, in its own order of operations, rounds as the model
     does. So the generator keeps a place for it whatever its bounds leave out. Of two operators that came to be one
-    e-class the first, operands before results, computes it.
+    e-class the first, operands before results, computes it. Where the model multiplies by 0, as by imaginary parts of
+    real numbers, the e-graph may hold no more than what is left.
 
     Args:
         classes: the saturated e-graph.
         exprs: the outputs, as `classes.roots` hold them.
         options: of each e-class; of operands in either order the one that is there is taken.
     """
+    found = _written(classes, exprs, options)
+    return found or _written(classes, rebuilt(exprs, _without_zeros), options)
+
+
+def _without_zeros(e: Expr) -> Expr:
+    """What is left of an expression whose operands were done, of products with 0."""
+    match e:
+        case Map("mul", (Const(0), _) | (_, Const(0))) | Reduce(ReduceKind.SUM, _, Const(0)):
+            return Const(0.0)
+        case Map("add", (Const(0), other) | (other, Const(0))):
+            return other
+    return e
+
+
+def _written(
+    classes: EClasses, exprs: Sequence[Expr], options: Mapping[int, Sequence[Choice]]
+) -> dict[int, Choice] | None:
     reading = _Reading(classes, options)
     for e in exprs:
         for part in walk(e):

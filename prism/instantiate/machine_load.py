@@ -16,6 +16,10 @@ STAT = Path("/proc/stat")
 CROWDED = 0.5
 """From how many cores on, beyond those that there are, a load is too much: what any system does by itself is less."""
 
+SCHEDULED = Path("/proc/self/schedstat")
+"""How long this process has run, and how long it could have and has not, ns."""
+OWN = 1.5
+"""By what a process is slowed that starts children, as a run does, where nothing else wants the processors."""
 LOOK_S = 0.25
 """How long a look at the load takes, seconds."""
 
@@ -95,6 +99,18 @@ def load_now(threads: int) -> Load:
 def others_now() -> float | None:
     """How many cores other processes keep busy at this moment; None where the system does not tell."""
     return load_now(1).others
+
+
+def slowed() -> float:
+    """How many times as long as on a machine that nothing else uses this process has taken, at least 1.
+
+    It is 1 where the system does not tell.
+    """
+    try:
+        ran, waited = map(int, SCHEDULED.read_text().split()[:2])
+    except (OSError, ValueError):
+        return 1.0
+    return max(1.0, (ran + waited) / max(ran, 1) / OWN)
 
 
 def usable_cores() -> frozenset[int]:

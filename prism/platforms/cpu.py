@@ -105,6 +105,9 @@ class CpuPlatform(Timed):
     @contextmanager
     def lending(self) -> Iterator[CpuPlatform]:
         """See Timed."""
+        if self.clock is not None:
+            yield self  # it does, for who has begun it
+            return
         threads = self.device.processors
         pool, clock = compile_pool(threads, self.cache), trial_worker(threads, self.cache)
         products = Products(pool, self.cache)

@@ -86,7 +86,7 @@ class Deadline:
         if not self.finite:
             yield limit
             return
-        if self.left <= 0.0:
+        if self.left <= 0.0 and able():
             raise OutOfTimeError
         if threading.current_thread() is not threading.main_thread():
             yield limit
