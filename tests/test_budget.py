@@ -666,9 +666,9 @@ def test_the_regions_of_a_run_share_the_children_that_compile_and_time(
     one_by_one(monkeypatch)
     worked: list[int] = []
 
-    def counted(threads: int, cache: Path | None) -> Worker:
+    def counted(threads: int, *rest: Any) -> Worker:
         worked.append(threads)
-        return worker(threads, cache)
+        return worker(threads, *rest)
 
     worker = cpu.trial_worker
     monkeypatch.setattr(cpu, "trial_worker", counted)

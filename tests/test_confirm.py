@@ -35,7 +35,18 @@ from prism.instantiate.confirm import (
 )
 from prism.instantiate.machine_load import Load, Watch, busy_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, Timed, summarise
-from prism.instantiate.rounds import AGAIN, BLOCK, HEATS, HOPELESS, LONGER, NEAR, NEAR_QUIET, Prepared, contest
+from prism.instantiate.rounds import (
+    AGAIN,
+    BLOCK,
+    FIRST_HEATS,
+    HEATS,
+    HOPELESS,
+    LONGER,
+    NEAR,
+    NEAR_QUIET,
+    Prepared,
+    contest,
+)
 from prism.instantiate.study import Failure
 from prism.platforms import contenders, cpu_worker
 from prism.platforms.contenders import Contenders, why_not_compiled
@@ -107,9 +118,9 @@ def test_of_eager_on_one_thread_and_on_all_the_one_that_does_not_stall_counts() 
 def test_heats_keep_who_is_near_the_best_of_its_side() -> None:
     clock = Clock()
     times = [5e-3, 6e-3, 9e-3, 11e-3, 3.0]
-    for crowded, stay in ((False, 2), (True, 3)):
+    for crowded, left in ((False, [HEATS, FIRST_HEATS]), (True, [HEATS + 10, HEATS])):
         samples = contest([clock.contender(t) for t in times], ["a"] * 5, 10, 60.0, crowded=crowded)
-        assert [len(s) for s in samples] == [HEATS + 10] * stay + [HEATS] * (4 - stay) + [1]
+        assert [len(s) for s in samples] == [HEATS + 10, HEATS + 10, *left, 1]
         assert [min(s) for s in samples] == pytest.approx(times)
     other_sides = contest([clock.contender(t) for t in (5e-3, 3.0)], ["a", "b"], 3, 60.0)
     assert [len(s) for s in other_sides] == [HEATS + 3, HEATS + 3], "the best of a side stays whatever it takes"
@@ -119,13 +130,13 @@ def test_a_gain_that_is_clear_and_steady_takes_no_more_rounds() -> None:
     def rounds(seconds: float, noise: float = 0.0, crowded: bool = False, own: float = 5e-3) -> int:
         clock = Clock()
         made = [clock.contender(own), clock.contender(seconds, lambda n: 1.0 + noise * (n * 7 % 5))]
-        return len(contest(made, ["kernel", "baseline"], 3 * BLOCK, 60.0, crowded=crowded)[0]) - HEATS
+        return len(contest(made, ["kernel", "baseline"], 3 * BLOCK, 60.0, crowded=crowded)[0])
 
     assert rounds(20e-3) == BLOCK
     assert rounds(2e-3) == BLOCK, "a loss, too"
-    assert rounds(5.1e-3) == 3 * BLOCK, "what is so near may be another process's luck"
-    assert rounds(40e-3, noise=0.3, own=30e-3) == 3 * BLOCK, "it varies by more than matters"
-    assert rounds(20e-3, crowded=True) == 3 * BLOCK
+    assert rounds(5.1e-3) == HEATS + 3 * BLOCK, "what is so near may be another process's luck"
+    assert rounds(40e-3, noise=0.3, own=30e-3) == HEATS + 3 * BLOCK, "it varies by more than matters"
+    assert rounds(20e-3, crowded=True) == HEATS + 3 * BLOCK
 
 
 def test_what_is_compiled_for_all_threads_and_has_no_chance_is_not_compiled_for_one(
@@ -247,7 +258,7 @@ def test_one_lucky_sample_sends_nobody_away(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("prism.instantiate.rounds.SHARE", 0.0)  # as samples were then
     clock = Clock()
     steady = clock.contender(2.5e-3)
-    lucky = clock.contender(0.7e-3, lambda n: 1.0 if 8 <= n < 20 else 60.0)
+    lucky = clock.contender(0.7e-3, lambda n: 1.0 if 4 <= n < 16 else 60.0)
     samples = contest([lucky, steady], ["baseline", "baseline"], 20, 60.0)
     assert min(samples[0]) < 1.5e-3, "it was lucky"
     assert len(samples[1]) == HEATS + 20
@@ -280,7 +291,7 @@ def test_where_cores_are_taken_what_is_near_on_one_thread_stays_on_all() -> None
         samples = contest([one, everything, far], ["baseline"] * 3, 20, 60.0, code, crowded)
         return [len(s) for s in samples]
 
-    assert lengths(False) == [HEATS + 20, HEATS, HEATS]
+    assert lengths(False) == [HEATS + 20, FIRST_HEATS, FIRST_HEATS]
     assert lengths(True) == [HEATS + 20, HEATS + 20, HEATS]
 
 
@@ -289,10 +300,10 @@ def test_what_is_slow_on_every_number_of_threads_is_not_sampled() -> None:
     made = [clock.contender(s) for s in (1e-3, 0.1, 0.11, 1.2e-3, 0.12)]
     code = ["quick", "slow", "slow", "mixed", "mixed"]
     samples = contest(made, ["baseline"] * 5, 20, 60.0, code)
-    assert [len(s) for s in samples] == [HEATS + 20, 1, 1, HEATS + 20, HEATS]
+    assert [len(s) for s in samples] == [HEATS + 20, 1, 1, HEATS + 20, FIRST_HEATS]
     assert samples[1] == [pytest.approx(0.1)]
     alone = contest([clock.contender(s) for s in (1e-3, 0.1)], ["baseline"] * 2, 20, 60.0, ["quick", "slow"])
-    assert len(alone[1]) == HEATS, "one call may have stalled"
+    assert len(alone[1]) == FIRST_HEATS, "one call may have stalled"
 
 
 def test_children_compete_for_cores_as_what_the_user_starts_does() -> None:

@@ -430,13 +430,13 @@ def test_what_timed_runs_are_compared_with_is_not_computed_again_for_the_gate(mo
         assert not drawn.results, "nothing is known yet"
         bench.ready()
         bench.tell(drawn)
-    tensors, wide = drawn.of(case)
-    own = Drawn(PROGRAM).answer(case, tensors, wide)
+    inputs = drawn.of(case)
+    own = Drawn(PROGRAM).answer(case, inputs)
     monkeypatch.setattr("prism.program.evaluate.evaluate", None)
-    told = drawn.answer(case, tensors, wide)
+    told = drawn.answer(case, inputs)
     for known, made in ((told.exact, own.exact), (told.given, own.given)):
         assert known.keys() == made.keys() == {"y"}
         assert np.array_equal(known["y"], made["y"])
     other = replace(case, seed=1)
     with pytest.raises(TypeError):
-        drawn.answer(other, *drawn.of(other))
+        drawn.answer(other, drawn.of(other))

@@ -8,15 +8,14 @@ tests in which children are not what is tested: what one run does to its child, 
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from io import BufferedRandom
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from zygote import Zygotes
 
-from prism.process.child import Child
+from prism.process.child import Child, Fork, Process
 
 Alike: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, str]]]
 
@@ -41,20 +40,22 @@ class ForkedChild(Child):
 
     zygotes: Zygotes | None = None
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        environment = os.environ if self._environment is None else self._environment
-        forked = None if self.zygotes is None else self.zygotes.start(self._command, environment, self._log)
-        return super()._spawn() if forked is None else cast("subprocess.Popen[bytes]", forked)
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, fork: Fork | None = None
+    ) -> None:
+        super().__init__(command, environment, fork if self.zygotes is None else self.zygotes.start)
 
 
 class WarmChild(ForkedChild):
     """A child that is left to the next of the same command and environment when it is closed and has no work."""
 
-    idle: list[tuple[Alike, subprocess.Popen[bytes], BufferedRandom, bool]] = []  # noqa: RUF012 - that they are shared is the point
+    idle: list[tuple[Alike, Process, BufferedRandom, bool]] = []  # noqa: RUF012 - that they are shared is the point
     taking = threading.RLock()
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        super().__init__(command, environment)
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, fork: Fork | None = None
+    ) -> None:
+        super().__init__(command, environment, fork)
         given = os.environ if environment is None else environment
         compiles = any(part in COMPILES for part in command)
         self._alike = (

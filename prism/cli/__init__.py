@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import os
 import signal
@@ -14,6 +13,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from prism.cli.interrupts import interrupted_once, to_go_on
+from prism.process.memory import KEEPING, allocate_as
 
 __all__ = ["main", "script"]
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def script() -> NoReturn:
     """The command as a process; what interrupts it while it ends changes nothing."""
-    _keep_freed_memory()
+    allocate_as(KEEPING)
     with interrupted_once():
         try:
             code = main()
@@ -49,22 +49,3 @@ def script() -> NoReturn:
                 stream.flush()
         os._exit(code)
     sys.exit(code)
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-"""What glibc's malloc.h calls these."""
-_KEPT_BYTES = 2**31 - 1
-"""What is free at the heap's end and kept, at most; `mallopt` takes no more."""
-
-
-def _keep_freed_memory() -> None:
-    """Let arrays that are freed make room for the next.
-
-    glibc gives the memory of each large one back, and the system clears it anew for the next, page by page: on virtual
-    machines that takes longer than what the gate computes. Not in children that time: a baseline's outputs cost there
-    what they cost its user.
-    """
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        if mallopt(_M_MMAP_MAX, 0):
-            mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

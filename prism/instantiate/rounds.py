@@ -147,11 +147,14 @@ SCHEDULED = Path("/proc/thread-self/schedstat")
 LEADING = 1.5
 """How many times the least time of a study's trials one may have taken to be timed again."""
 HEATS = 4
-"""Rounds that all contenders run; those that are near the best of their side run the others."""
+"""Rounds that all run but those that are far behind; those that are near the best of their side run the others."""
+FIRST_HEATS = 2
+"""After so many those that are far behind leave, where no cores are taken: some of them take longer than all others."""
 NEAR, NEAR_QUIET = 2.0, 1.3
-"""How many times the best of its side a contender may have taken to go on: where cores are taken, and elsewhere."""
+"""How many times the best of its side a contender may have taken to go on: where cores are taken, or few heats were
+run, and elsewhere."""
 BLOCK = 8
-"""Rounds after which it is asked whether more of them would tell anything."""
+"""Rounds, heats among them, after which it is asked whether more of them would tell anything."""
 CLOSE = 0.15
 """They would not where the logarithm of the gain is known to this part of itself: 2 to a ninth, 7 to a third,"""
 CLEAR = 1.1
@@ -353,29 +356,35 @@ def contest(
     longest = max(contenders[n].call_s for n in near)
     for n in running:
         contenders[n].lengthen(min(max(longest, SHARE * limit_s), EQUAL_S if crowded else QUIET_S))
-    most = rounds([contenders[n] for n in running], HEATS, limit_s)
-    for count in (most, None):
-        if count is None:
-            # The least of its own, and not a quartile: of few samples most may have stalled. But one that was lucky
-            # once, on all threads while others slept, is no measure for the rest.
-            factor = NEAR if crowded else NEAR_QUIET
-            left = _near([min(s) for s in samples], sides, factor, [lower_quartile(sorted(s)) for s in samples])
-            if code is not None and crowded:
-                near_code = {code[n] for n in left}
-                left = [n for n in running if code[n] in near_code]
-            running = [n for n in running if n in left]
-            # What a call takes is known better by now.
-            for n in running:
-                contenders[n].call_s = min(samples[n])
-            count = rounds([contenders[n] for n in running], wanted, limit_s)
+
+    def run(many: int) -> None:
         turns = [contenders[n].turn for n in running]
-        rest = count
-        while rest > 0:
-            for n, found in zip(running, interleave(turns, min(rest, BLOCK)), strict=True):
-                samples[n] += itertools.chain.from_iterable(found)
-            rest -= BLOCK
-            if rest > 0 and not crowded and _known(samples, sides):
-                break
+        for n, found in zip(running, interleave(turns, many), strict=True):
+            samples[n] += itertools.chain.from_iterable(found)
+
+    heats = rounds([contenders[n] for n in running], HEATS, limit_s)
+    first = min(FIRST_HEATS, heats)
+    ran = 0
+    for upto, factor in ((heats, NEAR),) if crowded else ((first, NEAR), (heats, NEAR_QUIET)):
+        run(upto - ran)
+        ran = upto
+        # The least of its own, and not a quartile: of few samples most may have stalled. But one that was lucky
+        # once, on all threads while others slept, is no measure for the rest.
+        left = _near([min(s) for s in samples], sides, factor, [lower_quartile(sorted(s)) for s in samples])
+        if code is not None and crowded:
+            near_code = {code[n] for n in left}
+            left = [n for n in running if code[n] in near_code]
+        running = [n for n in running if n in left]
+        # What a call takes is known better by now.
+        for n in running:
+            contenders[n].call_s = min(samples[n])
+    last = heats + rounds([contenders[n] for n in running], wanted, limit_s)
+    while ran < last:
+        many = min(last - ran, BLOCK - ran % BLOCK)
+        run(many)
+        ran += many
+        if ran < last and not crowded and _known(samples, sides):
+            break
     return samples
 
 

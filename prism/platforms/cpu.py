@@ -25,7 +25,9 @@ from prism.instantiate.gate.plan import Case
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.platforms.platform import Timed
-from prism.process.child import child_environment, module_command
+from prism.process.child import Fork, child_environment, module_command
+from prism.process.fork_server import ForkServer
+from prism.process.memory import KEEPING
 from prism.process.worker import Background, Ending, Pool, Reply, Worker
 from prism.program.nodes import Program, Reduce, walk
 from prism.program.products import product_of
@@ -38,6 +40,13 @@ NO_COMPILER = (
 )
 WORKER = "prism.platforms.cpu_worker"
 """The module that `python -m` runs for the compiler, for the gate and for the clock."""
+IMPORTED = (
+    "prism.platforms.cpu_worker",
+    "prism.platforms.contenders",
+    "prism.backends.native",
+    "torch._inductor.config",
+)
+"""What children import that time, but for what few of them need."""
 GRACE_S = 10.0
 """What a worker may take beyond the compiler's own limit, seconds."""
 PROTOCOL = "cpu protocol 6"
@@ -69,6 +78,8 @@ class CpuPlatform(Timed):
     clock: Worker | None = None
     products: Products | None = None
     """What trials link, where `pool` compiles it."""
+    forks: ForkServer | None = None
+    """Starts the children that time; each is a fresh process when None."""
     background: Background = field(default_factory=Background)
     """The children that make baselines ready, which stand still during all benches' trials."""
 
@@ -109,17 +120,21 @@ class CpuPlatform(Timed):
             yield self  # it does, for who has begun it
             return
         threads = self.device.processors
-        pool, clock = compile_pool(threads, self.cache), trial_worker(threads, self.cache)
+        pool = compile_pool(threads, self.cache)
         products = Products(pool, self.cache)
-        try:
-            yield replace(self, pool=pool, clock=clock, products=products)
-        finally:
-            pool.close()
-            clock.close()
+        with ForkServer(IMPORTED, user_environment(self.cache)) as forks:
+            self.background.add(forks)
+            clock = trial_worker(threads, self.cache, forks.start)
+            try:
+                yield replace(self, pool=pool, clock=clock, products=products, forks=forks)
+            finally:
+                pool.close()
+                clock.close()
 
     def arena(self) -> Worker:
         """A fresh child that times as the user would: in the user's own environment."""
-        return Worker(module_command(WORKER), user_environment(self.cache))
+        fork = None if self.forks is None else self.forks.start
+        return Worker(module_command(WORKER), user_environment(self.cache), fork=fork)
 
     def thread_counts(self) -> tuple[int, ...]:
         """All cores, and one: what runs on all of them stalls where one is taken."""
@@ -247,9 +262,9 @@ def compile_pool(threads: int, cache: Path | None = None) -> Pool:
     return Pool(module_command(WORKER), cpu_environment(threads, cache=cache), max(1, threads))
 
 
-def trial_worker(threads: int, cache: Path | None = None) -> Worker:
+def trial_worker(threads: int, cache: Path | None = None, fork: Fork | None = None) -> Worker:
     """A child that runs modules which are compiled as those of `compile_pool` are: trials, and those of the gate."""
-    return Worker(module_command(WORKER), cpu_environment(threads, cache=cache))
+    return Worker(module_command(WORKER), cpu_environment(threads, cache=cache), fork=fork)
 
 
 def working_sets(sgraph: SGraph, config: Config, hints: Mapping[str, int], threads: int) -> tuple[Resources, ...]:
@@ -268,20 +283,15 @@ def cpu_environment(threads: int, pinned: bool = False, cache: Path | None = Non
     """The environment of a child that runs kernels: threads, memory kept once it is had, libraries in the cache.
 
     Threads that are pinned each stay on a core of their own: steadier on a machine that does nothing else, and much
-    slower on one that does. A block that a library frees and asks for again would otherwise be given back to the system
-    in between, and its pages cost more than most kernels. Threads that wait spin as long as they do at the user's, some
-    milliseconds: those that sleep at once are woken on a core that another process has, where one is busy, and a call
-    of 0.2 ms takes ten.
+    slower on one that does. Threads that wait spin as long as they do at the user's, some milliseconds where nothing
+    else is said.
     """
     env = child_environment(
         TRITON_INTERPRET=None,
         OMP_NUM_THREADS=str(threads),
         MKL_NUM_THREADS=str(threads),
         OPENBLAS_NUM_THREADS=str(threads),
-        GOMP_SPINCOUNT="300000",
-        MALLOC_MMAP_MAX_="0",
-        MALLOC_TRIM_THRESHOLD_=str(1 << 40),
-        MALLOC_TOP_PAD_=str(64 << 20),
+        **KEEPING,
         **_compiled(cache),
     )
     if pinned:

@@ -1,7 +1,8 @@
 """A child process: started, fed requests, listened to for so long and no longer, and killed with all that it started.
 
-A child is a fresh interpreter and a session of its own. No fork, so that torch's and LLVM's threads are safe; no
-multiprocessing, so that the user's script is never imported a second time; and a terminal's Ctrl-C is for the parent.
+A child is a fresh interpreter, or forked by one that has done no more than import (see `fork_server`), and leads a
+process group of its own. This process is never forked, so that torch's and LLVM's threads are safe; no multiprocessing,
+so that the user's script is never imported a second time; and a terminal's Ctrl-C is for the parent.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Protocol, Self, TypeAlias
 
 START_LIMIT_S = 60.0
 """Extra time that the first request to a fresh child gets: it imports torch and triton, or egglog and the rules."""
@@ -54,12 +55,39 @@ class Closing(ABC):
         self.close()
 
 
+class Process(Protocol):
+    """What is asked of a process, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its id, and that of its process group."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Where its requests go."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Where its answers come from."""
+
+    def poll(self) -> int | None:
+        """Its status, where it has ended."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its status, once it has ended. Raises subprocess.TimeoutExpired: it has not within so many seconds."""
+
+
+Fork: TypeAlias = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Process | None]
+"""Starts a process of a command and an environment, with its standard error; None where it cannot."""
+
+
 class Child:
     """One child process, started when it is needed and again after it died. One thread feeds it; any may interrupt.
 
     Args:
         command: how to start it.
         environment: its whole environment; None for this process's.
+        fork: starts it, where it can; otherwise, or by default, it is a fresh process.
 
     Attributes:
         starts: how many processes were started.
@@ -67,14 +95,18 @@ class Child:
         stood_s: how long processes were halted, seconds, but for the halt that lasts.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, fork: Fork | None = None
+    ) -> None:
         self._command = list(command)
         self._environment = dict(environment) if environment is not None else None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._fork = fork
+        self._process: Process | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._rest = b""
         self._lock = threading.Lock()
         self._closed = False
+        self._interrupts = 0
         self._halted_at: float | None = None
         self.stood_s = 0.0
         self.starts = 0
@@ -106,14 +138,21 @@ class Child:
             self._log.seek(0)
             self._log.truncate()
             self._rest = b""
-            self._process = self._spawn()
+            interrupts = self._interrupts
+        process = self._spawn()  # what forks it may have to import first: whoever halts or interrupts it does not wait
+        with self._lock:
+            self._process = process
             self.starts += 1
-            if self._halted_at is not None:
-                _signal_session(self._process, signal.SIGSTOP)
+            if self._interrupts > interrupts:
+                signal_session(process, signal.SIGKILL)
+            elif self._halted_at is not None:
+                signal_session(process, signal.SIGSTOP)
             return True
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+    def _spawn(self) -> Process:
+        environment = os.environ if self._environment is None else self._environment
+        forked = None if self._fork is None else self._fork(self._command, environment, self._log)
+        return forked or subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -162,7 +201,7 @@ class Child:
             process, self._process = self._process, None
         if process is None:
             return None
-        _signal_session(process, signal.SIGKILL)
+        signal_session(process, signal.SIGKILL)
         status = process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -198,7 +237,7 @@ class Child:
             if self._halted_at is None:
                 self._halted_at = time.monotonic()
                 if self._process is not None:
-                    _signal_session(self._process, signal.SIGSTOP)
+                    signal_session(self._process, signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Let it go on."""
@@ -207,7 +246,7 @@ class Child:
                 self.stood_s += time.monotonic() - self._halted_at
                 self._halted_at = None
                 if self._process is not None:
-                    _signal_session(self._process, signal.SIGCONT)
+                    signal_session(self._process, signal.SIGCONT)
 
     def interrupt(self, *, last: bool = False) -> None:
         """Kill it from another thread; the one that waits for an answer sees the child end.
@@ -217,8 +256,9 @@ class Child:
         """
         with self._lock:
             self._closed |= last
+            self._interrupts += 1
             if self._process is not None:
-                _signal_session(self._process, signal.SIGKILL)
+                signal_session(self._process, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill it and start no more."""
@@ -227,8 +267,8 @@ class Child:
         self._log.close()
 
 
-def _signal_session(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # The child leads a group of its own, so this takes a compiler that it runs along, and nothing else.
+def signal_session(process: Process, number: signal.Signals) -> None:
+    """Signal a process that leads a group of its own: so this takes a compiler that it runs along, and nothing else."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

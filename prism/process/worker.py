@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from prism.process.child import START_LIMIT_S, Child, Closing
+from prism.process.child import START_LIMIT_S, Child, Closing, Fork
+from prism.process.fork_server import ForkServer
 from prism.process.serve import BEGIN
 
 
@@ -47,12 +48,17 @@ class Worker:
         command: how to start it.
         environment: its whole environment.
         start_limit_s: extra seconds for the first request to a fresh child.
+        fork: as Child has it.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], start_limit_s: float = START_LIMIT_S
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        start_limit_s: float = START_LIMIT_S,
+        fork: Fork | None = None,
     ) -> None:
-        self._child = Child(command, environment)
+        self._child = Child(command, environment, fork)
         self._start_limit_s = start_limit_s
         self._turn = threading.Lock()
         self._beginning: threading.Thread | None = None
@@ -157,11 +163,11 @@ class Background:
     """Workers that do something beside the rest, and stand still while something is timed."""
 
     def __init__(self) -> None:
-        self._workers: list[Worker] = []
+        self._workers: list[Worker | ForkServer] = []
         self._lock = threading.Lock()
         self._halts = 0
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: Worker | ForkServer) -> None:
         """Let it be one of them, until it is closed."""
         with self._lock:
             self._workers = [w for w in self._workers if not w.closed] + [worker]

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from prism.instantiate.gate.plan import GIVEN, Case, Sample, interpretable, plan
 from prism.process.child import Closing
 from prism.process.deadline import NEVER, Deadline
 from prism.process.worker import Ending, Pool, Reply, Worker
+from prism.program.arrays import ANNIHILATING, NUMPY, NumpyArrays
 from prism.program.evaluate import bind
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
@@ -371,7 +372,7 @@ def _checked(
                         break
                     if elements > KEPT_ELEMENTS:
                         drawn.drop()
-                        runner.forget([t for r in under_way for t in r.tensors.values()])
+                        runner.forget([t for r in under_way for t in r.inputs.tensors.values()])
                     begun = done + len(under_way)
                     if begun >= LEAST_CASES and until.left < drawn.oracle_s:
                         left = len(waiting)
@@ -414,12 +415,11 @@ def _checked(
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A case whose kernels run: its inputs as tensors and as float64, what is run of it, and what will come of it."""
+    """A case whose kernels run: its inputs, what is run of it, and what will come of it."""
 
     case: Case
     elements: int
-    tensors: Mapping[str, Any]
-    wide: Mapping[str, np.ndarray]
+    inputs: Inputs
     samples: Sequence[Sample]
     outputs: Future[list[Output] | str]
 
@@ -435,11 +435,26 @@ def _begun(
         case = replace(case, config=interpretable(sgraph, case.config, case.binding))
         # A loop's launches are more than the sGraph has.
         samples = samples if sgraph.repeats else plan_samples(sgraph, case.config, case.binding)
-    tensors, wide = drawn.of(case)
+    given = drawn.of(case)
     shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
-    inputs = [tensors[t.name] for t in sgraph.inputs]
+    inputs = [given.tensors[t.name] for t in sgraph.inputs]
     outputs = threads.submit(runner.run, module, case.config, inputs, shapes, samples)
-    return _Running(case, sum(map(np.size, wide.values())), tensors, wide, samples, outputs)
+    return _Running(case, sum(map(np.size, given.wide.values())), given, samples, outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """A case's inputs, by name.
+
+    Attributes:
+        tensors: as kernels take them.
+        wide: as float64.
+        finite: those that are finite.
+    """
+
+    tensors: Mapping[str, Any]
+    wide: Mapping[str, np.ndarray]
+    finite: Set[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +484,7 @@ class Drawn:
         program: the program.
         given: the inputs of the case of inputs that are given, if there is one.
         answers, shuffled, tensors, wide: what was made.
+        finite: of what is in `wide`, whether all of it is finite.
         results: what others made: of inputs, by what draws them, the oracle's results and eager's, by output.
         oracle_s: what the oracle took for a case, at most, seconds.
     """
@@ -479,20 +495,23 @@ class Drawn:
     shuffled: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = field(default_factory=dict)
     tensors: dict[tuple[object, ...], Any] = field(default_factory=dict)
     wide: dict[int, np.ndarray] = field(default_factory=dict)
+    finite: dict[int, bool] = field(default_factory=dict)
     results: dict[tuple[object, ...], Results] = field(default_factory=dict)
     oracle_s: float = 0.0
 
-    def of(self, case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The case's inputs: as tensors, and as float64."""
+    def of(self, case: Case) -> Inputs:
+        """The case's inputs."""
         given = dict(self.given)
         if case.draw != GIVEN:
             given = draw_inputs(self.program, case.draw, case.binding, case.seed, case.struck, self.tensors)
         for t in given.values():
             if id(t) not in self.wide:
                 self.wide[id(t)] = _float64(t)
-        return given, {name: self.wide[id(t)] for name, t in given.items()}
+                self.finite[id(t)] = NUMPY.all_finite(self.wide[id(t)])
+        wide = {name: self.wide[id(t)] for name, t in given.items()}
+        return Inputs(given, wide, {name for name, t in given.items() if self.finite[id(t)]})
 
-    def answer(self, case: Case, tensors: Mapping[str, Any], wide: Mapping[str, np.ndarray]) -> Answers:
+    def answer(self, case: Case, inputs: Inputs) -> Answers:
         """What the oracle and eager say of the case's inputs."""
         from prism.backends.eager import eager
         from prism.program.evaluate import evaluate as oracle_of
@@ -500,17 +519,18 @@ class Drawn:
         key = _case_key(case)
         known = self.answers.get(key)
         if known is None:
+            arrays = _Known(inputs.wide[name] for name in inputs.finite)
             made = self.results.get(key)
             if made is None:
                 start = time.monotonic()
-                exact = oracle_of(self.program, wide)
+                exact = oracle_of(self.program, inputs.wide, arrays)
                 self.oracle_s = max(self.oracle_s, time.monotonic() - start)
-                given = eager(self.program, plain=True)(*(tensors[t.name] for t in self.program.inputs))
+                given = eager(self.program, plain=True)(*(inputs.tensors[t.name] for t in self.program.inputs))
                 made = {n: (exact[n], _float64(g)) for n, g in zip(self.program.outputs, given, strict=True)}
             known = Answers(
                 {name: exact for name, (exact, _) in made.items()},
                 {name: given for name, (_, given) in made.items()},
-                _without_non_finite(self.program, wide),
+                _without_non_finite(self.program, inputs.wide, inputs.wide.keys() - inputs.finite, arrays),
             )
             if sum(x.size for x in known.exact.values()) <= KEPT_ELEMENTS:
                 self.answers[key] = known
@@ -529,6 +549,27 @@ class Drawn:
         self.tensors = {key: t for key, t in self.tensors.items() if key[1] == "normal"}
         kept = {id(t) for t in self.tensors.values()}
         self.wide = {n: w for n, w in self.wide.items() if n in kept}
+        self.finite = {n: finite for n, finite in self.finite.items() if n in kept}
+
+
+class _Known(NumpyArrays):
+    """numpy's operations where some arrays, which live as long, are known to be finite.
+
+    Args:
+        finite: these.
+    """
+
+    def __init__(self, finite: Iterable[np.ndarray]) -> None:
+        self._finite = frozenset(map(_address, finite))
+
+    def all_finite(self, array: Any) -> bool:
+        """See Arrays; a view that begins where an array does has no elements but that one's."""
+        return _address(array) in self._finite or super().all_finite(array)
+
+
+def _address(array: np.ndarray) -> int:
+    """Where its first element lies."""
+    return int(array.__array_interface__["data"][0])
 
 
 def _case_key(case: Case) -> tuple[object, ...]:
@@ -547,8 +588,8 @@ def _judged(drawn: Drawn, sgraph: SGraph, running: _Running) -> tuple[float, lis
 
     Or why nothing was run.
     """
-    case, tensors = running.case, running.tensors
-    answers = drawn.answer(case, tensors, running.wide)
+    case, tensors = running.case, running.inputs.tensors
+    answers = drawn.answer(case, running.inputs)
     found = running.outputs.result()
     if isinstance(found, str):
         return found
@@ -582,20 +623,22 @@ def _judged(drawn: Drawn, sgraph: SGraph, running: _Running) -> tuple[float, lis
     return max((v.ratio for v in made.values()), default=0.0), reasons, rounding
 
 
-def _without_non_finite(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The results where infinities and NaN of the inputs are read only if they have to be; none if all is finite.
+def _without_non_finite(
+    program: Program, inputs: Mapping[str, np.ndarray], odd: Set[str], arrays: NumpyArrays = NUMPY
+) -> dict[str, np.ndarray]:
+    """The results where infinities and NaN of the `odd` inputs are read only if they have to be; none if none is odd.
 
     Two other numbers are put in their place: what those leave as it is does not depend on them. Elsewhere, what comes
     of it where 0 times anything is 0, as masks and paddings are not read.
     """
-    from prism.program.arrays import ANNIHILATING, NUMPY
     from prism.program.evaluate import evaluate as oracle_of
 
-    odd = [name for name, x in inputs.items() if not NUMPY.all_finite(x)]
     if not odd:
         return {}
     one, other = (
-        oracle_of(program, {**inputs, **{name: np.where(np.isfinite(inputs[name]), inputs[name], n) for name in odd}})
+        oracle_of(
+            program, {**inputs, **{name: np.where(np.isfinite(inputs[name]), inputs[name], n) for name in odd}}, arrays
+        )
         for n in (1.0, -2.0)
     )
     skipped = oracle_of(program, inputs, ANNIHILATING)
