@@ -23,6 +23,7 @@ from prism.api import optimize
 from prism.api.records import not_timed
 from prism.errors import NoImprovementError, UsageError
 from prism.events import Argument, ContenderReport, MeasurementReport, RunReport
+from prism.instantiate import machine_load
 from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import (
     AGREE,
@@ -33,7 +34,7 @@ from prism.instantiate.confirm import (
     installed,
     usual,
 )
-from prism.instantiate.machine_load import Load, Watch, busy_seconds
+from prism.instantiate.machine_load import Load, Watch, busy_seconds, load_now, process_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, Timed, summarise
 from prism.instantiate.rounds import (
     AGAIN,
@@ -327,6 +328,17 @@ def test_a_turn_begins_with_its_threads() -> None:
 
 
 # The machine's load.
+
+
+def test_what_the_process_that_waits_still_does_is_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert process_seconds(os.getpid()) == pytest.approx(time.process_time(), abs=0.1)
+    assert process_seconds(2**22 + 1) == 0.0, "there is none"
+    busy, waits = iter((10.0, 12.0, 20.0, 22.0)), iter((5.0, 7.0))
+    monkeypatch.setattr(machine_load, "busy_seconds", lambda *_: next(busy))
+    monkeypatch.setattr(machine_load, "process_seconds", lambda _: next(waits))
+    assert load_now(1, waits=7).others == 0.0, "two seconds of it, which the other took"
+    assert load_now(1).others != 0.0
+
 
 STAT = """cpu  100 0 100 1000 0 0 0 0 0 0
 cpu0 {0} 0 50 500 7 0 0 {1} 0 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import pickle
 import statistics
 import sys
@@ -433,7 +434,7 @@ class Arena(ABC):
     def _contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match | _Lost:
         """The match, or why the child was lost."""
         limit = self._limit_s(contenders) + limit_s
-        request = self._request(contenders, rounds) | {"limit_s": limit_s}
+        request = self._request(contenders, rounds) | {"limit_s": limit_s, "waits": os.getpid()}
         if not self._prepares:
             self._worker.kill()  # what it holds of the device's memory
         if self._arena is None:

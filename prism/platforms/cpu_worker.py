@@ -149,7 +149,8 @@ def time_contenders(request: Request) -> Answer:
     """Time contenders against each other; request and answer are those of `prism.backends.triton.timing`.
 
     Where the request has `limit_s` it is a contest: each contender names its `side` and its `threads`, modules are
-    called as their users call them, and the answer says how busy the machine was. Otherwise it is a study's trial,
+    called as their users call them, and the answer says how busy others than the process that `waits` for it kept the
+    machine. Otherwise it is a study's trial,
     whose modules write into outputs that are poisoned before.
     """
     specs: Sequence[Mapping[str, Any]] = request["contenders"]
@@ -165,7 +166,7 @@ def time_contenders(request: Request) -> Answer:
     makes = contenders_on(Path(request["inputs"]))
     queue = Queue()
     most = max(map(_threads_of, specs))
-    crowded = limit_s is not None and most > 1 and load_now(most).crowded
+    crowded = limit_s is not None and most > 1 and load_now(most, request.get("waits")).crowded
     lasting = 1
     if crowded and limit_s is not None:
         lasting = LASTING if limit_s >= SHORT_S else SHORTLY_LASTING
