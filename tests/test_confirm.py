@@ -45,6 +45,7 @@ from prism.instantiate.rounds import (
     LONGER,
     NEAR,
     NEAR_QUIET,
+    ROUNDS_S,
     Prepared,
     contest,
 )
@@ -105,6 +106,20 @@ def test_a_baseline_that_stalls_in_half_of_its_rounds_makes_no_speed_up(
     samples = contest([stalling, clock.contender(5e-3)], ["baseline", "kernel"], 24, 60.0)
     assert summarise(samples[0]).upper > 50 * summarise(samples[0]).lower, "it did stall, and the spread tells"
     assert 1 / AGREE < gain(samples) < AGREE
+
+
+def test_a_match_that_may_take_little_time_has_shorter_turns_and_no_rounds_after_heats_that_took_it() -> None:
+    def played(limit_s: float, call_s: float) -> tuple[int, int]:
+        clock = Clock()
+        made = [clock.contender(call_s) for _ in range(2)]
+        made[0].lasting = 5
+        several, one = contest(made, ["baseline", "kernel"], 16, limit_s, crowded=True)
+        return len(several), len(one)
+
+    assert played(ROUNDS_S, 1.0) == (6 * 5, 6), "three heats and three rounds, whatever they take"
+    assert played(5.9, 1.0) == (3 * 2, 3), "heats alone"
+    assert played(5.9, 0.4) == (3 * 3, 3)
+    assert played(5.9, 0.1) == (7 * 5, 7), "four heats, and as many rounds as are left time"
 
 
 def test_of_eager_on_one_thread_and_on_all_the_one_that_does_not_stall_counts() -> None:

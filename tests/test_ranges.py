@@ -464,6 +464,23 @@ def test_a_finite_mask_of_data_hides_nothing() -> None:
     assert not bounds(narrow(padded(LEAST))), "a row may be padding alone"
 
 
+def test_a_finite_mask_of_data_hides_nothing_of_a_sum_after_the_maximum() -> None:
+    """Of a row that is padding alone the maximum is the mask itself, and each exponential 1."""
+
+    def passes(*seen: Stmt) -> Kernel:
+        masked = (Load("x1", "x", at(ROW, KEY)), *seen, op("s", "where", "seen", 0.0, LEAST), op("d", "add", "x1", "s"))
+        first = Loop(KEY, (*masked, TileReduce("t", MAX, KEY, "d"), Accumulate("m", MAX, "t")))
+        total = (op("e", "add", "d", "n"), op("p", "exp", "e"), TileReduce("t2", SUM, KEY, "p"))
+        body = (first, op("n", "neg", "m"), Loop(KEY, (*masked, *total, Accumulate("l", SUM, "t2"))))
+        roles = ((ROW, Grid(1)), (KEY, LoopRole(sym("T_j"))))
+        return Kernel("norm_kernel", roles, (*body, Store("y", at(ROW), "l")))
+
+    causal = (Position("pj", j), Position("pi", i))
+    assert bounds(narrow(passes(*causal, op("seen", "le", "pj", "pi")))) == ["j <= i", "j <= i"]
+    padded = passes(*causal, op("own", "le", "pj", "pi"), Load("pad", "pads", at(KEY)), op("seen", "and", "own", "pad"))
+    assert not bounds(narrow(padded))
+
+
 def test_one_accumulator_without_the_mask_keeps_every_tile() -> None:
     kernel = Masked(CAUSAL).sgraph().kernels[0]
     loop = loop_of(kernel)

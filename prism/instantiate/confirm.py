@@ -47,6 +47,7 @@ from prism.instantiate.rounds import (
     NEAR,
     NEAR_QUIET,
     QUIET_S,
+    ROUNDS_S,
     Taken,
     between,
     has_two_modes,
@@ -58,8 +59,6 @@ from prism.sgraph.config import Config
 
 ROUNDS = 16
 """Rounds of a match, after its heats."""
-ROUNDS_S = 6.0
-"""What the rounds of a match should take, seconds."""
 SHARES = 6.0
 """Rounds take no more than this part of what time is left: children that start, and a second match, take the rest."""
 AGREE = 1.2

@@ -143,6 +143,10 @@ ENDLESS_S = 2.0
 """A call that takes longer is made only once before the rounds, seconds: it costs too much to be sampled in vain."""
 LASTING = 5
 """Samples of a turn on several threads where cores are taken: these stall for some tenths of a second, and then not."""
+SHORTLY_LASTING = 2
+"""So many at least where the least rounds would take longer than they may: a match that does not end tells nothing."""
+ROUNDS_S = 6.0
+"""What the rounds of a match should take, seconds; less where the time of a run ends soon."""
 SCHEDULED = Path("/proc/thread-self/schedstat")
 LEADING = 1.5
 """How many times the least time of a study's trials one may have taken to be timed again."""
@@ -310,10 +314,10 @@ class Prepared:
         return self._settle_s + self._rest_s + warm_s + self.lasting * self.calls * self.call_s
 
 
-def rounds(contenders: Sequence[Prepared], wanted: int, limit_s: float) -> int:
+def rounds(contenders: Sequence[Prepared], wanted: int, limit_s: float, least: int = LEAST_ROUNDS) -> int:
     """How many rounds to run: as many as are wanted, fewer where they would take longer than so many seconds."""
     each = sum(c.sample_s for c in contenders)
-    return max(LEAST_ROUNDS, min(wanted, int(limit_s / max(each, 1e-9))))
+    return max(least, min(wanted, int(limit_s / max(each, 1e-9))))
 
 
 def contest(
@@ -333,7 +337,8 @@ def contest(
         contenders: what is timed.
         sides: of each contender, whom it is compared with: only the best of a side matters.
         wanted: rounds after the heats.
-        limit_s: what these should take at most, seconds; `LEAST_ROUNDS` run whatever they take.
+        limit_s: what these should take at most, seconds; `LEAST_ROUNDS` run whatever they take. Where it is less than
+            `ROUNDS_S`, it is for heats and rounds together, and those heats alone run whatever they take.
         code: of each contender, what it has in common with those that are the same on other numbers of threads.
         crowded: whether others and the contenders want more cores than there are.
 
@@ -351,6 +356,9 @@ def contest(
         return n not in near and (contenders[n].call_s > ENDLESS_S or (len(kin) > 1 and near.isdisjoint(kin)))
 
     running = [n for n in range(len(contenders)) if not hopeless(n)]
+    short = limit_s < ROUNDS_S
+    if short:
+        _shorten([contenders[n] for n in running], limit_s)
     for n in set(range(len(contenders))) - set(running):
         samples[n].append(contenders[n].call_s)
     longest = max(contenders[n].call_s for n in near)
@@ -364,8 +372,9 @@ def contest(
 
     heats = rounds([contenders[n] for n in running], HEATS, limit_s)
     first = min(FIRST_HEATS, heats)
-    ran = 0
+    ran, spent_s = 0, 0.0
     for upto, factor in ((heats, NEAR),) if crowded else ((first, NEAR), (heats, NEAR_QUIET)):
+        spent_s += (upto - ran) * sum(contenders[n].sample_s for n in running)
         run(upto - ran)
         ran = upto
         # The least of its own, and not a quartile: of few samples most may have stalled. But one that was lucky
@@ -378,7 +387,9 @@ def contest(
         # What a call takes is known better by now.
         for n in running:
             contenders[n].call_s = min(samples[n])
-    last = heats + rounds([contenders[n] for n in running], wanted, limit_s)
+    # Of a short match heats are rounds, too.
+    left_s, least = (limit_s - spent_s, 0) if short else (limit_s, LEAST_ROUNDS)
+    last = heats + rounds([contenders[n] for n in running], wanted, left_s, least)
     while ran < last:
         many = min(last - ran, BLOCK - ran % BLOCK)
         run(many)
@@ -386,6 +397,16 @@ def contest(
         if ran < last and not crowded and _known(samples, sides):
             break
     return samples
+
+
+def _shorten(contenders: Sequence[Prepared], limit_s: float) -> None:
+    """Let turns have fewer samples, so that the least heats take no longer, where that is enough."""
+    several = [c for c in contenders if c.lasting > 1]
+    others = sum(c.call_s for c in contenders if c.lasting == 1)
+    each = sum(c.call_s for c in several)
+    fit = int((limit_s / LEAST_ROUNDS - others) / max(each, 1e-9))
+    for c in several:
+        c.lasting = max(SHORTLY_LASTING, min(c.lasting, fit))
 
 
 def _known(samples: Sequence[Sequence[float]], sides: Sequence[str]) -> bool:

@@ -42,9 +42,6 @@ HELPED = 1.25
 """How many times as long torch's own calls may take on fewer threads, for torch's compiler to be asked about these."""
 CONTEST_WARM_S = 1e-2
 """How long a turn of a contest begins with calls that are not counted, seconds."""
-SHORT_S, SHORTLY_LASTING = 2.0, 2
-"""Where rounds may take less than so many seconds, a turn where cores are taken has so many samples, not `LASTING`:
-three rounds of those alone take five seconds, and one that does not come to its end tells nothing."""
 CROWDED_WARM_S = 2e-2
 """How long it does where cores are taken, seconds."""
 
@@ -167,9 +164,7 @@ def time_contenders(request: Request) -> Answer:
     queue = Queue()
     most = max(map(_threads_of, specs))
     crowded = limit_s is not None and most > 1 and load_now(most, request.get("waits")).crowded
-    lasting = 1
-    if crowded and limit_s is not None:
-        lasting = LASTING if limit_s >= SHORT_S else SHORTLY_LASTING
+    lasting = LASTING if crowded else 1
     warm_s = WARM_S if limit_s is None else CROWDED_WARM_S if crowded else CONTEST_WARM_S
     prepared: list[Prepared | None] = [None] * len(specs)
     answers: list[dict[str, Any]] = [{} for _ in specs]

@@ -77,8 +77,18 @@ class Choice:
     """One of several values, of which some are hidden by a mask: not known which."""
 
 
+@dataclass(frozen=True, slots=True)
+class EndedMaximum:
+    """A maximum that an earlier loop took of values some of which are hidden, or its negative.
+
+    It may be hidden itself, where all of them are. Less it, what is visible is as far above what is hidden, or further.
+    """
+
+    negative: bool = False
+
+
 # What is known of a value on every element of the tile; a number may be a truth value, 0 or 1; nothing is None.
-Fact: TypeAlias = "Index | Absolute | Same | RunningMaximum | Choice | float | None"
+Fact: TypeAlias = "Index | Absolute | Same | RunningMaximum | Choice | EndedMaximum | float | None"
 
 LOW = -1e30
 """Numbers up to here stand for -inf in masks: float32's and bfloat16's least number, and what people write instead."""
@@ -167,7 +177,11 @@ class _Facts:
                 self.known[dst] = 0.0 if 0.0 in facts else _unknown(facts)
             case sg.Accumulate(dst, ReduceKind() as kind, src, _):
                 # Of an inner loop, whose every tile the assumption is about.
-                self.known[dst] = kind.identity if self.of(src) == kind.identity else _unknown((self.of(src),))
+                fact = self.of(src)
+                ended = self.axis is None and kind is ReduceKind.MAX and isinstance(fact, Choice)
+                self.known[dst] = (
+                    kind.identity if fact == kind.identity else EndedMaximum() if ended else _unknown((fact,))
+                )
             case sg.Loop(_, body):
                 for inner in body:
                     self.statement(inner)
@@ -218,8 +232,8 @@ class _Facts:
                     return None if math.isnan(numbers[0] * numbers[1]) else numbers[0] * numbers[1]
                 if 0.0 in numbers:
                     return 0.0
-                if RunningMaximum() in args and -1.0 in numbers:
-                    return RunningMaximum(negative=True)
+                if -1.0 in numbers and (RunningMaximum() in args or EndedMaximum() in args):
+                    return self._pointwise("neg", [a for a in args if not isinstance(a, float)])
                 scaled = next((a for a in args if isinstance(a, Index)), None)
                 return scaled.scaled(int(numbers[0])) if scaled and numbers and _is_whole(numbers[0]) else None
             case _ if op in _FOLD and len(numbers) == len(args):
@@ -229,8 +243,8 @@ class _Facts:
                     return None
             case "neg" if isinstance(args[0], Index):
                 return args[0].scaled(-1)
-            case "neg" if args[0] == RunningMaximum():
-                return RunningMaximum(negative=True)
+            case "neg" if args[0] in (RunningMaximum(), EndedMaximum()):
+                return RunningMaximum(negative=True) if args[0] == RunningMaximum() else EndedMaximum(negative=True)
             case "maximum" if RunningMaximum() in args:
                 return RunningMaximum()
             case "abs" if isinstance(args[0], Index):
@@ -273,7 +287,7 @@ class _Facts:
 
 def _unknown(of: Sequence[Fact]) -> Fact:
     """What is made of these, where nothing more is known: something that may be hidden, where one of them may be."""
-    return Choice() if Choice() in of else None
+    return Choice() if Choice() in of or EndedMaximum() in of else None
 
 
 def _is_whole(a: Fact) -> bool:
@@ -378,7 +392,7 @@ def _never_all_masked(
         loop: the loop.
         among: the sides, of affine conditions.
         known: facts about the values that are defined before the loop.
-        visible: whether no maximum of the loop may be of something hidden there.
+        visible: whether nothing that the loop accumulates may be hidden there.
     """
     last = add(loop.axis.extent, -1)
     places = [Index.const(0), Index.const(last)]
@@ -396,13 +410,17 @@ def _never_all_masked(
 
 
 def _shows(loop: sg.Loop, place: Index, known: Mapping[str, Fact]) -> bool:
-    """Whether what the loop takes maxima of is surely not hidden at a place of its axis."""
+    """Whether what the loop accumulates is surely not hidden at a place of its axis.
+
+    Of sums, too: the maximum that is taken off what they sum may be an earlier loop's, and hidden where all of it is.
+    """
     facts = _Facts(dict(known), loop.axis, inside=_defined(loop), at=place)
     for s in loop.body:
         facts.statement(s)
-        if isinstance(s, sg.Accumulate) and s.kind is ReduceKind.MAX:
+        if isinstance(s, sg.Accumulate) and isinstance(s.kind, ReduceKind):
             fact = facts.of(s.src)
-            if isinstance(fact, float | Choice):
+            hidden = isinstance(fact, float) and (s.kind is ReduceKind.MAX or fact == s.kind.identity)
+            if hidden or fact in (Choice(), EndedMaximum()):
                 return False
             facts.known[s.dst] = None
     return True
