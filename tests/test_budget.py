@@ -9,11 +9,12 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import onnx
 import pytest
@@ -53,12 +54,16 @@ from prism.generate.partition import RegionBounds, partition
 from prism.instantiate import machine_load
 from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import confirm
+from prism.instantiate.gate.check import KernelRunner
+from prism.instantiate.gate.plan import Case
 from prism.instantiate.study import Candidate, Outcome, TuneResult, tune
 from prism.platforms import cpu
 from prism.process.deadline import NEVER, Deadline, OutOfTimeError, since_start
 from prism.process.worker import Ending, Pool, Reply, Worker
 from prism.program.nodes import Map, Program, walk
 from prism.program.region import Region
+from prism.sgraph.config import Config
+from prism.sgraph.nodes import SGraph
 
 WAITS = """import sys, time
 for line in sys.stdin:
@@ -269,6 +274,36 @@ def test_a_child_that_is_interrupted_answers_the_next_request() -> None:
         assert worker.ask({"what": "short"}, 60.0).ending is Ending.CRASH
     finally:
         worker.close()
+
+
+def test_a_case_that_waits_for_a_compiler_ends_where_its_runner_is_interrupted_and_the_next_one_runs() -> None:
+    compiling: list[Future[Reply]] = []
+
+    def begin() -> Future[Reply]:
+        compiling.append(Future())
+        return compiling[-1]
+
+    asked: list[object] = []
+
+    class Child(Worker):
+        def __init__(self) -> None:
+            super().__init__([sys.executable], {})
+
+        def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+            asked.append(request)
+            return Reply(Ending.ANSWERED, {"error": "for a test"})
+
+    case, config, sgraph = SimpleNamespace(config=Config({}, {}, {})), Config({}, {}, {}), cast("SGraph", None)
+    runner = KernelRunner("cpu", "a test", Child(), lambda module, sgraph, case: (0, begin))
+    with closing(runner), ThreadPoolExecutor(1) as threads:
+        for ends in (runner.interrupt, lambda: compiling[-1].set_result(Reply(Ending.ANSWERED))):
+            runner.ahead(Path("m.py"), sgraph, [cast("Case", case)])
+            running = threads.submit(runner.run, Path("m.py"), config, [], [], [])
+            while runner._ahead:  # until it looks at what is compiled
+                time.sleep(0.01)
+            ends()
+            running.result(60)
+    assert len(asked) == 1, "nobody wants to know any more what the first would have given"
 
 
 class Slow:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -45,6 +45,8 @@ CASE_LIMIT_S = 120.0
 """A case that takes longer is hung,"""
 LAUNCH_LIMIT_S = 2.0
 """but for what each launch may take besides: of a module of a thousand kernels, the compiler alone takes minutes."""
+LOOK_S = 0.1
+"""How often a case that waits for a compiler looks whether it is still wanted, seconds."""
 KEPT_ELEMENTS = 1 << 22
 """Inputs that have more are not kept from one case to the next, but for the ordinary ones: they fill the memory."""
 TOGETHER_ELEMENTS = 1 << 25
@@ -154,6 +156,7 @@ class KernelRunner(Closing):
         self._passed: dict[int, tuple[Any, Path]] = {}
         self._passing = threading.Lock()
         self._counts = itertools.count()
+        self._interrupts = 0
 
     def begin(self) -> None:
         """Start the child, where it is its own, while something else is done; of several, half of them."""
@@ -183,8 +186,12 @@ class KernelRunner(Closing):
         """See Runner."""
         import torch
 
+        interrupts = self._interrupts
         for begun in self._ahead.pop((module, config.key()), {}).values():
-            begun.result()  # whatever came of it: the child compiles what is not there
+            while not wait([begun], LOOK_S).done and interrupts == self._interrupts:
+                pass  # whatever comes of it: the child compiles what is not there
+        if interrupts != self._interrupts:
+            return "it was interrupted"
 
         folder = Path(self._folder.name)
         results = folder / f"results{next(self._counts)}.pt"
@@ -210,7 +217,8 @@ class KernelRunner(Closing):
         return found
 
     def interrupt(self) -> None:
-        """See Runner: a child that is asked again begins anew."""
+        """See Runner: a child that is asked again begins anew, and compilers are not waited for any more."""
+        self._interrupts += 1
         self._worker.interrupt()
 
     def forget(self, but: Iterable[Any] = ()) -> None:
