@@ -92,12 +92,17 @@ ENDLESS = SearchTime(NEVER, NEVER)
 
 def search_time(time: Deadline) -> SearchTime:
     """What the searches of all regions of a program may take."""
-    return SearchTime(time.part(SEARCHED), time.part(ALL_SEARCHED))
+    return SearchTime(_searched(time, ENDING_S), time.part(ALL_SEARCHED))
 
 
 def search_end(time: Deadline) -> Deadline:
-    """When the search of a program of one region ends: what follows is left what it takes, if there is as much."""
-    within = min(time.part(SEARCHED), time.moved(-1.5 * here(MEETING_S)), key=lambda d: d.end)
+    """When the search of a program of one region ends."""
+    return _searched(time, MEETING_S)
+
+
+def _searched(time: Deadline, after_s: float) -> Deadline:
+    """When searches end: what follows is left what it takes, trials included, if there is as much."""
+    within = min(time.part(SEARCHED), time.moved(-1.5 * here(after_s)), key=lambda d: d.end)
     return max(within, time.part(LEAST_SEARCHED), key=lambda d: d.end)
 
 
