@@ -526,9 +526,8 @@ def _searched(
         stored = {c.key: kept.search(c.program, budget) for c in forms if c.key not in results}
         results |= {k: found for k, found in stored.items() if found is not None}
     distinct = {} if enough() else {c.key: c.program for c in forms if c.key not in results}
-    if time.last.finite and distinct:
+    if time.last.finite:
         distinct = {k: distinct[k] for k in _most_first(forms, target) if k in distinct}
-        workers[0].ready()  # which is no region's time
     # A worker serves one search at a time; what it served before does not matter.
     free: SimpleQueue[Worker] = SimpleQueue()
     for w in workers:
@@ -547,6 +546,8 @@ def _searched(
             free.put(worker)
 
     def in_slice(n: int, region: Program) -> tuple[SearchResult, list[str]] | None:
+        if time.last.finite:
+            workers[0].ready()  # a child starts anew after one that was cut off, which is no region's time
         mine = time.slice(len(distinct) - n)
         try:
             with mine.last.limited():
@@ -580,14 +581,13 @@ def _collect(
     enough: Callable[[], bool],
 ) -> None:
     for n, (key, answer) in enumerate(zip(distinct, answers, strict=True)):
-        if answer is None:
-            continue
-        result, warnings = answer
-        results[key] = result
-        if kept is not None and not warnings:
-            kept.keep_search(distinct[key], budget, result)
-        for message in warnings:
-            recorder.warn(message)
+        if answer is not None:
+            result, warnings = answer
+            results[key] = result
+            if kept is not None and not warnings:
+                kept.keep_search(distinct[key], budget, result)
+            for message in warnings:
+                recorder.warn(message)
         recorder.count("regions", n + 1, len(distinct))
         if enough():
             break
