@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from prism.process.child import Child
+from prism.process.child import Child, Fork
 from prism.process.fork_server import ForkServer
 from prism.process.worker import Ending, Worker
 
@@ -39,14 +40,17 @@ LIMIT_S = 60.0
 
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
-    with ForkServer(["colorsys", "no_such_module"], dict(os.environ)) as made:
+    with ForkServer(dict(os.environ)) as made:
         yield made
 
 
-def test_a_child_is_as_a_fresh_process_but_for_what_is_imported(server: ForkServer) -> None:
-    with closing(
-        Worker(COMMAND, {**os.environ, "SET": "it", "PYTHONPATH": "/some/place"}, fork=server.start)
-    ) as worker:
+@pytest.fixture
+def fork(server: ForkServer) -> Fork:
+    return partial(server.start, modules=["colorsys", "no_such_module"])
+
+
+def test_a_child_is_as_a_fresh_process_but_for_what_is_imported(server: ForkServer, fork: Fork) -> None:
+    with closing(Worker(COMMAND, {**os.environ, "SET": "it", "PYTHONPATH": "/some/place"}, fork=fork)) as worker:
         first = worker.ask({}, LIMIT_S).answer
         assert first["colorsys"]
         assert first["group"] == first["pid"], "a compiler that it starts is killed with it"
@@ -59,8 +63,8 @@ def test_a_child_is_as_a_fresh_process_but_for_what_is_imported(server: ForkServ
         assert again["parent"] == first["parent"], "the same server"
 
 
-def test_children_of_a_server_that_is_no_more_are_fresh(server: ForkServer) -> None:
-    with closing(Worker(COMMAND, os.environ, fork=server.start)) as worker:
+def test_children_of_a_server_that_is_no_more_are_fresh(server: ForkServer, fork: Fork) -> None:
+    with closing(Worker(COMMAND, os.environ, fork=fork)) as worker:
         one = worker.ask({}, LIMIT_S).answer
         server.close()
         other = worker.ask({}, LIMIT_S).answer
@@ -69,8 +73,8 @@ def test_children_of_a_server_that_is_no_more_are_fresh(server: ForkServer) -> N
             time.sleep(0.01)
 
 
-def test_a_child_that_is_killed_is_seen_to_end(server: ForkServer) -> None:
-    child = Child(COMMAND, fork=server.start)
+def test_a_child_that_is_killed_is_seen_to_end(server: ForkServer, fork: Fork) -> None:
+    child = Child(COMMAND, fork=fork)
     assert child.start()
     first = child.pid
     assert not child.start(), "it runs"
@@ -82,9 +86,9 @@ def test_a_child_that_is_killed_is_seen_to_end(server: ForkServer) -> None:
     child.close()
 
 
-def test_who_interrupts_does_not_wait_for_imports(server: ForkServer) -> None:
+def test_who_interrupts_does_not_wait_for_imports(server: ForkServer, fork: Fork) -> None:
     server.halt()  # as if they took for ever
-    child = Child(COMMAND, fork=server.start)
+    child = Child(COMMAND, fork=fork)
     starting = threading.Thread(target=child.start)
     starting.start()
     while not server._turn.locked():
@@ -97,7 +101,7 @@ def test_who_interrupts_does_not_wait_for_imports(server: ForkServer) -> None:
     child.close()
 
 
-def test_an_allocator_that_is_forked_keeps_memory_as_one_that_is_loaded(server: ForkServer) -> None:
+def test_an_allocator_that_is_forked_keeps_memory_as_one_that_is_loaded(server: ForkServer, fork: Fork) -> None:
     """With MALLOC_MMAP_MAX_=0 large blocks lie in the heap, which grows by them."""
     text = """
 import re
@@ -109,7 +113,7 @@ before = heap(); made = bytearray(64 << 20); print(heap() - before, flush=True);
     for kept in ("", "0"):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
         child = Child(
-            [sys.executable, "-P", "-c", text], environment | ({"MALLOC_MMAP_MAX_": kept} if kept else {}), server.start
+            [sys.executable, "-P", "-c", text], environment | ({"MALLOC_MMAP_MAX_": kept} if kept else {}), fork
         )
         child.start()
         grown = int(child.line(time.monotonic() + LIMIT_S) or b"-1")

@@ -405,14 +405,14 @@ def test_a_bench_is_closed_while_its_inputs_are_still_drawn(monkeypatch: pytest.
 
 def test_what_is_drawn_is_waited_for_again_where_the_time_ended_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, computed = threading.Event(), []
-    compute = Bench._computed
+    compute = Bench._oracle
 
     def slowly(bench: Bench, tensors: Mapping[str, Any]) -> Any:
         computed.append(1)
         assert go_on.wait(60)
         return compute(bench, tensors)
 
-    monkeypatch.setattr(Bench, "_computed", slowly)
+    monkeypatch.setattr(Bench, "_oracle", slowly)
     with closing(Bench(PROGRAM, GPU, {}, worker=Worker([], {}))) as bench:
         bench.ahead()
         with pytest.raises(OutOfTimeError), Deadline.after(0.05).limited():

@@ -43,9 +43,9 @@ class Zygotes:
         read = {k: v for k, v in environment.items() if k.startswith(READ_AT_START) and k != "PYTHONPATH"}
         key = frozenset(read.items())
         if key not in self._started and len(self._started) < self._most:
-            self._started[key] = ForkServer(IMPORTED, {**environment, "PYTHONPATH": str(HERE)})
+            self._started[key] = ForkServer({**environment, "PYTHONPATH": str(HERE)})
         server = self._started.get(key)
-        return None if server is None else server.start(command, environment, log, folder)
+        return None if server is None else server.start(command, environment, log, folder, modules=IMPORTED)
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, limit_s: float) -> str:
         """What a Python of these arguments prints.

@@ -198,28 +198,27 @@ def _composed(
     as_one: bool = True,
 ) -> tuple[SearchResult, Choice]:
     """The regions' winners as one, and their searches as one. A region need not beat anything by itself."""
-    program, recorder = request.program, tools.recorder
-    with recorder.stage("search") as detail:
-        time = search_time(tools.time)
-        with time.last.limited():
-            searches = search_regions(
-                program,
-                regions,
-                request.device,
-                request.budget,
-                [worker],
-                recorder,
-                known,
-                tools.results,
-                as_one,
-                time,
-            )
-        tools.cut.extend(SHORT for r in searches.distinct.values() if r.result.interrupted)
-        proved = sum(len(r.result.proved) for r in searches.distinct.values())
-        detail.append(f"{searches}, {proved} proved")
-    platform = tools.platform
+    program, recorder, platform = request.program, tools.recorder, tools.platform
     with ExitStack() as own:
         bench = bench_of(request, tools, own, trials=False)
+        with recorder.stage("search") as detail:
+            time = search_time(tools.time)
+            with time.last.limited():
+                searches = search_regions(
+                    program,
+                    regions,
+                    request.device,
+                    request.budget,
+                    [worker],
+                    recorder,
+                    known,
+                    tools.results,
+                    as_one,
+                    time,
+                )
+            tools.cut.extend(SHORT for r in searches.distinct.values() if r.result.interrupted)
+            proved = sum(len(r.result.proved) for r in searches.distinct.values())
+            detail.append(f"{searches}, {proved} proved")
         if bench is not None and regions_end(tools.time, request.matches).left:
             bench.ready()  # nothing else runs beside trials
         searches, choices = _each_chosen(request, searches, worker, tools)

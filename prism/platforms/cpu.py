@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from prism.backends.cpu.build import COMPILE_LIMIT_S, check_compiler, product_known, products_of
@@ -40,13 +41,10 @@ NO_COMPILER = (
 )
 WORKER = "prism.platforms.cpu_worker"
 """The module that `python -m` runs for the compiler, for the gate and for the clock."""
-IMPORTED = (
-    "prism.platforms.cpu_worker",
-    "prism.platforms.contenders",
-    "prism.backends.native",
-    "torch._inductor.config",
-)
-"""What children import that time, but for what few of them need."""
+RUNS = ("prism.platforms.contenders",)
+"""What is imported before a child is forked that runs kernels,"""
+COMPARES = (*RUNS, "prism.backends.native", "torch._dynamo")
+"""and before one that runs baselines, too; but for what few of them need."""
 GRACE_S = 10.0
 """What a worker may take beyond the compiler's own limit, seconds."""
 PROTOCOL = "cpu protocol 6"
@@ -122,9 +120,9 @@ class CpuPlatform(Timed):
         threads = self.device.processors
         pool = compile_pool(threads, self.cache)
         products = Products(pool, self.cache)
-        with ForkServer(IMPORTED, user_environment(self.cache)) as forks:
+        with ForkServer(user_environment(self.cache)) as forks:
             self.background.add(forks)
-            clock = trial_worker(threads, self.cache, forks.start)
+            clock = trial_worker(threads, self.cache, partial(forks.start, modules=RUNS))
             try:
                 yield replace(self, pool=pool, clock=clock, products=products, forks=forks)
             finally:
@@ -133,7 +131,7 @@ class CpuPlatform(Timed):
 
     def arena(self) -> Worker:
         """A fresh child that times as the user would: in the user's own environment."""
-        fork = None if self.forks is None else self.forks.start
+        fork = None if self.forks is None else partial(self.forks.start, modules=COMPARES)
         return Worker(module_command(WORKER), user_environment(self.cache), fork=fork)
 
     def thread_counts(self) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """A process that has imported what children import, and forks them: torch alone takes each 1 s of processor time.
 
-    python -P -m prism.process.fork_server MODULE ...
+    python -P -m prism.process.fork_server
 
 It has one thread and has computed nothing, so a fork of it is what a fresh interpreter would be after these imports. On
 Linux alone: elsewhere libraries are not made for it, and a child is a fresh interpreter everywhere. The same idea as
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import importlib
 import json
 import mmap
@@ -72,13 +71,11 @@ class ForkServer(Closing):
     """Starts children by a process that forks them, which is started when the first is asked for.
 
     Args:
-        modules: what it imports.
         environment: its whole environment. What the interpreter or a library looks at when it is loaded its children
             have from here, but for the allocator.
     """
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._command = [*module_command(__name__), *modules]
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -88,15 +85,22 @@ class ForkServer(Closing):
         self.closed = False
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], log: IO[Any], folder: Path | None = None
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: IO[Any],
+        folder: Path | None = None,
+        *,
+        modules: Sequence[str],
     ) -> Forked | None:
-        """A child, once the imports are done.
+        """A child, once what it needs is imported.
 
         Args:
             command: this Python with a module, a text or a file to run.
             environment: its whole environment.
             log: where its standard error goes.
             folder: where it runs; by default here.
+            modules: what is imported before it is forked; those that there are not it misses itself.
 
         Returns:
             None where nothing can be forked, or no more, or not in time.
@@ -108,7 +112,8 @@ class ForkServer(Closing):
             theirs_in, stdin = os.pipe()
             stdout, theirs_out = os.pipe()
             ends, its_end = os.pipe()
-            request = json.dumps([list(command), dict(environment), str(folder or Path.cwd())]).encode()
+            given = [list(command), dict(environment), str(folder or Path.cwd()), list(modules)]
+            request = json.dumps(given).encode()
             pid = 0
             try:
                 asked.sendall(len(request).to_bytes(4, "big") + request)
@@ -131,7 +136,7 @@ class ForkServer(Closing):
                 self._socket.settimeout(PATIENCE_S)
                 with its:
                     self._process = subprocess.Popen(
-                        self._command,
+                        module_command(__name__),
                         env=self._environment,
                         stdin=its.fileno(),
                         stdout=subprocess.DEVNULL,
@@ -200,10 +205,16 @@ def _serve(asked: socket.socket, libraries: Sequence[str]) -> None:
         if asked.fileno() not in ready:
             continue
         try:
-            command, environment, folder = json.loads(_exactly(asked, int.from_bytes(_exactly(asked, 4), "big")))
+            command, environment, folder, modules = json.loads(
+                _exactly(asked, int.from_bytes(_exactly(asked, 4), "big"))
+            )
         except (EOFError, OSError):
             return
         _, (*streams, its_end), _, _ = socket.recv_fds(asked, 1, 4)
+        with uncollected():
+            for name in modules:
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
         pid = os.fork()
         if pid == 0:
             os.setpgid(0, 0)
@@ -276,11 +287,6 @@ def _main() -> None:
     libraries = [place for place in sys.path if place not in named]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asked = socket.socket(fileno=os.dup(0))
-    with uncollected():
-        for name in sys.argv[1:]:
-            with contextlib.suppress(ImportError):  # a child that needs it says so
-                importlib.import_module(name)
-    gc.freeze()
     _serve(asked, libraries)
 
 
