@@ -69,7 +69,7 @@ def test_children_of_a_server_that_is_no_more_are_fresh(server: ForkServer, fork
         server.close()
         other = worker.ask({}, LIMIT_S).answer
         assert one["parent"] != other["parent"] == os.getpid()
-        while Path(f"/proc/{one['pid']}").exists():  # it ends with its requests
+        while Path(f"/proc/{one['pid']}").exists():
             time.sleep(0.01)
 
 

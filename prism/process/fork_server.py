@@ -61,9 +61,12 @@ class Forked:
             if self.returncode is None:
                 if not select.select([self._ends], [], [], timeout)[0]:
                     raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0.0)
-                # Nothing: the server was killed, and who asks the child closes its requests, which ends it.
-                self.returncode = int(os.read(self._ends, 16) or b"-9")
+                said = os.read(self._ends, 16)
                 os.close(self._ends)
+                if not said:  # the server is no more, and nobody would say how the child ends
+                    with contextlib.suppress(OSError):
+                        os.killpg(self.pid, signal.SIGKILL)
+                self.returncode = int(said or b"-9")
             return self.returncode
 
 
@@ -162,7 +165,7 @@ class ForkServer(Closing):
                 signal_session(self._process, signal.SIGCONT)
 
     def close(self) -> None:
-        """End it, also while it is asked; what it has forked counts as ended, and ends when its requests do."""
+        """End it, also while it is asked; what it has forked is ended when it is looked at."""
         self._end()
         with self._turn:
             if self._socket is not None:
