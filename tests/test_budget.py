@@ -197,12 +197,14 @@ def test_a_slice_of_the_searches_time_leaves_as_much_for_each_region_and_for_the
     None
 ):
     time_ = SearchTime(Deadline.after(40.0), Deadline.after(80.0))
-    mine = time_.slice(4)
-    assert mine.until.left == pytest.approx(10.0, abs=0.5)
-    assert mine.last.left == pytest.approx(16.0, abs=0.5)
-    assert time_.slice(1).until.left == pytest.approx(40.0, abs=0.5)
-    assert time_.slice(1).last.left == pytest.approx(40.0, abs=0.5)
-    assert not ENDLESS.slice(3).last.finite
+    mine = time_.slice(4, 0.5)
+    assert mine.until.left == pytest.approx(20.0, abs=0.5), "as much as may be gained from it"
+    assert mine.last.left == pytest.approx(20.0, abs=0.5), "no sooner, or what is proved would be lost"
+    assert time_.slice(4, 0.25).last.left == pytest.approx(16.0, abs=0.5)
+    assert time_.slice(4, 0.01).until.left == pytest.approx(5.0, abs=0.5)
+    assert time_.slice(1, 1.0).until.left == pytest.approx(40.0, abs=0.5)
+    assert time_.slice(1, 1.0).last.left == pytest.approx(40.0, abs=0.5)
+    assert not ENDLESS.slice(3, 0.5).last.finite
 
 
 def test_seconds_that_were_measured_alone_are_more_on_a_machine_that_others_use(

@@ -374,15 +374,15 @@ def _bound(found: SearchResult) -> float:
     return found.proved[0].seconds if found.proved else math.inf
 
 
-def _most_first(forms: Sequence[Canonical], target: Device) -> list[str]:
-    """The different regions by what all equal ones take operator by operator, by estimate: so much may be gained."""
+def _most_first(forms: Sequence[Canonical], target: Device) -> dict[str, float]:
+    """The different regions, and what all equal ones take operator by operator, by estimate: so much may be gained."""
     many = Counter(c.key for c in forms)
     programs = {c.key: c.program for c in forms}
 
     def seconds(key: str) -> float:
         return many[key] * baseline_estimate(programs[key], target, programs[key].hints).seconds
 
-    return sorted(programs, key=seconds, reverse=True)
+    return dict(sorted(((key, seconds(key)) for key in programs), key=lambda x: -x[1]))
 
 
 def _joining(
@@ -526,8 +526,11 @@ def _searched(
         stored = {c.key: kept.search(c.program, budget) for c in forms if c.key not in results}
         results |= {k: found for k, found in stored.items() if found is not None}
     distinct = {} if enough() else {c.key: c.program for c in forms if c.key not in results}
+    gains: list[float] = []
     if time.last.finite:
-        distinct = {k: distinct[k] for k in _most_first(forms, target) if k in distinct}
+        most = _most_first(forms, target)
+        distinct = {k: distinct[k] for k in most if k in distinct}
+        gains = [most[k] for k in distinct]
     # A worker serves one search at a time; what it served before does not matter.
     free: SimpleQueue[Worker] = SimpleQueue()
     for w in workers:
@@ -546,9 +549,9 @@ def _searched(
             free.put(worker)
 
     def in_slice(n: int, region: Program) -> tuple[SearchResult, list[str]] | None:
-        if time.last.finite:
+        if gains:
             workers[0].ready()  # a child starts anew after one that was cut off, which is no region's time
-        mine = time.slice(len(distinct) - n)
+        mine = time.slice(len(distinct) - n, gains[n] / (sum(gains[n:]) or 1.0)) if gains else ENDLESS
         try:
             with mine.last.limited():
                 return one(region, mine.until)

@@ -82,9 +82,13 @@ class SearchTime:
     until: Deadline
     last: Deadline
 
-    def slice(self, regions: int) -> SearchTime:
-        """What the first of so many has. Where nothing is proved of it by then, its parts have as much."""
-        return SearchTime(self.until.part(1 / regions), self.last.part(1 / (regions + 1)))
+    def slice(self, regions: int, gain: float) -> SearchTime:
+        """What the first of so many has, from which so large a part of all that may be gained comes.
+
+        Where nothing is proved of it at its last moment, its parts have as much.
+        """
+        until = self.until.part(max(gain, 1 / (2 * regions)))
+        return SearchTime(until, max(until, self.last.part(1 / (regions + 1)), key=lambda d: d.end))
 
 
 ENDLESS = SearchTime(NEVER, NEVER)
