@@ -101,6 +101,19 @@ def test_who_interrupts_does_not_wait_for_imports(server: ForkServer, fork: Fork
     child.close()
 
 
+def test_a_child_that_times_is_there_at_once_although_all_others_stand_still(server: ForkServer) -> None:
+    """One that died in a trial starts anew in the next one, beside which nothing may run."""
+    with closing(Worker(COMMAND, os.environ, fork=partial(server.start, modules=["colorsys"], urgent=True))) as worker:
+        assert worker.ask({"end": 7}, LIMIT_S).ending is Ending.CRASH
+        server.halt()
+        again = worker.ask({}, LIMIT_S).answer
+        stat = Path(f"/proc/{again['parent']}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+        assert again["parent"] != os.getpid(), "it is forked"
+        server.go_on()
+
+
 def test_an_allocator_that_is_forked_keeps_memory_as_one_that_is_loaded(server: ForkServer, fork: Fork) -> None:
     """With MALLOC_MMAP_MAX_=0 large blocks lie in the heap, which grows by them."""
     text = """

@@ -122,7 +122,7 @@ class CpuPlatform(Timed):
         products = Products(pool, self.cache)
         with ForkServer(user_environment(self.cache)) as forks:
             self.background.add(forks)
-            clock = trial_worker(threads, self.cache, partial(forks.start, modules=RUNS))
+            clock = trial_worker(threads, self.cache, partial(forks.start, modules=RUNS, urgent=True))
             try:
                 yield replace(self, pool=pool, clock=clock, products=products, forks=forks)
             finally:
