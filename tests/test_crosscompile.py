@@ -6,12 +6,15 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import triton_modules
+from sgraph_small import matmul
 
+from prism.backends.protocol import arguments
 from prism.backends.triton.compile_worker import parse_spills, parse_usage
 from prism.backends.triton.crosscompile import (
     Argument,
@@ -21,6 +24,8 @@ from prism.backends.triton.crosscompile import (
     request,
     worker_environment,
 )
+from prism.backends.triton.emit import emit_module
+from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.errors import UsageError
 from prism.instantiate.study import Candidate, Failure, over_limit, tune
 from prism.platforms.cpu import user_environment
@@ -29,7 +34,7 @@ from prism.process.deadline import Deadline, OutOfTimeError
 from prism.process.worker import Ending, Pool, Reply, Worker
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.nodes import SGraph
+from prism.sgraph.nodes import Pointwise, SGraph, Stmt, Store
 
 X = Tensor("x", (64, 4096), DType.FLOAT32)
 GRAPH = SGraph("p", (X,), (), (Tensor("y", X.shape, X.dtype),), ())
@@ -61,6 +66,33 @@ def test_spills_are_reported(compilers: Pool, tmp_path: Path) -> None:
     (reply,) = compilers.map([request(CompileJob(module, "sm_80", config, ARGUMENTS))], 60)
     (r,) = compiled(reply.answer).resources
     assert r.spills > 100
+
+
+def test_operations_behind_a_product_take_no_tiles_of_their_own(compilers: Pool, tmp_path: Path) -> None:
+    """The compiler computes a GELU element by element: it holds the accumulator, as the model says."""
+    g = replace(matmul(1024, 4096, 4096), name="gelu")
+    (kernel,) = g.kernels
+    *before, store = kernel.body
+    assert isinstance(store, Store)
+    chain: list[Stmt] = [Pointwise("v0", "mul", (0.5, "acc")), Pointwise("v1", "mul", ("acc", "acc"))]
+    chain += [Pointwise("v2", "mul", ("acc", "v1")), Pointwise("v3", "mul", (0.044715, "v2"))]
+    chain += [Pointwise("v4", "add", ("acc", "v3")), Pointwise("v5", "mul", (0.7978845608, "v4"))]
+    chain += [
+        Pointwise("v6", "tanh", ("v5",)),
+        Pointwise("v7", "add", (1.0, "v6")),
+        Pointwise("v8", "mul", ("v0", "v7")),
+    ]
+    g = replace(g, kernels=(replace(kernel, body=(*before, *chain, replace(store, src="v8"))),))
+    config = Config({"T_m": 128, "T_n": 256, "T_k": 64}, {kernel.name: 8}, {kernel.name: 3})
+    module = tmp_path / "gelu.py"
+    module.write_text(emit_module(g, configs={"sm_90": [config]}).text)
+    (reply,) = compilers.map([request(CompileJob(module, "sm_90", config, arguments(g, {})))], 60)
+    (r,) = compiled(reply.answer).resources
+    assert r.spills == 0
+    threads = 8 * 32
+    live = live_elements(footprint(g.kernels[0], g), tile_sizes(g.kernels[0], config.symbols))
+    assert live == 128 * 256
+    assert live / threads <= r.registers < 2 * live / threads
 
 
 def test_what_does_not_compile_says_why_and_the_worker_lives_on(compilers: Pool, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Pointwise,
     SGraph,
     Split,
     Stmt,
@@ -366,6 +367,36 @@ def test_footprints_by_hand() -> None:
     sizes = tile_sizes(g.kernels[0], {"T_m": 4, "T_n": 512})
     # The square, computed over x's registers once x has been summed, and per row s1, s2 and nothing else of weight.
     assert 4 * 512 <= live_elements(f, sizes) <= 2 * 4 * 512 + 4 * 4
+
+
+def live_of(*body: Stmt) -> int:
+    """Elements that are live together, of tiles of 64 x 128 in one program of 8 warps."""
+    am, an = Axis("m", 64), Axis("n", 128)
+    kernel = Kernel("k", ((am, Grid(tile("T_m"))), (an, Whole())), body)
+    tensors = tuple(Tensor(n, (64, 128), F16) for n in ("x", "w"))
+    g = SGraph("g", tensors, (), (Tensor("y", (64, 128), F16), Tensor("z", (64, 128), F16)), (kernel,))
+    found: int = live_elements(footprint(kernel, g), tile_sizes(kernel, {"T_m": 64}))
+    return found
+
+
+def test_what_is_computed_place_by_place_is_there_an_element_at_a_time() -> None:
+    am, an, whole = Axis("m", 64), Axis("n", 128), 64 * 128
+    x, w = Load("x1", "x", at(am, an)), Load("x2", "w", at(am, an))
+    chain = (
+        Pointwise("v1", "tanh", ("x1",)),
+        Pointwise("v2", "mul", ("x1", "v1")),
+        Pointwise("v3", "mul", ("v1", "v2")),
+    )
+    store = Store("y", at(am, an), "v3")
+    assert live_of(x, *chain, store) == whole
+    # What it is made of is there for as long as what is made of it is wanted.
+    both = (Pointwise("v4", "mul", ("v1", "x2")), Store("y", at(am, an), "v4"))
+    assert live_of(x, chain[0], w, *both) == 2 * whole
+    # A reduction takes elements one by one as well; what is wanted behind one is there as a whole.
+    summed = (TileReduce("s", SUM, an, "v3"), Pointwise("v5", "mul", ("s", "s")))
+    assert live_of(x, *chain, *summed, Store("y", at(am, an), "v5")) == whole
+    beside = (Pointwise("v6", "mul", ("v5", "v3")), Pointwise("v7", "add", ("v6", "v2")), Store("y", at(am, an), "v7"))
+    assert live_of(x, *chain, *summed, *beside) == 2 * whole + 64
 
 
 def test_the_grid_is_searched_when_the_smallest_corner_fails() -> None:

@@ -191,7 +191,8 @@ def _needed(roots: Sequence[KernelValue], split: Axis | None) -> Needed:
             virtual.add(v)
         elif v.payload is None:
             held.add(v)
-            live[tuple(a.axes for a in dict.fromkeys(v.args) if a in held)] = None
+            # What is computed place by place is there an element at a time.
+            live[tuple(a.axes for a in dict.fromkeys(v.args) if a in held and a.payload is not None)] = None
         elif v.op in ("read", "gather") and v in used:
             held.add(v)
     live |= dict.fromkeys((v.axes,) for v in held)
