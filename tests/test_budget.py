@@ -488,13 +488,15 @@ class Searches:
         self.asked: list[tuple[str, ...]] = []
         self.unproved = unproved
         self.cut, self.spent = cut, spent
+        self.budgets: list[SearchBudget] = []
         self.ends: list[Deadline] = []
 
     def __call__(self, program: Program, *args: Any) -> SearchResult:
         self.asked.append(
             tuple(sorted({e.op for d in program.definitions for e in walk(d.expr) if isinstance(e, Map)}))
         )
-        until = args[-1]
+        _, budget, *_, until = args
+        self.budgets.append(budget)
         self.ends.append(until)
         if program.operator_count >= self.unproved:
             raise OutOfTimeError
@@ -505,7 +507,10 @@ class Searches:
 
 
 def searched(
-    regions: tuple[Program, list[Region]], fake: Searches, monkeypatch: pytest.MonkeyPatch, seconds: float = 1000.0
+    regions: tuple[Program, list[Region]],
+    fake: Searches,
+    monkeypatch: pytest.MonkeyPatch,
+    within: SearchTime | None = None,
 ) -> PartitionedSearch:
     monkeypatch.setattr(partitioned, "run_search", fake)
     program, parts = regions
@@ -519,7 +524,7 @@ def searched(
             [one],
             Recorder(),
             as_one=False,
-            time=search_time(Deadline.after(seconds)),
+            time=within or search_time(Deadline.after(1000.0)),
         )
 
 
@@ -549,6 +554,16 @@ def test_a_search_that_was_cut_off_has_another_turn_where_there_is_more_time_tha
     found = searched(regions, short, monkeypatch)
     assert all(r.result.interrupted for r in found.regions)
     assert short.asked == [*fake.asked[:2], fake.asked[0]], "400 s are enough for one, from which most may be gained"
+
+
+def test_regions_whose_turn_comes_late_have_a_small_search_that_is_kept_for_no_other_run(
+    regions: tuple[Program, list[Region]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Searches()
+    found = searched(regions, fake, monkeypatch, SearchTime(Deadline.after(0.0), Deadline.after(1000.0)))
+    assert all(r.result.proved and r.result.interrupted for r in found.regions)
+    assert {b.enodes for b in fake.budgets} == {SearchBudget().enodes // partitioned.HURRIED}
+    assert len(fake.asked) == 2, "and no other turn"
 
 
 def test_that_nothing_was_proved_of_one_operator_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
