@@ -274,6 +274,26 @@ def test_what_several_regions_compute_is_stored_once() -> None:
     assert unrepeated(repeated) == regions
 
 
+def test_what_two_regions_make_besides_something_else_is_made_by_the_first() -> None:
+    """As the cosine of a rotary embedding is, where the attentions of two layers are cut into smaller regions."""
+    i = Axis("i", 64)
+    program = Program(
+        "p",
+        (Tensor("x", (64,), DType.FLOAT32),),
+        (
+            Definition("c", (i,), op("exp", read("x", i)), DType.FLOAT32),
+            Definition("a", (i,), op("tanh", read("c", i)), DType.FLOAT32),
+            Definition("b", (i,), mul(read("c", i), read("x", i)), DType.FLOAT32),
+        ),
+        ("a", "b"),
+    )
+    first, second = (Region(subprogram(program, n, ("c", n)), ("c", n)) for n in "ab")
+    kept, other = unrepeated((first, second))
+    assert kept == first
+    assert other.outputs == other.roots == ("b",)
+    assert set(other.inputs) == {"c", "x"}
+
+
 def test_names_do_not_make_regions_different() -> None:
     a = chain([8, 16, 8], 4)
     names = {"x": "u", "w0": "p", "w1": "q", "y0": "r", "y1": "s"}

@@ -562,7 +562,7 @@ def _searched(
                 result, warnings = one(region, narrow if late else budget, mine.until)
         except OutOfTimeError:
             return None
-        return replace(result, interrupted=result.interrupted or late), warnings
+        return replace(result, interrupted=True) if late else result, warnings
 
     if len(workers) == 1:
         answers = (in_slice(n, region) for n, region in enumerate(distinct.values()))

@@ -283,14 +283,22 @@ def _made_by(program: Program, loop: Loop) -> list[str]:
 
 
 def unrepeated(regions: Iterable[Region]) -> tuple[Region, ...]:
-    """The regions without those whose outputs an earlier one makes: what several compute is cut off from each."""
+    """The regions without what an earlier one makes: what several compute is cut off from each.
+
+    One that makes something else besides reads what is there.
+    """
     made: set[str] = set()
     found = []
     for region in regions:
-        outputs = set(region.program.outputs)
-        if not outputs <= made:
+        p = region.program
+        own = [o for o in p.outputs if o not in made]
+        if own and len(own) < len(p.outputs):
+            program = subprogram(p, p.name, own, made.intersection(p.outputs))
+            roots = tuple(r for r in region.roots if r in program.order)
+            region = replace(region, program=program, roots=roots)
+        if own:
             found.append(region)
-        made |= outputs
+        made.update(own)
     return tuple(found)
 
 
