@@ -2541,7 +2541,6 @@ KNOWN = (
         source="RWKV (Peng 2023): one scan a channel, rescaled by its running maximum",
         vector="b*t*c*40",
         assume="decay >= 0",
-        reason="no maximum so far decays: each sum is computed from all before",
     ),
     Known("MX quantised", mx_quantise, "x:m,b,32", "m=4096 b=128", source=LEAST),
     Known("int4 groups, as trained", fake_quantise, "x:m,b,32", "m=4096 b=128", source="torchao: one kernel"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -885,11 +886,18 @@ def running_state(dtype: DType = F32, n: Extent = 5, c: int = 24, d: int = 16) -
     return Sample(sgraph, reference, ({},), ({"T_e": 16},))
 
 
-def _recurrence(factor: np.ndarray, added: np.ndarray, before: bool = False, way: slice = slice(None)) -> np.ndarray:
-    """By place of the first axis, the state times a factor, plus what is added; or the state as it was before."""
-    state, found = np.zeros_like(added[0]), []
-    for n, (new, by) in enumerate(zip(added[way], factor[way], strict=True)):
-        after = (by * state if n else 0.0) + new
+def _recurrence(growth: np.ndarray, added: np.ndarray, how: Recurrence = SO_FAR) -> np.ndarray:
+    """By place of the first axis, the state times its growth, plus what is added; or the state as it was before.
+
+    Or the state plus its growth, or what is added where that is larger, or smaller.
+    """
+    way = slice(None, None, -1 if how.back else 1)
+    combine = {ReduceKind.SUM: np.add, ReduceKind.MAX: np.maximum, ReduceKind.MIN: np.minimum}[how.kind]
+    grow = np.add if how.kind.is_extreme else np.multiply
+    by_place = growth if how.factors or how.kind.is_extreme else np.exp(growth)
+    state, found, before = np.full_like(added[0], how.kind.identity), [], how.before
+    for n, (new, by) in enumerate(zip(added[way], by_place[way], strict=True)):
+        after = combine(grow(by, state), new) if n else new
         found.append(state if before else after)
         state = after
     return np.stack(found[way])
@@ -917,7 +925,8 @@ def decaying_state(dtype: DType = F32, n: Extent = 5, c: int = 24, d: int = 16, 
     )
 
     def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, a: np.ndarray) -> tuple[np.ndarray]:
-        return (q @ _recurrence(np.exp(-np.abs(a)), k.transpose(0, 2, 1) @ v, before),)
+        states = k.transpose(0, 2, 1) @ v
+        return (q @ _recurrence(np.broadcast_to(-np.abs(a)[:, None, None], states.shape), states, scan.how),)
 
     return replace(sample, sgraph=sgraph, reference=reference)
 
@@ -941,7 +950,7 @@ def decays(
 ) -> Sample:
     """y[m, k] = exp(-|a[m, k]|) * y[m, k-1] + x[m, k], by tiles of the axis, by its elements or in one tile
 
-    Or as `how` has it: y = -|a[m, k]| * y[m, k + 1] + x[m, k], for instance.
+    Or as `how` has it: -|a[m, k]| * y[m, k + 1] + x[m, k], for instance, or max(y[m, k-1] - |a[m, k]|, x[m, k]).
     """
     m, k = Axis("m", 20), Axis("k", sym("K"))
     body: tuple[Stmt, ...] = (
@@ -962,8 +971,7 @@ def decays(
 
     def reference(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray]:
         by = -np.abs(a.T) if isinstance(growth, str) else np.full_like(a.T, growth)
-        way = slice(None, None, -1 if how.back else 1)
-        return (_recurrence(by if how.factors else np.exp(by), x.T, how.before, way).T,)
+        return (_recurrence(by, x.T, how).T,)
 
     return Sample(sgraph, reference, ({"K": 37}, {"K": 64}, {"K": 5}), tiles)
 
@@ -991,6 +999,39 @@ def averages(dtype: DType = F32) -> Sample:
 def gates_one_by_one(dtype: DType = F32) -> Sample:
     """What is left by what comes later, -|a[m, k + 1]| times what that is left plus x[m, k + 1], by elements"""
     return decays(dtype, tile=1, how=Recurrence(before=True, back=True, factors=True))
+
+
+def largest_that_decays(dtype: DType = F32) -> Sample:
+    """y[m, k] = max(y[m, k - 1] - |a[m, k]|, x[m, k])"""
+    return decays(dtype, how=Recurrence(ReduceKind.MAX))
+
+
+def least_that_falls(dtype: DType = F32) -> Sample:
+    """y[m, k] = min(y[m, k + 1] - |a[m, k]|, x[m, k])"""
+    return decays(dtype, how=Recurrence(ReduceKind.MIN, back=True))
+
+
+def whole_largest_that_decays(dtype: DType = F32) -> Sample:
+    """y[m, k] = max(y[m, k + 1] - 0.25, x[m, k]) in one tile"""
+    return decays(dtype, whole=True, how=Recurrence(ReduceKind.MAX, back=True), growth=-0.25)
+
+
+def largest_before(dtype: DType = F32) -> Sample:
+    """The largest before each place, less |a[m, k]| from each place to the next, by elements; 0 where there is none"""
+    sample = decays(dtype, tile=1, how=Recurrence(ReduceKind.MAX, before=True))
+    kernel = sample.sgraph.kernels[0]
+    (loop,) = kernel.body
+    assert isinstance(loop, Loop)
+    *body, store = loop.body
+    assert isinstance(store, Store)
+    none = (op("none", "eq", "sums", -math.inf), op("most", "where", "none", 0.0, "sums"), replace(store, src="most"))
+    kernels = (replace(kernel, body=(replace(loop, body=(*body, *none)),)),)
+
+    def reference(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray]:
+        (found,) = sample.reference(x, a)
+        return (np.where(np.isneginf(found), 0.0, found),)
+
+    return replace(sample, sgraph=replace(sample.sgraph, kernels=kernels), reference=reference)
 
 
 def whole_decays(dtype: DType = F32) -> Sample:
@@ -1078,27 +1119,35 @@ def kinds_from_the_end(dtype: DType = F32) -> Sample:
 
 
 def weights_so_far(
-    dtype: DType = F32, whole: bool = False, back: bool = False, tile: sympy.Symbol | int | None = None
+    dtype: DType = F32,
+    whole: bool = False,
+    back: bool = False,
+    tile: sympy.Symbol | int | None = None,
+    decay: float = 0.0,
+    before: bool = False,
 ) -> Sample:
-    """y[m, k] = sum_{j <= k} exp(64 x[m, j] - M[m, k]) v[m, j], M the largest 64 x up to k; the first two x are -inf"""
+    """y[m, k] = sum_{j <= k} exp(64 x[m, j] - M[m, k]) v[m, j], M the largest 64 x up to k; the first two x are -inf
+
+    With a `decay`, each exponent is less by it for each place since; with `before`, j < k.
+    """
     m, k = Axis("m", 20), Axis("k", sym("K"))
     body: tuple[Stmt, ...] = (
         Load("x1", "x", at(m, k)),
         op("wide", "mul", "x1", 64.0),
-        Scan("most", k, "wide", None, Recurrence(ReduceKind.MAX, back=back)),
+        Scan("most", k, "wide", -decay if decay else None, Recurrence(ReduceKind.MAX, back=back)),
         op("less", "mul", -1.0, "most"),
         op("below", "add", "wide", "less"),
         op("p", "exp", "below"),
         Load("v1", "v", at(m, k)),
         op("weighted", "mul", "p", "v1"),
-        Scan("sums", k, "weighted", "most", Recurrence(back=back, rescaled=True)),
+        Scan("sums", k, "weighted", "most", Recurrence(before=before, back=back, rescaled=True)),
         Store("y", at(m, k), "sums"),
     )
     role = Whole() if whole else LoopRole(sym("T_k") if tile is None else tile)
     kernel = Kernel("weights_kernel", ((m, Grid(sym("T_m"))), (k, role)), body if whole else (Loop(k, body),))
     shape = (20, sym("K"))
     sgraph = SGraph(
-        f"weights{'_whole' * whole}{'_back' * back}",
+        f"weights{'_whole' * whole}{'_back' * back}{'_before' * before}{'_decaying' * bool(decay)}",
         (Tensor("x", shape, dtype), Tensor("v", shape, dtype)),
         (),
         (Tensor("y", shape, dtype),),
@@ -1108,13 +1157,17 @@ def weights_so_far(
 
     def reference(x: np.ndarray, v: np.ndarray) -> tuple[np.ndarray]:
         x, v = 64 * x[:, ways], v[:, ways]
-        most = np.maximum.accumulate(x, axis=1)
-        seen = np.tri(x.shape[1], dtype=bool) & np.isfinite(most)[:, :, None]
-        below = np.where(seen, x[:, None, :] - np.where(np.isfinite(most), most, 0.0)[:, :, None], -np.inf)
+        places = np.arange(x.shape[1])
+        since = places[:, None] - places[None] - before
+        exponents = np.where(since >= 0, x[:, None, :] - decay * since, -np.inf)
+        most = exponents.max(-1, keepdims=True)
+        below = exponents - np.where(np.isfinite(most), most, 0.0)
         return ((np.exp(below) * v[:, None, :]).sum(-1)[:, ways],)
 
     def denoted(x: np.ndarray, v: np.ndarray) -> tuple[np.ndarray]:
-        """A kernel subtracts 0 while all is -inf so far, where this is -inf - -inf."""
+        """A kernel subtracts 0 while all is -inf so far, where this is -inf - -inf; but before the first place, too."""
+        if before:
+            return reference(x, v)
         unseen = np.isneginf(np.maximum.accumulate(x[:, ways], axis=1)[:, ways])
         return (np.where(unseen, np.nan, reference(x, v)[0]),)
 
@@ -1140,6 +1193,21 @@ def whole_weights_from_the_end(dtype: DType = F32) -> Sample:
 def weights_one_by_one(dtype: DType = F32) -> Sample:
     """The same up to each place, by elements."""
     return weights_so_far(dtype, tile=1)
+
+
+def weights_that_decay(dtype: DType = F32) -> Sample:
+    """The same with less weight by exp(-3) for each place since, by elements."""
+    return weights_so_far(dtype, tile=1, decay=3.0)
+
+
+def weights_that_decay_before(dtype: DType = F32) -> Sample:
+    """The same of the places behind each, from the last one on."""
+    return weights_so_far(dtype, tile=1, back=True, decay=3.0, before=True)
+
+
+def weights_before(dtype: DType = F32) -> Sample:
+    """The same before each place, without a decay."""
+    return weights_so_far(dtype, tile=1, before=True)
 
 
 def whole_prefix_sums(dtype: DType = F32) -> Sample:
@@ -1255,6 +1323,10 @@ SCANS: tuple[Callable[[DType], Sample], ...] = (
     one_by_one,
     gates_one_by_one,
     weights_one_by_one,
+    largest_before,
+    weights_that_decay,
+    weights_that_decay_before,
+    weights_before,
 )
 
 SAMPLES: tuple[Callable[[DType], Sample], ...] = (
@@ -1290,6 +1362,9 @@ TILED_SCANS: tuple[Callable[[DType], Sample], ...] = (
     whole_prefix_sums,
     decays,
     whole_decays,
+    largest_that_decays,
+    least_that_falls,
+    whole_largest_that_decays,
     sums_before,
     gates_from_the_end,
     whole_gates_from_the_end,

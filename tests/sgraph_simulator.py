@@ -113,6 +113,8 @@ class _Run:
     parts: dict[str, tuple[Array, Array, Array, tuple[Axis, ...], tuple[Axis, ...]]] = field(default_factory=dict)
     # What scans have summed so far in their loop.
     scanned: dict[str, Array] = field(default_factory=dict)
+    # By scan, what is added to an extreme on the way.
+    growths: dict[str, str | float | None] = field(default_factory=dict)
     axes: dict[str, tuple[Axis, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -248,25 +250,32 @@ class _Run:
                     along = scanned.axes.index(axis)
                     shape = scanned.data.shape
                     grown = self.operand(0.0 if growth is None else growth, scanned.axes)
-                    factors = np.moveaxis(np.broadcast_to(grown if how.factors else np.exp(grown), shape), along, 0)
+                    combine, extreme = COMBINE[how.kind], how.kind.is_extreme
+                    self.growths[dst] = growth if extreme else None
+                    factors = np.moveaxis(
+                        np.broadcast_to(grown if how.factors or extreme else np.exp(grown), shape), along, 0
+                    )
                     values = np.moveaxis(scanned.data, along, 0)
                     sums: list[Any] = []
                     last: Any = self.scanned.get(dst) if axis in self.chunk else None
-                    combine = COMBINE[how.kind]
                     steps = list(zip(values, factors, strict=True))[:: -1 if how.back else 1]
                     if how.rescaled:
                         shifts = np.moveaxis(np.broadcast_to(grown, shape), along, 0)[:: -1 if how.back else 1]
                         carried = self.scanned.get(f"{dst} shift") if axis in self.chunk else None
                         before = [np.full_like(shifts[0], -np.inf) if carried is None else carried, *shifts[:-1]]
                         self.scanned[f"{dst} shift"] = shifts[-1]
+                        added = self.operand(self.growths[str(growth)] or 0.0, scanned.axes)
+                        since = np.moveaxis(np.broadcast_to(added, shape), along, 0)[:: -1 if how.back else 1]
                         with np.errstate(invalid="ignore"):
                             moved = [
-                                np.where(b > -np.inf, np.exp(b - s), 0) for b, s in zip(before, shifts, strict=True)
+                                np.where(b > -np.inf, np.exp(b + g - s), 0)
+                                for b, g, s in zip(before, since, shifts, strict=True)
                             ]
                         seen = [np.where(np.isinf(s), 0.0, v) for s, (v, _) in zip(shifts, steps, strict=True)]
                         steps = list(zip(seen, moved, strict=True))
                     for value, factor in steps:
-                        new = value if last is None else combine(last if growth is None else factor * last, value)
+                        kept = last if growth is None or last is None else factor + last if extreme else factor * last
+                        new = value if last is None else combine(kept, value)
                         nothing = np.full_like(new, how.kind.identity)
                         sums.append(new if not how.before else nothing if last is None else last)
                         last = new

@@ -206,6 +206,11 @@ SCANS: dict[str, Expr] = {
     "a growth before": carried("lt", BEFORE, read("x", ROWS, M)),
     "a product": running(Recurrence(ReduceKind.PROD), read("x", ROWS, M), M, N),
     "a maximum from the end": running(Recurrence(ReduceKind.MAX, back=True), read("x", ROWS, M), M, N),
+    "a maximum that decays": running(Recurrence(ReduceKind.MAX), add(read("x", ROWS, M), STEPS), M, N),
+    "a maximum that grows": running(Recurrence(ReduceKind.MAX), add(read("x", ROWS, M), SINCE), M, N),
+    "a maximum of what is added": running(
+        Recurrence(ReduceKind.MAX, factors=True), read("x", ROWS, M), M, N, (PLACE, read("g", PLACE))
+    ),
     "factors": running(Recurrence(factors=True), read("x", ROWS, M), M, N, (PLACE, read("g", PLACE))),
     "one factor, from the end": running(
         Recurrence(back=True, factors=True), read("x", ROWS, M), M, N, (PLACE, const(0.5))

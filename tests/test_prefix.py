@@ -38,6 +38,11 @@ FACTORS = [
     for f in (read("g", n), const(0.5), read("g", i))
     for way in WAYS
 ]
+FACTORS += [
+    Carried(n, read("x", i, n), Recurrence(kind, *way, factors=True), read("g", n))
+    for kind in (ReduceKind.MAX, ReduceKind.MIN)
+    for way in WAYS
+]
 
 
 @pytest.mark.parametrize("c", [*KINDS, *FACTORS], ids=str)
@@ -57,7 +62,9 @@ def test_what_is_carried_is_what_its_reduction_is_at_every_place(c: Carried) -> 
     wanted, state = np.empty((4, 6)), None
     for place in reversed(range(6)) if c.how.back else range(6):
         last = np.full(4, c.how.kind.identity) if state is None else state
-        state = x[:, place] if state is None else COMBINE[c.how.kind](by[:, place] * state, x[:, place])
+        extreme = c.how.kind.is_extreme and c.factor is not None
+        grown = by[:, place] + last if extreme else by[:, place] * last
+        state = x[:, place] if state is None else COMBINE[c.how.kind](grown, x[:, place])
         wanted[:, place] = last if c.how.before else state
     np.testing.assert_allclose(evaluate(p, {"x": x, "g": g})["o"], wanted, rtol=1e-12)
     # As it is written, place by place.

@@ -292,6 +292,33 @@ def largest(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     return torch.stack(found)
 
 
+def stabiliser(i: torch.Tensor, f: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    found = []
+    for t in range(STEPS):
+        m = torch.maximum(torch.nn.functional.logsigmoid(f[t]) + m, i[t])
+        found.append(m)
+    return torch.stack(found)
+
+
+def falling(x: torch.Tensor, w: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    for t in reversed(range(STEPS)):
+        m = torch.minimum(x[t], m - w)
+    return m
+
+
+def stabilised(z: torch.Tensor, i: torch.Tensor, f: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
+    """An xLSTM's scalar cell without recurrent weights (Beck 2024)."""
+    c, n, m = (torch.zeros_like(z[0]) for _ in range(3))
+    found = []
+    for t in range(STEPS):
+        gate = torch.nn.functional.logsigmoid(f[t])
+        most = torch.maximum(gate + m, i[t])
+        keep, take = torch.exp(gate + m - most), torch.exp(i[t] - most)
+        c, n, m = keep * c + take * torch.tanh(z[t]), keep * n + take, most
+        found.append(torch.sigmoid(o[t]) * c / n)
+    return torch.stack(found)
+
+
 def momentum(g: torch.Tensor, w: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     for t in range(STEPS):
         m = 0.9 * m + g[t]
@@ -349,6 +376,9 @@ AT_ONCE: list[tuple[Make, list[tuple[int, ...]]]] = [
     (last_average, [ROWS, ROWS[1:]]),
     (returns, [ROWS, (1,)]),
     (largest, [ROWS, ROWS[1:]]),
+    (stabiliser, [ROWS, ROWS, ROWS[1:]]),
+    (falling, [ROWS, ROWS[1:], ROWS[1:]]),
+    (stabilised, [ROWS, ROWS, ROWS, ROWS]),
     (momentum, [ROWS, ROWS[1:], ROWS[1:]]),
     (gated, [(7, 4, 8), (8, 8)]),
     (selective, [(7, 6), (6, 4), (7, 4)]),
@@ -363,7 +393,7 @@ def test_what_is_linear_in_its_state_is_there_at_all_places_at_once(make: Make, 
     assert not p.loops
     assert any(carried(e) for d in p.definitions for e in walk(d.expr))
     # However many steps there are, so many definitions.
-    assert len([d for d in p.definitions if not d.view]) < 2 * STEPS
+    assert len([d for d in p.definitions if not d.view]) <= 2 * STEPS
     rng = np.random.default_rng(3)
     arrays = [rng.random(s) for s in shapes]
     wanted = make(*map(torch.from_numpy, arrays))

@@ -22,6 +22,8 @@ from sgraph_samples import (
     decays,
     gates_from_the_end,
     kinds_from_the_end,
+    largest_that_decays,
+    least_that_falls,
     op,
     prefix_sums,
     running_state,
@@ -29,6 +31,7 @@ from sgraph_samples import (
     sym,
     weights_from_the_end,
     weights_so_far,
+    weights_that_decay_before,
 )
 from sgraph_simulator import simulate
 
@@ -104,7 +107,9 @@ def test_the_samples_are_legal_and_can_be_read_back(build: Callable[[DType], Sam
     assert sgraph_of(plain(g)) == g
     scans = [s for k in g.kernels for s in k.statements() if isinstance(s, Scan)]
     assert all(str(s) in text(g) for s in scans)
-    assert ("times exp" in text(g)) == any(s.growth and not (s.how.factors or s.how.rescaled) for s in scans)
+    assert ("times exp" in text(g)) == any(
+        s.growth and not (s.how.factors or s.how.rescaled or s.how.kind.is_extreme) for s in scans
+    )
 
 
 def test_a_scan_is_part_of_what_tells_sgraphs_apart() -> None:
@@ -144,6 +149,11 @@ BROKEN: dict[str, tuple[SGraph, str]] = {
         graph(LOAD, replace(MOST, how=Recurrence(ReduceKind.MAX, before=True)), RESCALES, STORE),
         "no maximum so far",
     ),
+    "rescaled by what grows, in tiles": (
+        graph(LOAD, replace(MOST, growth="a"), RESCALES, STORE),
+        "rescaled by what grows",
+    ),
+    "a product that grows": (graph(LOAD, replace(SCAN, growth="a", how=Recurrence(ReduceKind.PROD)), STORE), "no sum"),
     "rescaled by nothing": (graph(LOAD, replace(SCAN, how=RESCALED), STORE), "of nothing"),
     "with a growth of more axes": (
         graph(LOAD, Load("b", "x", (Index.const(0), Index.axis(K))), replace(SCAN, src="b", growth="a"), STORE),
@@ -273,6 +283,9 @@ def test_kernels_compile_without_spills(compilers: Pool, tmp_path: Path) -> None
         (gates_from_the_end(BF16), {"K": 4096}),
         (kinds_from_the_end(BF16), {"K": 4096}),
         (weights_from_the_end(BF16), {"K": 4096}),
+        (largest_that_decays(BF16), {"K": 4096}),
+        (least_that_falls(BF16), {"K": 4096}),
+        (weights_that_decay_before(BF16), {"K": 4096}),
     ):
         source = emit_module(sample.sgraph, formula="sums", configs={})
         path = tmp_path / f"{sample.name}_{len(jobs)}.py"
@@ -422,6 +435,99 @@ def test_sums_of_exponentials_so_far_are_one_loop(worker: Worker, what: str, tar
     assert not any(isinstance(s, Accumulate) for s in kernel.statements())
 
 
+def steps(x: torch.Tensor) -> torch.Tensor:
+    """By how many places a row of x is after another."""
+    places = torch.arange(len(x))
+    return (places[:, None] - places)[:, :, None]
+
+
+def faded(x: torch.Tensor, w: torch.Tensor, before: int = 0) -> torch.Tensor:
+    """x less w for each place since, where it is not later: [i, j, d]."""
+    return torch.where(steps(x) >= before, x[None] - (steps(x) - before) * w, -torch.inf)
+
+
+def gated(i: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    """i and the gates since, where it is not later: [i, j, d]."""
+    return torch.where(steps(i) >= 0, since(f) + i[None], -torch.inf)
+
+
+def mixing(k: torch.Tensor, v: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """RWKV-4's (Peng 2023): places before, which fade, and one's own with another weight."""
+    own = torch.where(steps(k) == 0, k[:, None] + u, -torch.inf)
+    return (torch.where(steps(k) > 0, faded(k, w, 1), own).softmax(1) * v).sum(1)
+
+
+def stabilised(i: torch.Tensor, f: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """An xLSTM's cell and normaliser below its stabiliser (Beck 2024), without a matrix: i, f and x [n, d]."""
+    d = gated(i, torch.nn.functional.logsigmoid(f))
+    top = d.amax(1, keepdim=True)
+    p = (d - top).exp()
+    return (p * x[None]).sum(1) / torch.maximum(p.sum(1), (-top).exp()[:, 0])
+
+
+FADING: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...], int]] = {
+    "the largest": (lambda x, w: faded(x, w).amax(1), ((N, COLUMNS), (COLUMNS,)), 0),
+    "the largest before": (lambda x, w: faded(x, w, 1).amax(1), ((N, COLUMNS), (COLUMNS,)), 0),
+    "the least from the end": (
+        lambda x, w: -faded(-x.flip(0), w).amax(1).flip(0),
+        ((N, COLUMNS), (COLUMNS,)),
+        0,
+    ),
+    "gates": (lambda i, f: gated(i, f).amax(1), ((N, COLUMNS), (N, COLUMNS)), 0),
+    "a logsumexp": (lambda x, w: faded(x, w).logsumexp(1), ((N, COLUMNS), (COLUMNS,)), 1),
+    "an average": (lambda s, w, x: (faded(s, w).softmax(1) * x).sum(1), ((N, COLUMNS), (COLUMNS,), (N, COLUMNS)), 2),
+    "mixing": (mixing, ((N, COLUMNS), (N, COLUMNS), (COLUMNS,), (COLUMNS,)), 2),
+    "stabilised": (stabilised, ((N, COLUMNS), (N, COLUMNS), (N, COLUMNS)), 2),
+}
+
+
+@pytest.mark.parametrize("target", [device("sm_90"), CPU], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("what", FADING)
+def test_maxima_that_decay_are_one_loop_with_what_is_below_them(worker: Worker, what: str, target: Device) -> None:
+    fn, shapes, below = FADING[what]
+    p = trace(fn, [torch.zeros(s) for s in shapes], name="p", check=False)
+    proved = run_search(p, target, SearchBudget(), worker, Recorder()).proved[0].sgraph
+    (kernel,) = proved.kernels
+    scans = [s for s in kernel.statements() if isinstance(s, Scan)]
+    assert any(s.how.kind.is_extreme and s.growth is not None for s in scans)
+    assert sum(s.how.rescaled for s in scans) == below
+    assert not any(isinstance(s, Accumulate) for s in kernel.statements())
+
+
+def test_a_maximum_of_what_is_multiplied_by_scores_is_found_in_their_pass(worker: Worker) -> None:
+    """An xLSTM's matrix cell in parallel: a scan of its stabiliser would take its rows off the grid."""
+
+    def cell(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+        d = gated(i[:, None], torch.nn.functional.logsigmoid(f)[:, None])[..., 0]
+        return ((q @ k.T) * (d - d.amax(1, keepdim=True)).exp()) @ v
+
+    p = trace(cell, [torch.zeros(N, 64)] * 3 + [torch.zeros(N)] * 2, name="p", check=False)
+    proved = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved[0].sgraph
+    scans = [s for k in proved.kernels for s in k.statements() if isinstance(s, Scan)]
+    assert not any(s.how.kind.is_extreme or s.how.rescaled for s in scans)
+
+
+@pytest.mark.parametrize("what", FADING)
+def test_what_decays_below_a_maximum_is_what_is_written(worker: Worker, what: str) -> None:
+    fn, shapes, _ = FADING[what]
+    small = [tuple({N: 24, COLUMNS: 4}[e] for e in shape) for shape in shapes]
+    p = trace(fn, [torch.zeros(s) for s in small], name="p", check=False)
+    found = [g.sgraph for g in run_search(p, CPU, SearchBudget(), worker, Recorder()).proved]
+    scanned = [g for g in found if any(isinstance(s, Scan) for k in g.kernels for s in k.statements())]
+    assert scanned
+    rng = np.random.default_rng(3)
+    for scale in (1.0, 300.0):
+        # No exponential of these is a number, but below a maximum.
+        values = {t.name: scale * rng.normal(size=t.shape) for t in scanned[0].inputs}
+        by_name = dict(zip((t.name for t in p.inputs), values.values(), strict=True))
+        wanted = evaluate(p, by_name)[p.outputs[0]]
+        for g in scanned:
+            sizes = {s.name: 4 for s in g.symbols}
+            with np.errstate(over="ignore"):
+                made = simulate(g, values, sizes)[g.outputs[0].name]
+            np.testing.assert_allclose(made, wanted, rtol=1e-9)
+
+
 def shifted_otherwise(s: torch.Tensor, x: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
     """Exponentials of all places up to one, below another number of that place: s and x [n, d], `largest` [n, d]."""
     seen = s[None].masked_fill(~UP_TO[:, :, None], -torch.inf)
@@ -478,6 +584,32 @@ def test_sums_that_look_like_one_that_is_rescaled_are_not_proved(worker: Worker)
     for g in asked:
         spec.check(g)
     assert [bool(v) for v in worker.prove([denote(g).outputs for g in asked])] == [True] + [False] * len(ALIKE)
+
+
+FADES = replace(MOST, growth=-0.25)
+NOT_FADING: dict[str, tuple[Stmt, ...]] = {
+    "that does not decay": (MOST, *LESS, *SUMMED),
+    "that decays faster": (replace(MOST, growth=-0.5), *LESS, *SUMMED),
+    "that grows": (replace(MOST, growth=0.25), *LESS, *SUMMED),
+    "each place left out": (FADES, *LESS, SUMMED[0], replace(SUMMED[1], how=Recurrence(before=True, rescaled=True))),
+    "not rescaled": (FADES, *LESS, SUMMED[0], replace(SCAN, src="w")),
+    "decaying alone": (FADES, *LESS, SUMMED[0], replace(SCAN, src="w", growth=-0.25)),
+}
+
+
+def test_sums_that_look_like_one_that_decays_below_a_maximum_are_not_proved(worker: Worker) -> None:
+    def weights(x: torch.Tensor) -> torch.Tensor:
+        steps = torch.arange(24)[:, None] - torch.arange(24)
+        seen = torch.where(steps >= 0, x[:, None, :] - 0.25 * steps, -torch.inf)
+        return ((seen - seen.amax(-1, keepdim=True)).exp() * x[:, None, :]).sum(-1)
+
+    p = trace(weights, [torch.zeros(20, 24)], name="p", check=False)
+    worker.explore(tuple(f.expr for f in inline(p)), Budget())
+    right = graph(LOAD, FADES, *LESS, *SUMMED, STORE, role=LoopRole(1))
+    asked = [right, *(graph(LOAD, *body, STORE, role=LoopRole(1)) for body in NOT_FADING.values())]
+    for g in asked:
+        spec.check(g)
+    assert [bool(v) for v in worker.prove([denote(g).outputs for g in asked])] == [True] + [False] * len(NOT_FADING)
 
 
 def grown_by_another(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -78,7 +78,7 @@ def test_attention_by_hand() -> None:
     scores, trips = h * n * n, n // 64
     pointwise = scores * (1 + 1 + 1 + 4 + 1)  # scale, maximum, shift, exp, row sum
     running = h * n * trips * (1 + 1)  # m, -m
-    rescaled = trips * h * n * ((1 + 1 + 5) + (d + d + 5))  # l and o: scale and add, and the exp of the shift's step
+    rescaled = trips * h * n * ((1 + 1) + (d + d) + 5)  # l and o: scale and add; of both, the exp of the shift's step
     after = h * n * 4 + h * n * d  # 1/l, o/l
     assert c["flops"] == pointwise + running + rescaled + after
 

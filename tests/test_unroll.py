@@ -7,7 +7,7 @@ import pytest
 from formulas import evaluate_formula
 
 from prism.program import fold
-from prism.program.build import mul, position, read, reduce
+from prism.program.build import mul, op, position, read, reduce
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
@@ -149,3 +149,41 @@ def test_comparisons_that_always_hold_are_gone() -> None:
     n = Axis("n", 20)
     e = reduce("sum", n, where(n, 20, read("x", n), read("z", J)))
     assert unrolled(e) == reduce("sum", n, read("x", n))
+
+
+# A place that is another axis' own is apart, where a choice is for it alone.
+K, N = Axis("k", 6), Axis("n", 6)
+OWN, EARLIER = fold.op("eq", position(K), position(N)), fold.op("lt", position(K), position(N))
+SEEN = fold.op("where", EARLIER, read("a", K), fold.op("where", OWN, read("b", N), Const(-np.inf)))
+BELOW = fold.op("exp", fold.op("add", SEEN, fold.op("neg", reduce("max", K, SEEN))))
+
+
+@pytest.mark.parametrize("e", [reduce("max", K, SEEN), reduce("sum", K, mul(BELOW, read("f", K)))], ids=["max", "sum"])
+def test_the_place_that_is_an_axis_own_is_apart(e: Expr) -> None:
+    found = unrolled(e)
+    assert any(isinstance(x, Map) and x.op == "eq" for x in walk(e))
+    assert not any(isinstance(x, Map) and x.op == "eq" for x in walk(found))
+    assert isinstance(found, Map)
+    rng = np.random.default_rng(1)
+    tensors = {name: 50 * rng.standard_normal(6) for name in "abf"}
+    before, after = (evaluate_expr(x, tensors, {}, (N,)) for x in (e, found))
+    np.testing.assert_allclose(after, before, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # What else there is at the place counts.
+        fold.op("where", OWN, read("b", N), read("a", K)),
+        fold.op("where", fold.op("eq", position(K), position(J)), read("b", N), fold.op("exp", read("a", K))),
+        # The exponential of -inf, below what may be -inf as well: no maximum of numbers.
+        fold.op("exp", fold.op("add", SEEN, fold.op("neg", reduce("max", J, op("log", read("a", J)))))),
+        # A factor that may be infinite.
+        mul(BELOW, op("log", read("f", K))),
+    ],
+)
+def test_a_place_whose_rest_counts_stays(body: Expr) -> None:
+    e = reduce("sum", K, body)
+    eqs = [x for x in walk(e) if isinstance(x, Map) and x.op == "eq"]
+    assert eqs
+    assert any(isinstance(x, Map) and x.op == "eq" for x in walk(unrolled(e)))

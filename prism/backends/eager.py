@@ -226,7 +226,8 @@ class TorchArrays:
             by = (self._wide(factor).flip(dim) if how.back else self._wide(factor)).unbind(dim)
             steps = list(made.unbind(dim))
             for n in range(1, len(steps)):
-                steps[n] = steps[n] + by[n] * steps[n - 1]
+                grown = by[n] + steps[n - 1] if how.kind.is_extreme else by[n] * steps[n - 1]
+                steps[n] = _COMBINED[how.kind](steps[n], grown)
             made = torch.stack(steps, dim)
         else:
             made = _SO_FAR[how.kind](made, dim)
@@ -252,6 +253,11 @@ class TorchArrays:
         return torch.stack(tuple(arrays))
 
 
+_COMBINED: Mapping[ReduceKind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    ReduceKind.SUM: torch.add,
+    ReduceKind.MAX: torch.maximum,
+    ReduceKind.MIN: torch.minimum,
+}
 _SO_FAR: Mapping[ReduceKind, Callable[[torch.Tensor, int], torch.Tensor]] = {
     ReduceKind.SUM: torch.cumsum,
     ReduceKind.PROD: torch.cumprod,

@@ -21,9 +21,9 @@ from prism.sgraph.ranges import growing, sign
 # What emitted modules call by name: modules, variables of the launcher, and helpers (triton/emit_helpers.py).
 RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
 HELPERS = frozenset({
-    "arctangent", "larger", "maximum_before", "maximum_of_two", "minimum_before", "minimum_of_two", "multiply",
-    "one_after_another", "power", "product_before", "product_of_two", "recurrence", "round_half_even", "sign",
-    "smaller", "tanh",
+    "arctangent", "growing_maximum", "growing_maximum_of_two", "growing_minimum", "growing_minimum_of_two", "larger",
+    "maximum_before", "maximum_of_two", "minimum_before", "minimum_of_two", "multiply", "power", "product_before",
+    "product_of_two", "recurrence", "recurrence_of_two", "round_half_even", "sign", "smaller", "tanh",
 })  # fmt: skip
 
 

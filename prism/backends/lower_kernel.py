@@ -610,11 +610,11 @@ class KernelLowering:
         name, old = self.names.fresh("prefix"), ""
         if s.how.before:
             self._out.append(tile.Copy(name, acc.name))
+        if s.growth is not None:
+            self._out.append(tile.Update(acc.name, _growing(s), self._growth(s, carried=True).name))
         if s.dst in self._rescaling:
             old = self.names.fresh(f"old_{acc.name}")
             self._out.append(tile.Copy(old, acc.name))
-        if s.growth is not None:
-            self._out.append(tile.Update(acc.name, ReduceKind.PROD, self._growth(s, carried=True).name))
         if s.how.rescaled:
             updated = acc
             self._out.append(tile.Update(acc.name, s.how.kind, self._seen(s).name))
@@ -671,11 +671,11 @@ class KernelLowering:
         elif acc is not None and factor is not None:
             # What came before is multiplied by the factors up to each place; to the next tile goes what is last.
             first, last = self._indexing.ends(s.axis, how.back)
-            seed = self.names.fresh("factor")
-            self._out.append(tile.Pointwise(seed, "where", (first, factor.name, 0.0), factor.dims, F32))
+            seed, grow = self.names.fresh("factor"), _growing(s)
+            self._out.append(tile.Pointwise(seed, "where", (first, factor.name, kind.identity), factor.dims, F32))
             since = prefix(replace(factor, name=seed))
-            found = pointwise("add", sums, pointwise("mul", since, acc))
-            for combine, value in ((ReduceKind.PROD, since), (ReduceKind.SUM, sums)):
+            found = pointwise(kind.op, sums, pointwise(grow.op, since, acc))
+            for combine, value in ((grow, since), (kind, sums)):
                 ending = self.names.fresh("ending")
                 self._out.append(tile.Select(ending, last, value.name, 0.0))
                 end = self._reduced(ReduceKind.SUM, replace(value, name=ending), s.axis, "end")
@@ -688,21 +688,25 @@ class KernelLowering:
             self._shift(s.dst, kind, self._values[s.dst], found.name)
 
     def _growth(self, s: sg.Scan, carried: bool) -> TileValue:
-        """The factors of a scan: at the first place of all 0, where something is carried, for nothing is there yet."""
+        """The factors of a scan: at the first place of all 0, where something is carried, for nothing is there yet.
+
+        Or what is added to an extreme.
+        """
         assert s.growth is not None
         if s.how.rescaled:
             return replace(self._values[str(s.growth)], name=self._factor[str(s.growth)])
         if isinstance(s.growth, str):
             factor = self._cast(self._values[s.growth], F32)
-            if not s.how.factors:
+            if not s.how.factors and not s.how.kind.is_extreme:
                 growth, factor = factor, TileValue(self.names.fresh("factor"), factor.dims, F32)
                 self._out.append(tile.Pointwise(factor.name, "exp", (growth.name,), factor.dims, F32))
         else:
             factor = TileValue(self.names.fresh("factor"), (), F32)
-            number = s.growth if s.how.factors else math.exp(min(s.growth, 700.0))
+            own = s.how.factors or s.how.kind.is_extreme
+            number = s.growth if own else math.exp(min(s.growth, 700.0))
             self._out.append(tile.Full(factor.name, number, (), F32))
         place = self._indexing.affine(Index.axis(s.axis)).terms
-        if not place or not (carried or s.how.back):
+        if not place or not (carried or s.how.back) or (s.how.kind.is_extreme and not s.how.back):
             return factor
         along = self.layout.dims_for((s.axis,))
         first = TileValue(self.names.fresh("first"), along, DType.BOOL)
@@ -893,6 +897,11 @@ class PointwiseRules:
                 return of[1] & of[2]
             case _:
                 return frozenset()
+
+
+def _growing(s: sg.Scan) -> ReduceKind:
+    """What joins a growth and what is carried."""
+    return ReduceKind.SUM if s.how.kind.is_extreme else ReduceKind.PROD
 
 
 def _is_int(n: float) -> bool:

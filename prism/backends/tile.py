@@ -289,7 +289,8 @@ class Reduce:
 class Prefix:
     """dst = src combined over the places of one of its dimensions up to each place, or from each place on.
 
-    With a factor, what comes from the place before is multiplied by it: dst[n] = factor[n]*dst[n-1] + src[n].
+    With a factor, what comes from the place before is multiplied by it: dst[n] = factor[n]*dst[n-1] + src[n]. To an
+    extreme it is added: dst[n] = max(factor[n] + dst[n-1], src[n]).
 
     Attributes:
         how: from place to place; what leaves out each place's own src is no sum.

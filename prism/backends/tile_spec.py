@@ -302,11 +302,11 @@ class _Checker:
                     self.fail(f"{dst} reduces the dimension {dim}, which {src} does not have")
                 self.define(dst, tuple(d for d in found.dims if d != dim), found.dtype)
             case tile.Prefix(dst, src, dim, how, factor):
-                if how.factors is (factor is None) or (how.factors and how.kind is not ReduceKind.SUM):
+                if how.factors is (factor is None) or (how.factors and how.kind is ReduceKind.PROD):
                     self.fail(f"{dst} is a {how.kind.value} along {dim} with a factor, or its factor is missing")
                 if how.rescaled:
                     self.fail(f"{dst} is rescaled by itself, where tiles have factors for that")
-                if how.before and how.kind is ReduceKind.SUM:
+                if how.before and (how.kind is ReduceKind.SUM or how.factors):
                     self.fail(f"{dst} is a {how.kind.value} along {dim} that leaves out its own place")
                 found = self.typed(src, (DType.FLOAT32,), dst)
                 if factor is not None and self.within(factor, found.dims, dst).dtype is not DType.FLOAT32:

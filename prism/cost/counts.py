@@ -431,6 +431,8 @@ class _Counter:
         # What positions alone decide, and selections by it.
         self.positional: set[str] = set()
         self.selections: dict[tuple[frozenset[Axis], _Nest], int] = {}
+        # Whose exponentials multiply what is carried.
+        self.grown: set[str] = set()
         self.trips: list[Monomial] = []
         self.longest: list[Monomial] = []
         # Of `monomial`: values are many, the sets of axes that they have few.
@@ -537,14 +539,14 @@ class _Counter:
                         self.additions[product] = self.monomial(1, self.axes[dst], loops, padded=True)
                     if shift is not None:
                         self.work(1, self.axes[dst], loops)
-                        self.work(OPS["exp"].flops + 1, self.axes[shift], loops)
+                        self.factor(shift, True, loops)
                 case sg.Scan(dst, growth=growth, how=how):
                     # Within the tile, and with what came before it.
                     self.work(2, self.axes[dst], loops)
                     if growth is not None:
                         self.work(1, self.axes[dst], loops)
-                    if isinstance(growth, str) and not how.factors:
-                        self.work(OPS["exp"].flops + how.rescaled, self.axes[growth], loops)
+                    if isinstance(growth, str) and not (how.factors or how.kind.is_extreme):
+                        self.factor(growth, how.rescaled, loops)
                 case sg.Loop(axis, inner, conditions):
                     share = self.visited(axis, conditions) if conditions else None
                     under = (*loops, (axis, share))
@@ -557,6 +559,12 @@ class _Counter:
                     self.nest = around
                 case sg.Position(dst):
                     self.positional.add(dst)
+
+    def factor(self, growth: str, moves: bool, loops: _Nest) -> None:
+        """Count the exponential of a growth, or of how a shift moves, once for all that it multiplies."""
+        if growth not in self.grown:
+            self.grown.add(growth)
+            self.work(OPS["exp"].flops + moves, self.axes[growth], loops)
 
     def select(self, s: sg.Pointwise, loops: _Nest) -> None:
         """Note what a loop with a range does for its mask alone."""

@@ -402,11 +402,11 @@ class _Written:
                 self.tokens.append(tuple(self._index(i, inside) for i in element.index))
             case Over(axes):
                 bound = {**bound, **{a: self._next() for a in axes}}
-            case Along(inner, axis, over):
+            case Along(_, axis, over):
                 self.tokens.append(self._number(axis, bound))
                 # Of operand and growth, each is over an axis of its own; places along both are the same.
                 place = self._next()
-                for child, own in zip(choice.children, (inner, over, inner), strict=False):
+                for child, own in zip(choice.children, over, strict=True):
                     self.write(child, bound if own is None else {**bound, own: place})
                 return
             case _:
@@ -446,7 +446,7 @@ def _blind(choice: Choice) -> object:
         case Axis(_, extent):
             return str(extent)
         case Along(Axis(_, extent)) as along:
-            return str(extent), along.how
+            return str(extent), along.how, along.grows
         case Over(axes):
             return tuple(str(a.extent) for a in axes)
         case Chosen(Read(tensor, indices)) as chosen:

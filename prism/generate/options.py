@@ -61,15 +61,16 @@ class Along:
     Attributes:
         bound: the axis of its operand.
         axis: that of its result.
-        over: the axis of its growth, or of what that is the maximum of, which goes along with it; None where that has
-            none, or there is no growth.
+        over: of each operand, the axis that goes along with it; None where it has none.
         how: from place to place.
+        grows: whether it is rescaled by what grows.
     """
 
     bound: Axis
     axis: Axis
-    over: Axis | None = None
+    over: tuple[Axis | None, ...]
     how: Recurrence = SO_FAR
+    grows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ class Choice:
         op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
             shift is M = max_axis(b) or the maximum over its axes, "first max" or "first min" with children (v, n) or
             (v, n, whether v is undefined), "deviations" with children (a,), "scan" with children (f,) or (f, g), with g
-            the growth, or (a, b) or (a, b, f) where it is rescaled, or "gather" with its places as children.
+            the growth, or (a, b) or (a, b, f) where it is rescaled, g before the f where that grows, or "gather" with
+            its places as children.
         payload: the e-node's payload; the reduced axis for contract, rescaled and deviations, or axes for those; for a
             scan its axes; for a gather what it reads.
         children: e-class ids.
@@ -182,7 +184,7 @@ def options(
             if node.op in REDUCTIONS:
                 assert isinstance(node.payload, Axis)
                 for s in scans.of(ReduceKind(node.op), node.payload, node.children[0]):
-                    mine[Choice("scan", Along(node.payload, s.axis, s.over, s.how), s.operands)] = None
+                    mine[Choice("scan", Along(node.payload, s.axis, s.over, s.how, s.grows), s.operands)] = None
             if node.op == "sum":
                 for extra in _sum_forms(classes, node, shifts):
                     mine[extra] = None
@@ -197,7 +199,35 @@ def options(
                 left = rule(classes, left)
                 counts[name] += before - len(left)
         found[cls] = tuple(left)
-    return found
+    return _found_in_its_pass(found)
+
+
+def _found_in_its_pass(options: dict[int, tuple[Choice, ...]]) -> dict[int, tuple[Choice, ...]]:
+    """The options without scans of a maximum that grows, and below it, where a sum that is no scan is rescaled by it.
+
+    The pass of that sum finds the maximum for next to nothing, and a scan would take its places off the grid.
+    """
+    passes = {
+        (c.payload, c.children[1])
+        for choices in options.values()
+        if all(c.op in REDUCING and c.op != "scan" for c in choices)
+        for c in choices
+        if c.op == "rescaled"
+    }
+    found = {
+        c.children
+        for choices in options.values()
+        if any(c.op == "max" and (c.payload, *c.children) in passes for c in choices)
+        for c in choices
+        if c.op == "scan" and len(c.children) == 2
+    }
+
+    def stays(c: Choice) -> bool:
+        if not isinstance(c.payload, Along):
+            return True
+        return c.children[1:3] not in found if c.payload.grows else c.children not in found
+
+    return {cls: tuple(filter(stays, choices)) for cls, choices in options.items()} if found else options
 
 
 def fixed_classes(classes: EClasses, ways: Mapping[int, Sequence[Choice]], inputs: Iterable[Tensor]) -> frozenset[int]:
@@ -593,7 +623,8 @@ class Weights:
                 return work + self.size(exponent)
             case "scan":
                 assert isinstance(choice.payload, Along)
-                exponential = 0 if choice.payload.how.factors else OPS["exp"].flops
+                how = choice.payload.how
+                exponential = 0 if how.factors or how.kind.is_extreme else OPS["exp"].flops
                 grown = self.size(axes[1]) * exponential + self.size(axes[0]) if len(axes) == 2 else 0.0
                 return self.size(axes[0]) + grown
             case op if op in REDUCTIONS:

@@ -74,7 +74,7 @@ def single_axes(outputs: Sequence[KernelValue], scans: bool = True) -> frozenset
             case Scanned(axis, how):
                 grows = len(v.args) == 2
                 sums = how.kind is ReduceKind.SUM and not grows
-                if not (sums or scans) or not how.fits_tiles(grows):
+                if not (sums or scans) or not how.fits_tiles(grows, how.rescaled and len(v.args[1].args) == 2):
                     found |= {axis}
     return found
 

@@ -4,12 +4,15 @@
     sum_m where(m <= n, a(m + 1)*...*a(n) * f(m), 0)          the same, times a(n) from each place to the next
     sum_m where(m <= n, exp(G(n) - G(m)) * f(m), 0)           the same, times exp(g(n)) from each place to the next
     sum_m where(m < n, exp(G(n) - g(n) - G(m)) * f(m), 0)     of that, the sum up to the place before
+    max_m where(m <= n, G(n) - G(m) + f(m), -inf)             maxima, to which g(n) is added from each place to the next
     sum_m where(m <= n, exp(a(m) - M(n)) * f(m), 0)           rescaled by M(n) = max_m where(m <= n, b(m), -inf)
+    sum_m where(m <= n, exp(G(n) - G(m) + a(m) - M(n)) * f(m), 0)         the same where M grows by g
 
 G(n) is the prefix sum of a growth g, as a cumulative sum of the logarithms of gates is, or n*g where g is the same at
 all places, as a decay by a power of the distance is. Masks stand around the whole term or around a factor of it, are
 factors themselves, or are in an exponent, as minus infinity where they do not hold. Each may go from the last place to
-the first, with n <= m.
+the first, with n <= m. What is rescaled by a maximum of the places before, m < n, is 0 where there are none: there its
+exponents are shifted by 0.
 
 Axes are names, so g(n) and g(m) are two e-classes. `Alike` says whether one is the other, renamed.
 """
@@ -40,14 +43,16 @@ class Found:
         axis: that of its result.
         how: from place to place.
         operands: f, over the summed axis, and g, or the factor, where there is one; where it is rescaled a, over the
-            summed axis, b, and f where there is one.
-        over: the axis of g, or b, that its places are along; None where it is the same at all of them.
+            summed axis, b, g where M grows, and f where there is one.
+        over: of each operand, the axis that its places are along; None where it is the same at all of them.
+        grows: whether it is rescaled by what grows.
     """
 
     axis: Axis
     how: Recurrence
     operands: tuple[int, ...]
-    over: Axis | None = None
+    over: tuple[Axis | None, ...]
+    grows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,10 @@ class Scans:
             if term.exponent is not None:
                 for a, m in self.differences.get(term.exponent, ()):
                     seen |= dict.fromkeys(self._rescaled(mask, a, m, term.factor, axis))
+            if kind.is_extreme and term.factor is not None:
+                for own, growth, over, between in self._apart(term.factor, axis, mask):
+                    how = Recurrence(kind, mask.before, mask.back, factors=between)
+                    seen[Found(along, how, (own, growth), (axis, over))] = None
             if term.factor is None or along in self._axes(term.factor) or axis not in self._axes(term.factor):
                 continue
             how = Recurrence(kind, mask.before, mask.back)
@@ -116,24 +125,77 @@ class Scans:
             if term.exponent is not None:
                 grown = self._growths(term.exponent, axis, mask)
             elif term.product is not None:
-                how, grown = replace(how, factors=True), self._factors(term.product, axis, mask)
+                how = replace(how, factors=True)
+                grown = self._between(ReduceKind.PROD, term.product, axis, mask)
             else:
-                seen[Found(along, how, (term.factor,))] = None
+                seen[Found(along, how, (term.factor,), (axis,))] = None
             for growth, over in grown:
                 if self._axes(growth) - {over} <= self._axes(term.factor):
-                    seen[Found(along, how, (term.factor, growth), over)] = None
+                    seen[Found(along, how, (term.factor, growth), (axis, over))] = None
         if kind is ReduceKind.SUM:
             seen |= dict.fromkeys(self._masked_differences(body, axis))
         yield from seen
 
+    def _apart(self, cls: int, axis: Axis, mask: UpTo) -> Iterator[tuple[int, int, Axis | None, bool]]:
+        """What an e-class is a sum of: what is of a place of `axis`, and the growth from there on and its axis.
+
+        And whether that is written as the sum of what is between.
+        """
+        for n in self._nodes(cls, "add"):
+            for own, rest in (n.children, n.children[::-1]):
+                if axis in self._axes(own) and mask.axis not in self._axes(own):
+                    grown = ((*g, False) for g in self._growths(rest, axis, mask))
+                    between = ((*g, True) for g in self._between(ReduceKind.SUM, rest, axis, mask))
+                    for growth, over, apart in (*grown, *between):
+                        if self._axes(growth) - {over} <= self._axes(own):
+                            yield own, growth, over, apart
+
     def _rescaled(self, mask: UpTo, a: int, m: int, f: int | None, axis: Axis) -> Iterator[Found]:
         """The scans that a sum of exp(a - m)*f under the mask is, where m is a maximum so far."""
-        own = (a,) if f is None else (a, f)
-        if mask.before or axis not in self._axes(a) or any(mask.axis in self._axes(c) for c in own):
+        factors = () if f is None else (f,)
+        if any(mask.axis in self._axes(c) for c in factors):
             return
-        how = Recurrence(ReduceKind.SUM, back=mask.back, rescaled=True)
-        for b, over in self._so_far(ReduceKind.MAX, m, mask):
-            yield Found(mask.axis, how, (a, b, *own[1:]), over)
+        how = Recurrence(ReduceKind.SUM, mask.before, mask.back, rescaled=True)
+        for largest in self._largest(m, mask):
+            if len(largest.operands) == 1 and axis in self._axes(a) and mask.axis not in self._axes(a):
+                over = (axis, *largest.over, axis)[: 2 + len(factors)]
+                yield Found(mask.axis, how, (a, *largest.operands, *factors), over)
+            elif len(largest.operands) == 2 and not largest.how.factors:
+                b, growth = largest.operands
+                for own, g, over_g, between in self._apart(a, axis, mask):
+                    if not between and self._is_one(g, over_g, growth, largest.over[1]):
+                        over = (axis, *largest.over, axis)[: 3 + len(factors)]
+                        yield Found(mask.axis, how, (own, b, growth, *factors), over, grows=True)
+
+    def _is_one(self, g: int, over: Axis | None, h: int, other: Axis | None) -> bool:
+        """Whether growths over these axes are one."""
+        if over is None or other is None:
+            return over is other and g == h
+        return self._alike.of(g, h, {over: other})
+
+    def _largest(self, m: int, mask: UpTo) -> Iterator[Found]:
+        """The maxima that an e-class is of what the mask leaves; or, of the places before, 0 where there are none."""
+        classes = [m]
+        if mask.before:
+            classes = [
+                q
+                for n in self._nodes(m, "where")
+                for q in (n.children[2],)
+                if is_number(self.classes, n.children[1], 0.0) and self._is_nothing(n.children[0], q)
+            ]
+        for q in classes:
+            for n in self._nodes(q, "max"):
+                assert isinstance(n.payload, Axis)
+                found = self.of(ReduceKind.MAX, n.payload, n.children[0])
+                yield from (x for x in found if (x.axis, x.how.up_to(x.axis)) == (mask.axis, mask))
+
+    def _is_nothing(self, p: int, q: int) -> bool:
+        """Whether a predicate is q == -inf."""
+        return any(
+            a == q and is_number(self.classes, b, -math.inf)
+            for n in self._nodes(p, "eq")
+            for a, b in (n.children, n.children[::-1])
+        )
 
     def _masked_differences(self, body: int, axis: Axis) -> Iterator[Found]:
         """The scans of exponentials whose exponents are shifted where the mask holds, and minus infinity elsewhere."""
@@ -214,16 +276,16 @@ class Scans:
 
     # What it grows by.
 
-    def _factors(self, cls: int, axis: Axis, mask: UpTo) -> Iterator[tuple[int, Axis | None]]:
+    def _between(self, kind: ReduceKind, cls: int, axis: Axis, mask: UpTo) -> Iterator[tuple[int, Axis | None]]:
         """The factors, and the axis they are over, whose product from behind a place of `axis` on an e-class is.
 
-        prod_l where(l <= n, where(m < l, a(l), 1), 1), l < n where each place's own is left out.
+        prod_l where(l <= n, where(m < l, a(l), 1), 1), l < n where each place's own is left out; or the sum of terms.
         """
         wanted = {*mask.behind(axis)}
-        for n in self._nodes(cls, "prod"):
+        for n in self._nodes(cls, kind.value):
             assert isinstance(n.payload, Axis)
-            for first, kept in self._masked(n.children[0], n.payload, 1.0):
-                for second, factor in self._masked(kept, n.payload, 1.0):
+            for first, kept in self._masked(n.children[0], n.payload, kind.identity):
+                for second, factor in self._masked(kept, n.payload, kind.identity):
                     if {first, second} == wanted and not {axis, mask.axis} & self._axes(factor):
                         yield factor, n.payload if n.payload in self._axes(factor) else None
 
@@ -258,15 +320,11 @@ class Scans:
 
     def _summed(self, cls: int, along: Axis, back: bool) -> Iterator[tuple[int, Axis]]:
         """What an e-class is the prefix sums of along an axis: the e-class of the terms, and the axis they are over."""
-        return self._so_far(ReduceKind.SUM, cls, UpTo(along, False, back))
-
-    def _so_far(self, kind: ReduceKind, cls: int, to: UpTo) -> Iterator[tuple[int, Axis]]:
-        """What an e-class combines along an axis up to a place: the e-class of the terms, and the axis of these."""
-        for n in self._nodes(cls, kind.value):
+        for n in self._nodes(cls, "sum"):
             assert isinstance(n.payload, Axis)
-            for mask, kept in self._masked(n.children[0], n.payload, kind.identity):
+            for mask, kept in self._masked(n.children[0], n.payload, 0.0):
                 over = self._axes(kept)
-                if mask == to and n.payload in over and to.axis not in over:
+                if mask == UpTo(along, False, back) and n.payload in over and along not in over:
                     yield kept, n.payload
 
 

@@ -242,18 +242,19 @@ class Builder:
             case "deviations", Axis() | Over():
                 several = choice.payload.axes if isinstance(choice.payload, Over) else (choice.payload,)
                 return self._deviations(choice.children[0], several, live)
-            case "scan", Along(bound, axis, grown, how):
+            case "scan", Along(_, axis, owns, how, grows):
                 place = live.get(axis, axis)
                 operands = tuple(
                     self.build(c, live if own is None else {**{a: b for a, b in live.items() if a != own}, own: place})
-                    for c, own in zip(choice.children, (bound, grown, bound), strict=False)
+                    for c, own in zip(choice.children, owns, strict=True)
                 )
                 if how.rescaled:
                     largest = Scanned(place, Recurrence(ReduceKind.MAX, back=how.back))
-                    shift = self.values.make("scan", (operands[1],), largest)
+                    after = 3 if grows else 2
+                    shift = self.values.make("scan", operands[1:after], largest)
                     src = self.values.shifted(operands[0], shift)
-                    if len(operands) == 3:
-                        src = self.values.make("mul", (src, operands[2]))
+                    for factor in operands[after:]:
+                        src = self.values.make("mul", (src, factor))
                     operands = (src, shift)
                 return self.values.make("scan", operands, Scanned(place, how))
             case "gather", Chosen(element, axes) as chosen:

@@ -23,6 +23,12 @@ Reductions that read from the end, as what is flipped, summed and flipped back, 
     sum_r where(r <= N-1 - i, x[N-1 - r], 0)
     ->  sum_r where(i <= r, x[r], 0)
 
+A place that is another axis' own, which a choice is for, is apart from the others, as one's own weight beside those of
+the places before is:
+
+    max_j where(j < i, a[j], where(j == i, b[j], -inf))
+    ->  maximum(max_j where(j < i, a[j], -inf), b[i])
+
 And choices that their other operand makes anyway are none, as of a running product that is moved on by a place and
 begins with 1:
 
@@ -33,6 +39,7 @@ begins with 1:
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import TypeAlias
@@ -46,7 +53,8 @@ from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.integers import Interval, range_of
 from prism.program.nodes import Const, Definition, Expr, Formula, Map, Position, Program, Read, Reduce, ReduceKind, walk
 from prism.program.of_looked_up import of_looked_up
-from prism.program.transform import canonical, indices, least_instance, rebuilt, reindexed, replaced, substitute
+from prism.program.sign_analysis import Facts
+from prism.program.transform import canonical, flat, indices, least_instance, rebuilt, reindexed, replaced, substitute
 
 RENAMINGS = 24
 """Ways to name an output's axes that are looked at."""
@@ -271,6 +279,9 @@ def unrolled(expr: Expr) -> Expr:
     def written(e: Expr) -> Expr:
         if isinstance(e, Map) and e.op == "where":
             return _made_anyway(e)
+        if isinstance(e, Map) and e.op == "le":
+            folded = fold.op(e.op, *e.args)  # what is read at the place before is of the places before
+            return e if folded == e else folded
         if not isinstance(e, Reduce):
             return e
         if _backwards(e.axis, e.body):
@@ -278,6 +289,9 @@ def unrolled(expr: Expr) -> Expr:
             e = Reduce(e.kind, e.axis, _refolded(substitute(e.body, {e.axis: turned})))
         if _decides(e.axis, e.body):
             return _combined(e.kind, [_at(e.body, e.axis, n) for n in range(int(e.axis.extent))])
+        own = _own_place(e)
+        if own is not None:
+            return own
         ends = _ends(e.axis, e.body)
         if ends is None:
             return e
@@ -288,6 +302,42 @@ def unrolled(expr: Expr) -> Expr:
         return _combined(e.kind, [Reduce(e.kind, rest, inner), *(_at(e.body, e.axis, n) for n in few)])
 
     return decided(rebuilt([expr], written)[0])
+
+
+def _own_place(e: Reduce) -> Expr | None:
+    """The reduction with another axis' own place apart, where one of its choices is for that place alone."""
+    for x in walk(e.body):
+        match x:
+            case Map("where", (Map("eq", (Position(one), Position(two))), _, other)):
+                for own, place in ((one, two), (two, one)):
+                    axis = place.as_axis()
+                    if own.as_axis() != e.axis or axis in (None, e.axis) or axis.extent != e.axis.extent:
+                        continue
+                    there = {e.axis: place}
+                    rest = rebuilt([e.body], partial(_instead, of=x, new=other))[0]
+                    if _is_nothing(e.kind, decided(substitute(rest, there))):
+                        here = decided(substitute(e.body, there))
+                        return fold.op(e.kind.op, Reduce(e.kind, e.axis, rest), here)
+    return None
+
+
+def _instead(e: Expr, of: Expr, new: Expr) -> Expr:
+    return new if e == of else e
+
+
+def _is_nothing(kind: ReduceKind, e: Expr) -> bool:
+    """Whether a term makes no difference to a reduction, of finite inputs."""
+    if e == Const(kind.identity):
+        return True
+    factors = flat(e, "mul") if kind is ReduceKind.SUM else []
+    facts = Facts()
+
+    def vanishes(x: Expr) -> bool:
+        """Whether it is the exponential of -inf."""
+        terms = flat(x.args[0], "add") if isinstance(x, Map) and x.op == "exp" else []
+        return Const(-math.inf) in terms and all(t == Const(-math.inf) or facts.finite(t) for t in terms)
+
+    return any(map(vanishes, factors)) and all(vanishes(x) or facts.finite(x) for x in factors)
 
 
 def _backwards(axis: Axis, body: Expr) -> bool:
@@ -398,6 +448,8 @@ def decided(expr: Expr) -> Expr:
                 known := _always(index + end.scaled(-1), 0.0 if name == "lt" else 0.5)
             ) is not None:
                 done[id(e)] = Const(float(known))
+            case Map("eq", (Position(index), Position(end))) if not (index + end.scaled(-1)).terms:
+                done[id(e)] = Const(float(index == end))
             case Map(name, args):
                 made = tuple([done[id(a)] for a in args])
                 done[id(e)] = e if all(x is y for x, y in zip(made, args, strict=True)) else fold.op(name, *made)

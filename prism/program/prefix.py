@@ -3,7 +3,8 @@
 As it is written it takes a sum for every n. What runs or weighs a program adds one term from each n to the next. So it
 is with products and extremes, with what is summed before n alone (m < n) or from n on (n <= m), and with what decays or
 grows on the way, by exp(a(n) - b(m))*f(m) or by factors, prod_l where(l <= n, where(m < l, a(l), 1), 1)*f(m): what was
-summed up to the place before is multiplied by a number.
+summed up to the place before is multiplied by a number. To extremes it is added, a(n) - b(m) + f(m), as if they were
+the logarithms of sums.
 """
 
 from __future__ import annotations
@@ -48,11 +49,16 @@ class UpTo:
 class Recurrence:
     """How a scan goes from place to place: all that is the same of it in programs, sGraphs and tile programs.
 
+    What grows on the way is a sum, multiplied by the exponential of its growth from each place to the next, or an
+    extreme, to which the growth is added: the largest exponent of such a sum grows as the sum does.
+
     Attributes:
-        kind: what combines the places; a sum where what was there is multiplied by something first, as it grows.
+        kind: what combines the places.
         before: whether each place's own operand and growth are left out.
         back: whether it goes from the last place to the first.
-        factors: whether a growth is what the sum so far is multiplied by, rather than the logarithm of that.
+        factors: whether a growth is what the sum so far is multiplied by, rather than the logarithm of that. Of an
+            extreme, whether what is added between two places is written as their sum, rather than a difference of two
+            sums, so that it may be infinite.
         rescaled: whether a growth is a running maximum instead, and what there is so far is multiplied by the
             exponential of what it was less what it is.
     """
@@ -67,13 +73,13 @@ class Recurrence:
         """The places that count at one of the axis."""
         return UpTo(axis, self.before, self.back)
 
-    def fits_tiles(self, grows: bool) -> bool:
+    def fits_tiles(self, grows: bool, shift_grows: bool = False) -> bool:
         """Whether the places of a tile can be gone through at once, rather than one by one.
 
         Of a sum the place's own operand can be subtracted again; products and extremes have a scan of pairs. What grows
-        leaves out no place's own.
+        leaves out no place's own, nor is it rescaled by an extreme that grows itself.
         """
-        return not (self.before and grows)
+        return not ((self.before and grows) or shift_grows)
 
     def __str__(self) -> str:
         words = [] if self.kind is ReduceKind.SUM else [self.kind.value]
@@ -82,6 +88,12 @@ class Recurrence:
 
 SO_FAR = Recurrence()
 """Prefix sums."""
+_GROWN: Mapping[ReduceKind, ReduceKind] = {
+    ReduceKind.SUM: ReduceKind.PROD,
+    ReduceKind.MAX: ReduceKind.SUM,
+    ReduceKind.MIN: ReduceKind.SUM,
+}
+"""What the growths from one place to another are combined by, and what was there by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +122,9 @@ def carried(e: Expr) -> Carried | None:
                 return None
             here = {bound: Index.axis(to.axis)}
             factor: Expr | None = None
-            if to.axis in free_axes(f) and kind is ReduceKind.SUM and isinstance(f, Map) and f.op == "mul":
-                for product, rest in (f.args, f.args[::-1]):
-                    factor = _product(product, bound, to) if to.axis not in free_axes(rest) else None
+            if to.axis in free_axes(f) and isinstance(f, Map) and kind in _GROWN and f.op == _GROWN[kind].op:
+                for between, rest in (f.args, f.args[::-1]):
+                    factor = _between(between, bound, to, kind) if to.axis not in free_axes(rest) else None
                     if factor is not None:
                         how = Recurrence(kind, to.before, to.back, factors=True)
                         return Carried(to.axis, substitute(rest, here), how, factor)
@@ -147,11 +159,44 @@ def running(
         return made(Map("where", (made(Map(op, sides)), e, made(Const(kind.identity)))))
 
     if factor is not None:
-        between, by = factor
+        (between, by), joined = factor, _GROWN[how.kind]
         for at in reversed(how.up_to(axis).behind(bound)):
-            by = kept(between, at, by, ReduceKind.PROD)
-        term = made(Map("mul", (made(Reduce(ReduceKind.PROD, between, by)), term)))
+            by = kept(between, at, by, joined)
+        term = made(Map(joined.op, (made(Reduce(joined, between, by)), term)))
     return made(Reduce(how.kind, bound, kept(bound, how.up_to(axis), term, how.kind)))
+
+
+def since(
+    how: Recurrence,
+    growth: Expr,
+    bound: Axis,
+    axis: Axis,
+    made: Callable[[Expr], Expr] = lambda e: e,
+    moved: Callable[[Expr, dict[Axis, Index]], Expr] = substitute,
+) -> Expr:
+    """What a scan has grown by from a place of `bound` on: the difference of two sums, or steps times the same growth.
+
+    Args:
+        how: from place to place.
+        growth: from each place to the next, over the axis or the same at all places.
+        bound: that of the place.
+        axis: that of the result.
+        made: the object to take for a new node.
+        moved: substitutes axes.
+    """
+
+    def times(a: Expr, b: Expr) -> Expr:
+        return made(Map("mul", (a, b)))
+
+    if axis not in free_axes(growth):
+        sign = -1 if how.back else 1
+        steps = Index.axis(axis).scaled(sign) + Index.axis(bound).scaled(-sign) + (-1 if how.before else 0)
+        return times(growth, made(Position(steps)))
+    to_place = {axis: Index.axis(bound)}
+    total = running(Recurrence(back=how.back), moved(growth, to_place), bound, axis, made=made)
+    minus = made(Const(-1.0))
+    here = made(Map("add", (total, times(minus, growth)))) if how.before else total
+    return made(Map("add", (here, times(minus, moved(total, to_place)))))
 
 
 def _moved(e: Expr, axis: Axis, other: Axis) -> Expr:
@@ -168,10 +213,12 @@ def _up_to(mask: Expr, bound: Axis) -> UpTo | None:
     return None
 
 
-def _product(e: Expr, bound: Axis, to: UpTo) -> Expr | None:
-    """What a product of factors from behind a place on is of, at a place of the axis."""
+def _between(e: Expr, bound: Axis, to: UpTo, kind: ReduceKind = ReduceKind.SUM) -> Expr | None:
+    """What a product of factors from behind a place on is of, at a place of the axis; or a sum of what is added."""
     match e:
-        case Reduce(ReduceKind.PROD, axis, Map("where", (one, Map("where", (other, f, Const(1.0))), Const(1.0)))):
+        case Reduce(joined, axis, Map("where", (one, Map("where", (other, f, Const(x))), Const(y)))) if (
+            joined is _GROWN.get(kind) and x == y == joined.identity
+        ):
             wanted = to.behind(bound)
             if {_up_to(one, axis), _up_to(other, axis)} == {*wanted} and not {bound, to.axis} & free_axes(f):
                 return substitute(f, {axis: Index.axis(to.axis)})
@@ -186,7 +233,7 @@ def recurrence(e: Expr) -> Expr | None:
             to = _up_to(masks[0], bound) if len(masks) == 1 else None
             if to is None:
                 return None
-            own = [f if (p := _product(f, bound, to)) is None else _moved(p, to.axis, bound) for f in factors]
+            own = [f if (p := _between(f, bound, to)) is None else _moved(p, to.axis, bound) for f in factors]
             if not all(_of_one_place(f, bound, to.axis) for f in own) or not any(bound in free_axes(f) for f in own):
                 return None
             term = own[0]
@@ -195,8 +242,20 @@ def recurrence(e: Expr) -> Expr | None:
             return Map("add", (stepwise(_moved(term, bound, to.axis)), Const(0.0)))
         case _:
             if (found := carried(e)) is None:
-                return None
+                return _grown_extreme(e)
             return Map(found.how.kind.op, (stepwise(found.term), Const(found.how.kind.identity)))
+
+
+def _grown_extreme(e: Expr) -> Expr | None:
+    """What is done from each place to the next, where an expression is an extreme that grows."""
+    match e:
+        case Reduce(kind, bound, Map("where", (mask, f, Const(outside)))) if (
+            kind.is_extreme and outside == kind.identity and bound in free_axes(f)
+        ):
+            to = _up_to(mask, bound)
+            if to is not None and _of_one_place(Map("exp", (f,)), bound, to.axis):
+                return Map(kind.op, (stepwise(_moved(f, bound, to.axis)), Const(kind.identity)))
+    return None
 
 
 def _factors(e: Expr) -> tuple[list[Expr], list[Expr]]:
@@ -214,6 +273,9 @@ def _factors(e: Expr) -> tuple[list[Expr], list[Expr]]:
             case Map("exp", (Map("where", (mask, inner, Const(value))),)) if value == -math.inf:
                 masks.append(mask)
                 factors.append(Map("exp", (inner,)))
+            case Map("exp", (Map("add", (Map("where", (mask, inner, Const(value))), shift)),)) if value == -math.inf:
+                masks.append(mask)
+                factors.append(Map("exp", (Map("add", (inner, shift)),)))
             case other:
                 factors.append(other)
     return factors, masks

@@ -220,11 +220,13 @@ class _Begun:
 
     Attributes:
         value: a number, or a tensor around the loop.
-        place: along the tensor's first dimension; None where the tensor has no other.
+        place: along one of the tensor's dimensions; None where the tensor has no other.
+        dimension: that one.
     """
 
     value: str | float
     place: int | None = None
+    dimension: int = 0
 
     @classmethod
     def of(cls, e: Expr, index: tuple[Index, ...], inside: Collection[str]) -> _Begun:
@@ -238,16 +240,19 @@ class _Begun:
                 return cls(value)
             case Read(tensor, at) if tensor not in inside and at == index:
                 return cls(tensor)
-            case Read(tensor, (place, *at)) if tensor not in inside and tuple(at) == index and not place.terms:
-                if is_static(place.offset):
-                    return cls(tensor, int(place.offset))
+            case Read(tensor, at) if tensor not in inside:
+                for d, place in enumerate(at):
+                    if (*at[:d], *at[d + 1 :]) == index and not place.terms and is_static(place.offset):
+                        return cls(tensor, int(place.offset), d)
         raise UnlikeError
 
     def at(self, index: Sequence[Index]) -> Expr:
         """Its element."""
         if not isinstance(self.value, str):
             return Const(self.value)
-        return Read(self.value, tuple(index) if self.place is None else (Index.const(self.place), *index))
+        if self.place is None:
+            return Read(self.value, tuple(index))
+        return Read(self.value, (*index[: self.dimension], Index.const(self.place), *index[self.dimension :]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +283,11 @@ class _Slice:
 
 @dataclass(frozen=True, slots=True)
 class _Linear:
-    """What a step makes of a state: factor * state + added, or the larger or smaller of state and `added`.
+    """What a step makes of a state: factor * state + added, or the larger or smaller of state + factor and `added`.
 
     Attributes:
         kind: how the two are combined.
-        factor: None where it is 1.
+        factor: how the state grows first; None where it does not.
         added: None where it is nothing.
     """
 
@@ -294,9 +299,12 @@ class _Linear:
     def of(cls, e: Expr, state: Read) -> _Linear | None:
         """What an expression is of a state; None where it is neither."""
         for kind in (ReduceKind.MAX, ReduceKind.MIN):
-            if isinstance(e, Map) and e.op == kind.op and state in e.args:
-                (other,) = [a for a in e.args if a != state] or [state]
-                return None if state.tensor in reads(other) else cls(kind, None, other)
+            if isinstance(e, Map) and e.op == kind.op:
+                for own, other in (e.args, e.args[::-1]):
+                    factor, growth = _parts(own, state) or (None, None)
+                    if factor == Const(1.0) and state.tensor not in reads(other):
+                        return cls(kind, growth, other)
+                return None
         parts = _parts(e, state)
         if parts is None or parts[0] is None:
             return None
@@ -674,7 +682,8 @@ class _Steps:
             added = Const(0.0) if added is None else added
         else:
             assert added is not None
-            begun = op(linear.kind.op, first, added)
+            grown = first if factor is None else op("add", first, factor)
+            begun = added if first == Const(linear.kind.identity) else op(linear.kind.op, grown, added)
         term = added if begun is None or begun == added else Map("where", (self._begins_at(step), begun, added))
         bound = _apart(Axis("place", len(self.steps)), (step, *self.steps[0][j].axes))
         term = substitute(term, {step: Index.axis(bound)})
@@ -880,7 +889,8 @@ class _Steps:
                 made.append(Definition(name, d.axes, Const(found.value), d.dtype, d.origin))
             return name, None
         t = self.program.tensor(found.value)
-        if (t.shape if found.place is None else t.shape[1:]) != d.tensor.shape or t.dtype is not d.dtype:
+        shape = t.shape if found.place is None else t.shape[1:]
+        if shape != d.tensor.shape or t.dtype is not d.dtype or found.dimension:
             raise UnlikeError
         return found.value, found.place
 

@@ -63,7 +63,7 @@ from prism.program.nodes import (
 )
 from prism.program.nodes import Position as PositionExpr
 from prism.program.pieces import PIECE
-from prism.program.prefix import Recurrence, running
+from prism.program.prefix import running, since
 from prism.program.sign_analysis import Facts
 from prism.program.transform import Canonical, Interned, canonical, substitute, with_tensors
 from prism.sgraph import nodes as sg
@@ -274,6 +274,7 @@ class _Reader:
     statistics: dict[str, tuple[tuple[Axis, ...], Expr]] = field(default_factory=dict)
     # Of what is merged from moments that nobody stored, over which axes, and these.
     merged: dict[str, tuple[tuple[Axis, ...], tuple[Expr, ...]]] = field(default_factory=dict)
+    scans: dict[str, sg.Scan] = field(default_factory=dict)
     _roles: dict[Axis, sg.Role] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -301,6 +302,9 @@ class _Reader:
 
     def _mul(self, a: Expr, b: Expr) -> Expr:
         return self._made(Map("mul", (a, b)))
+
+    def _sum(self, a: Expr, b: Expr) -> Expr:
+        return self._made(Map("add", (a, b)))
 
     def _body(self, body: Sequence[sg.Stmt], accumulated: dict[str, Expr | _Part]) -> None:
         for s in body:
@@ -336,6 +340,7 @@ class _Reader:
                     self.running[dst] = self._made(Read(f"running {dst}", index))
                     self.values[dst] = self.running[dst]
                 case sg.Scan():
+                    self.scans[s.dst] = s
                     self.values[s.dst] = self._scan(s)
                 case sg.Store(places=(_, *_)):
                     self._add(s)
@@ -438,7 +443,9 @@ class _Reader:
             end = done.get(shift)
             if end is None or isinstance(end, _Part):
                 raise self._illegal(f"rescales by {shift}, which is not an accumulator of the loop")
-            body = self._rescaled(body, shift, self.running[shift], end)
+            body = self._rescaled(
+                body, shift, self.running[shift], end, lambda parts: self._subtracted(parts, shift, end)
+            )
         if self.memory.mentions_running(body):
             raise self._illegal(f"accumulates {dst} from a running value without rescaling")
         if isinstance(kind, sg.Statistic):
@@ -461,36 +468,42 @@ class _Reader:
         if changes or self._plain(axis) != axis:
             raise self._illegal(f"sums up in {s.dst} what is no value at one place of {axis}")
         place, between = (Axis(f"{axis.name}.{name}", axis.extent) for name in ("scan", "between"))
+        to_place = {axis: Index.axis(place)}
         factor = None
         if growth is not None and s.how.rescaled:
-            to_place = {axis: Index.axis(place)}
-            there = self._rescaled(
-                body, str(s.growth), growth, growth, lambda e: self.memory.substitute(e, to_place), so_far=True
-            )
-            return running(s.how, there, place, axis, made=self._made)
-        there = self.memory.substitute(body, {axis: Index.axis(place)})
+            return running(s.how, self._rescaled_so_far(s, body, growth, place), place, axis, made=self._made)
+        there = self.memory.substitute(body, to_place)
         if growth is not None and s.how.factors:
             factor = between, self.memory.substitute(growth, {axis: Index.axis(between)})
         elif growth is not None:
-            there = self._mul(self._grown(s, growth, place), there)
+            grown = since(s.how, growth, place, axis, self._made, self.memory.substitute)
+            extreme = s.how.kind.is_extreme
+            there = self._sum(there, grown) if extreme else self._mul(self._made(Map("exp", (grown,))), there)
         return running(s.how, there, place, axis, factor, self._made)
 
-    def _grown(self, s: sg.Scan, growth: Expr, place: Axis) -> Expr:
-        """The exponential of what a scan has grown by since a place.
+    def _rescaled_so_far(self, s: sg.Scan, body: Expr, most: Expr, place: Axis) -> Expr:
+        """What is summed at a place in a scan that is rescaled, exp(a - m)*f: with the m of the axis' present place.
 
-        That is the difference of two sums, or the steps times the same growth.
+        Where that grows, a has grown by as much since.
         """
-        axis = s.axis
-        if axis not in free_axes(growth):
-            sign = -1 if s.how.back else 1
-            steps = Index.axis(axis).scaled(sign) + Index.axis(place).scaled(-sign) + (-1 if s.how.before else 0)
-            return self._made(Map("exp", (self._mul(growth, self._made(PositionExpr(steps))),)))
-        up_to = Recurrence(back=s.how.back)
-        total = running(up_to, self.memory.substitute(growth, {axis: Index.axis(place)}), place, axis, made=self._made)
-        minus = self._made(Const(-1.0))
-        there = self._mul(minus, self.memory.substitute(total, {axis: Index.axis(place)}))
-        here = self._made(Map("add", (total, self._mul(minus, growth)))) if s.how.before else total
-        return self._made(Map("exp", (self._made(Map("add", (here, there))),)))
+        shift = str(s.growth)
+        m = self.scans[shift]
+        to_place = {s.axis: Index.axis(place)}
+        grown = None
+        if m.growth is not None:
+            how = replace(m.how, before=s.how.before)
+            grown = since(how, self._value(m.growth), place, s.axis, self._made, self.memory.substitute)
+        end = self._scan(replace(m, how=replace(m.how, before=True))) if s.how.before else most
+        of = self.memory.substitute(self._value(m.src), to_place)
+
+        def subtracted(parts: Sequence[Expr]) -> Expr:
+            finite = all(map(self.memory.facts.finite, parts[1:]))
+            if s.how.before and not finite:
+                raise self._lost(f"has in {s.dst} factors that may be infinite before the first of {shift}")
+            at = rescaled.guarded(end) if s.how.before else rescaled.scan_shift(end, finite)
+            return self._above(parts, shift, end, of, at)
+
+        return self._rescaled(body, shift, most, end, subtracted, lambda e: self.memory.substitute(e, to_place), grown)
 
     def _rescaled(
         self,
@@ -498,8 +511,9 @@ class _Reader:
         shift: str,
         running: Expr,
         end: Expr,
+        subtracted: Callable[[Sequence[Expr]], Expr],
         there: Callable[[Expr], Expr] = lambda e: e,
-        so_far: bool = False,
+        grown: Expr | None = None,
     ) -> Expr:
         """The body, which is exp(a - m) or exp(a - m)*f, or a sum of that, with the shift m as it is in the end.
 
@@ -508,8 +522,9 @@ class _Reader:
             shift: the name of m.
             running: what m is while it runs.
             end: what it is in the end.
+            subtracted: what is subtracted then, given a, and f where there is one.
             there: a and f where they are summed.
-            so_far: whether m is a maximum of what comes up to a place.
+            grown: what is added to a since.
         """
 
         def exponent(e: Expr) -> Expr | None:
@@ -521,7 +536,8 @@ class _Reader:
 
         match body:
             case Reduce(ReduceKind.SUM, axis, inner) if axis not in free_axes(end) and axis not in free_axes(running):
-                return self._made(Reduce(body.kind, axis, self._rescaled(inner, shift, running, end, there, so_far)))
+                of = self._rescaled(inner, shift, running, end, subtracted, there, grown)
+                return self._made(Reduce(body.kind, axis, of))
             case Map("mul", (p, f)) if (a := exponent(p)) is not None:
                 parts = [there(a), there(f)]
             case Map("mul", (f, p)) if (a := exponent(p)) is not None:
@@ -532,29 +548,31 @@ class _Reader:
                 raise self._illegal(f"rescales by {shift} what is not exp(a - {shift}) times a factor")
         if any(self.memory.mentions_running(p) for p in parts):
             raise self._illegal(f"rescales by {shift} a sum whose terms depend on running values otherwise")
-        final = self._mul(self._made(Const(-1.0)), self._subtracted(parts, shift, end, so_far))
-        new = self._made(Map("exp", (self._made(Map("add", (parts[0], final))),)))
+        final = self._mul(self._made(Const(-1.0)), subtracted(parts))
+        now = parts[0] if grown is None else self._sum(parts[0], grown)
+        new = self._made(Map("exp", (self._sum(now, final),)))
         return self._mul(new, parts[1]) if parts[1:] else new
 
-    def _subtracted(self, parts: Sequence[Expr], shift: str, end: Expr, so_far: bool) -> Expr:
+    def _subtracted(self, parts: Sequence[Expr], shift: str, end: Expr) -> Expr:
         """What is subtracted from a, in the end: m as it is then, unless that may be -inf."""
-        facts = self.memory.facts
         match end:
-            case Reduce(ReduceKind.MAX, _, Map("where", (_, of, _))) if so_far:
-                subtracted = rescaled.scan_shift(end, all(map(facts.finite, parts[1:])))
             case Reduce(ReduceKind.MAX, _, _) if end in self.shared.rests:
-                of, subtracted = self.shared.rests[end][2], rescaled.guarded(end)
+                return self._above(parts, shift, end, self.shared.rests[end][2], rescaled.guarded(end))
             case Reduce(ReduceKind.MAX, _, of):
-                subtracted = rescaled.shift(end)
+                return self._above(parts, shift, end, of, rescaled.shift(end))
             case _:
                 return end
+
+    def _above(self, parts: Sequence[Expr], shift: str, end: Expr, of: Expr, guarded: Expr) -> Expr:
+        """What is subtracted from a: m, the maximum of `of`, or what stands for it where that may be -inf."""
+        facts = self.memory.facts
         if not rescaled.falls_with(parts[0], of, facts):
             raise self._lost(f"rescales by {shift}, which may be -inf so far where what is summed is not")
-        above = self._made(Map("add", (parts[0], self._mul(self._made(Const(-1.0)), of))))
+        above = self._sum(parts[0], self._mul(self._made(Const(-1.0)), of))
         if self.memory.bounds.of(above)[1] == math.inf:
             raise self._lost(f"rescales by {shift}, above which what is summed may be so far that it overflows")
         infinite = facts.infinities(end)
-        return end if infinite is not None and -math.inf not in infinite else self.memory.interned.all(subtracted)
+        return end if infinite is not None and -math.inf not in infinite else self.memory.interned.all(guarded)
 
     def _met(self, body: Expr, axis: Axis, extreme: str, done: Mapping[str, Expr | _Part]) -> Expr:
         """The body with a running extreme replaced by its final value, when it is the place where that is met.

@@ -51,8 +51,11 @@ is the sum over m <= n of g[m+1]*...*g[n]*src[m].
 A *rescaled* scan has a running maximum for its growth: a scan of the same loop, m, and src is exp(a - m)*f. As with an
 accumulator, what is summed so far is multiplied by exp(m - m') where m moves to m', so at each place it is the sum of
 exp(a - m)*f up to there, with the m of that place. No factor is more than 1.
-*before* leaves out a place's own src, and its own g: the sum up to the place before. *back* goes from the last place to
-the first; a loop's scans all go one way.
+To an extreme a growth is added: max(m + g, src), the maximum over m <= n of g[m+1] + ... + g[n] + src[m]. Of what is
+rescaled by such a maximum the factor is exp(m + g - m'), so the sum decays as the maximum does: at each place it is
+that of exp(a + what has been added since - m)*f.
+*before* leaves out a place's own src, and its own g: the sum up to the place before, rescaled by the maximum up to
+there. *back* goes from the last place to the first; a loop's scans all go one way.
 
 A *gather* of places p is, for an axis k that is bound there, sum_k where(k == p, tensor[..., k, ...], 0).
 
@@ -316,7 +319,7 @@ class Scan:
         axis: a whole axis, or that of the loop that the scan stands in.
         src: what is combined; has the axis.
         growth: the logarithm of what the sum up to the place before is multiplied by, or that itself, or what it is
-            rescaled by, over axes of src; None where that is 1.
+            rescaled by, or what is added to an extreme, over axes of src; None where there is nothing.
         how: from place to place.
     """
 
@@ -329,10 +332,8 @@ class Scan:
     def __str__(self) -> str:
         grown = ""
         if self.growth is not None:
-            of = "" if self.how.factors else "exp "
-            grown = (
-                f", rescaled by {self.growth}" if self.how.rescaled else f", times {of}{_operand(self.growth)} a place"
-            )
+            by = "plus " if self.how.kind.is_extreme else "times " if self.how.factors else "times exp "
+            grown = f", rescaled by {self.growth}" if self.how.rescaled else f", {by}{_operand(self.growth)} a place"
         back = " from the end" * self.how.back
         kind = "summed" if self.how.kind is ReduceKind.SUM else f"{self.how.kind.value} taken"
         return (

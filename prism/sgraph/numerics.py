@@ -241,14 +241,19 @@ def _unbounded(root: Expr, bounds: Bounds) -> Iterator[tuple[Kind, Expr]]:
 
 
 def _largest(e: Expr, mask: Expr, bounds: Bounds) -> float:
-    """The largest value of a sum where the mask holds: any term may have the mask, as what a maximum is of has."""
+    """The largest value of a sum where the mask holds: what a maximum is of has the mask, one term or all but one."""
     terms = flat(e, "add")
     found = math.inf
     for n, t in enumerate(terms):
-        masked = Map("where", (mask, t, Const(-math.inf)))
-        others = [x for k, x in enumerate(terms) if k != n]
-        found = min(found, bounds.of(reduce(lambda a, b: Map("add", (a, b)), others, masked))[1])
+        others = terms[:n] + terms[n + 1 :]
+        for within, outside in (([t], others), (others, [t])) if len(others) > 1 else (([t], others),):
+            masked: Expr = Map("where", (mask, reduce(_plus, within), Const(-math.inf)))
+            found = min(found, bounds.of(reduce(_plus, outside, masked))[1])
     return found
+
+
+def _plus(a: Expr, b: Expr) -> Expr:
+    return Map("add", (a, b))
 
 
 def _unmasked(e: Expr) -> Expr | None:
@@ -265,7 +270,8 @@ def _growing(sgraph: SGraph, bounds: Bounds) -> Iterator[Scan]:
         (k.name, s)
         for k in sgraph.kernels
         for s in k.statements()
-        if isinstance(s, Scan) and s.growth is not None and not (s.how.factors or s.how.rescaled)
+        if isinstance(s, Scan) and s.growth is not None and s.how.kind is ReduceKind.SUM
+        if not (s.how.factors or s.how.rescaled)
     ]
     values = kernel_values(sgraph) if any(isinstance(s.growth, str) for _, s in scans) else {}
     for kernel, s in scans:

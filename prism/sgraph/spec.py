@@ -447,14 +447,17 @@ class _KernelChecker:
                 used.append(s.growth)
                 if self.depends[s.growth]:
                     self.fail(f"{s.dst} grows by {s.growth}, which depends on a running value")
-            if s.how.kind is not ReduceKind.SUM:
+            if s.how.kind is not ReduceKind.SUM and (not s.how.kind.is_extreme or s.how.rescaled):
                 self.fail(f"{s.dst} grows by {s.growth}, and is no sum")
             if s.how.rescaled and not self.is_largest(s):
                 self.fail(f"{s.dst} is rescaled by {s.growth}", f"that is no maximum so far along {s.axis}")
         elif s.how.rescaled or s.how.factors:
             self.fail(f"{s.dst} is a scan with {s.how}, of nothing")
-        if not s.how.fits_tiles(s.growth is not None) and role != sg.LoopRole(1):
-            self.fail(f"{s.dst} leaves out each place's own part of it", "that takes tiles of one element")
+        shift = self.scans.get(str(s.growth)) if s.how.rescaled else None
+        shift_grows = shift is not None and shift.growth is not None
+        if not s.how.fits_tiles(s.growth is not None, shift_grows) and role != sg.LoopRole(1):
+            why = "is rescaled by what grows" if shift_grows else "leaves out each place's own part of it"
+            self.fail(f"{s.dst} {why}", "that takes tiles of one element")
         self.define(s.dst, axes, used, {})
         self.scans[s.dst] = s
 

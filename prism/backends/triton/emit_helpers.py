@@ -80,18 +80,22 @@ def smaller(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 '''
 
-RECURRENCE = '''
+
+def _recurrence(name: str, what: str, grown: str, both: str, combined: str) -> str:
+    """A scan of pairs: what a stretch makes of what comes before it, and what it combines itself."""
+    carried = combined.format(grown.format("value", "next_growth"), "next_value")
+    return f'''
 @triton.jit
-def one_after_another(factor, value, next_factor, next_value):
+def {name}_of_two(growth, value, next_growth, next_value):
     """Combines two stretches of a recurrence."""
-    return factor * next_factor, value * next_factor + next_value
+    return growth {both} next_growth, {carried}
 
 
 @triton.jit
-def recurrence(factor, value, axis: tl.constexpr, reverse: tl.constexpr = False):
-    """At each place, the result of the place before times the factor, plus the value."""
-    _, sums = tl.associative_scan((factor, value), axis, one_after_another, reverse)
-    return sums
+def {name}(growth, value, axis: tl.constexpr, reverse: tl.constexpr = False):
+    """At each place, {what}."""
+    _, found = tl.associative_scan((growth, value), axis, {name}_of_two, reverse)
+    return found
 '''
 
 
@@ -114,9 +118,28 @@ def {name}_before(value, axis: tl.constexpr, reverse: tl.constexpr = False):
 '''
 
 
+_LARGER = "tl.maximum({}, {}, propagate_nan=tl.PropagateNan.ALL)"
+_SMALLER = "tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)"
+RECURRENCE = _recurrence(
+    "recurrence", "the result of the place before times the growth, plus the value", "{} * {}", "*", "{} + {}"
+)
+GROWING_MAXIMUM = _recurrence(
+    "growing_maximum",
+    "the larger of the result of the place before plus the growth, and the value",
+    "{} + {}",
+    "+",
+    _LARGER,
+)
+GROWING_MINIMUM = _recurrence(
+    "growing_minimum",
+    "the smaller of the result of the place before plus the growth, and the value",
+    "{} + {}",
+    "+",
+    _SMALLER,
+)
 PRODUCT_BEFORE = _before("product", "{} * {}", "1")
-MAXIMUM_BEFORE = _before("maximum", "tl.maximum({}, {}, propagate_nan=tl.PropagateNan.ALL)", 'float("-inf")')
-MINIMUM_BEFORE = _before("minimum", "tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)", 'float("inf")')
+MAXIMUM_BEFORE = _before("maximum", _LARGER, 'float("-inf")')
+MINIMUM_BEFORE = _before("minimum", _SMALLER, 'float("inf")')
 
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
@@ -129,6 +152,8 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "larger": LARGER,
         "smaller": SMALLER,
         "recurrence": RECURRENCE,
+        "growing_maximum": GROWING_MAXIMUM,
+        "growing_minimum": GROWING_MINIMUM,
         "product_before": PRODUCT_BEFORE,
         "maximum_before": MAXIMUM_BEFORE,
         "minimum_before": MINIMUM_BEFORE,

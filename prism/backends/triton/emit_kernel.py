@@ -45,6 +45,11 @@ _COMBINE: Mapping[ReduceKind, str] = {
     ReduceKind.MAX: "larger",
     ReduceKind.MIN: "smaller",
 }
+_GROWING: Mapping[ReduceKind, str] = {
+    ReduceKind.SUM: "recurrence",
+    ReduceKind.MAX: "growing_maximum",
+    ReduceKind.MIN: "growing_minimum",
+}
 _BEFORE: Mapping[ReduceKind, str] = {
     ReduceKind.PROD: "product_before",
     ReduceKind.MAX: "maximum_before",
@@ -649,10 +654,11 @@ class KernelEmitter:
         axis, back = text.dims.index(s.dim), ", reverse=True" * s.how.back
         where = f"axis={axis}{back}"
         if s.factor is not None:
-            self.helpers.add("recurrence")
+            helper = _GROWING[s.how.kind]
+            self.helpers.add(helper)
             shape = ", ".join(self._length(d) for d in text.dims)
             wide = f"tl.broadcast_to({self._expanded(s.factor, text.dims).source}, ({shape},))"
-            made = f"recurrence({wide}, {text.source}, {where})"
+            made = f"{helper}({wide}, {text.source}, {where})"
         elif s.how.before:
             before = _BEFORE[s.how.kind]
             self.helpers.add(before)
