@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from prism.process.child import Child, Fork
+from prism.process.child import Child, Fork, signal_session
 from prism.process.fork_server import ForkServer
 from prism.process.worker import Ending, Worker
 
@@ -87,7 +88,10 @@ def test_a_child_that_is_killed_is_seen_to_end(server: ForkServer, fork: Fork) -
 
 
 def test_who_interrupts_does_not_wait_for_imports(server: ForkServer, fork: Fork) -> None:
-    server.halt()  # as if they took for ever
+    first = Child(COMMAND, fork=fork)
+    assert first.start()
+    assert server._process is not None
+    signal_session(server._process, signal.SIGSTOP)  # as if they took for ever
     child = Child(COMMAND, fork=fork)
     starting = threading.Thread(target=child.start)
     starting.start()
@@ -95,23 +99,11 @@ def test_who_interrupts_does_not_wait_for_imports(server: ForkServer, fork: Fork
         time.sleep(0.01)
     child.interrupt(last=True)
     assert starting.is_alive()
-    server.go_on()
+    signal_session(server._process, signal.SIGCONT)
     starting.join()
     assert child.line(time.monotonic() + LIMIT_S) == b"", "it was interrupted before it was there"
     child.close()
-
-
-def test_a_child_that_times_is_there_at_once_although_all_others_stand_still(server: ForkServer) -> None:
-    """One that died in a trial starts anew in the next one, beside which nothing may run."""
-    with closing(Worker(COMMAND, os.environ, fork=partial(server.start, modules=["colorsys"], urgent=True))) as worker:
-        assert worker.ask({"end": 7}, LIMIT_S).ending is Ending.CRASH
-        server.halt()
-        again = worker.ask({}, LIMIT_S).answer
-        stat = Path(f"/proc/{again['parent']}/stat")
-        while stat.read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.01)
-        assert again["parent"] != os.getpid(), "it is forked"
-        server.go_on()
+    first.close()
 
 
 def test_an_allocator_that_is_forked_keeps_memory_as_one_that_is_loaded(server: ForkServer, fork: Fork) -> None:

@@ -121,8 +121,7 @@ class CpuPlatform(Timed):
         pool = compile_pool(threads, self.cache)
         products = Products(pool, self.cache)
         with ForkServer(user_environment(self.cache)) as forks:
-            self.background.add(forks)
-            clock = trial_worker(threads, self.cache, partial(forks.start, modules=RUNS, urgent=True))
+            clock = trial_worker(threads, self.cache, partial(forks.start, modules=RUNS))
             try:
                 yield replace(self, pool=pool, clock=clock, products=products, forks=forks)
             finally:

@@ -73,6 +73,8 @@ class Forked:
 class ForkServer(Closing):
     """Starts children by a process that forks them, which is started when the first is asked for.
 
+    It does nothing while nobody asks, and stands still for nobody: what is timed may ask for a child.
+
     Args:
         environment: its whole environment. What the interpreter or a library looks at when it is loaded its children
             have from here, but for the allocator.
@@ -84,8 +86,6 @@ class ForkServer(Closing):
         self._socket: socket.socket | None = None
         self._turn = threading.Lock()
         self._lock = threading.Lock()
-        self._halted = False
-        self._urgent = 0
         self.closed = False
 
     def start(
@@ -96,7 +96,6 @@ class ForkServer(Closing):
         folder: Path | None = None,
         *,
         modules: Sequence[str],
-        urgent: bool = False,
     ) -> Forked | None:
         """A child, once what it needs is imported.
 
@@ -106,47 +105,32 @@ class ForkServer(Closing):
             log: where its standard error goes.
             folder: where it runs; by default here.
             modules: what is imported before it is forked; those that there are not it misses itself.
-            urgent: whether it goes on for this one where it stands still: it does so for what this one is to time.
 
         Returns:
             None where nothing can be forked, or no more, or not in time.
         """
-        self._hurry(urgent)
-        try:
-            with self._turn:
-                return self._forked(command, environment, log, folder, modules)
-        finally:
-            self._hurry(-urgent)
-
-    def _forked(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        log: IO[Any],
-        folder: Path | None,
-        modules: Sequence[str],
-    ) -> Forked | None:
-        asked = self._begun()
-        if asked is None or command[0] != sys.executable:
-            return None
-        theirs_in, stdin = os.pipe()
-        stdout, theirs_out = os.pipe()
-        ends, its_end = os.pipe()
-        given = [list(command), dict(environment), str(folder or Path.cwd()), list(modules)]
-        request = json.dumps(given).encode()
-        pid = 0
-        try:
-            asked.sendall(len(request).to_bytes(4, "big") + request)
-            socket.send_fds(asked, [b"f"], [theirs_in, theirs_out, log.fileno(), its_end])
-            pid = int.from_bytes(_exactly(asked, 4), "big")
-        except (OSError, EOFError):
-            return None
-        finally:
-            if not pid:  # it ended, or this was interrupted: the next would take this one's child for its own
-                self._end()
-            for fd in (theirs_in, theirs_out, its_end, *(() if pid else (stdin, stdout, ends))):
-                os.close(fd)
-        return Forked(pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), ends)
+        with self._turn:
+            asked = self._begun()
+            if asked is None or command[0] != sys.executable:
+                return None
+            theirs_in, stdin = os.pipe()
+            stdout, theirs_out = os.pipe()
+            ends, its_end = os.pipe()
+            given = [list(command), dict(environment), str(folder or Path.cwd()), list(modules)]
+            request = json.dumps(given).encode()
+            pid = 0
+            try:
+                asked.sendall(len(request).to_bytes(4, "big") + request)
+                socket.send_fds(asked, [b"f"], [theirs_in, theirs_out, log.fileno(), its_end])
+                pid = int.from_bytes(_exactly(asked, 4), "big")
+            except (OSError, EOFError):
+                return None
+            finally:
+                if not pid:  # it ended, or this was interrupted: the next would take this one's child for its own
+                    self._end()
+                for fd in (theirs_in, theirs_out, its_end, *(() if pid else (stdin, stdout, ends))):
+                    os.close(fd)
+            return Forked(pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), ends)
 
     def _begun(self) -> socket.socket | None:
         """Where the process is asked, which is started now if it was not."""
@@ -163,31 +147,7 @@ class ForkServer(Closing):
                         stderr=subprocess.DEVNULL,
                         process_group=0,
                     )
-                self._signal()
             return None if self.closed else self._socket
-
-    def halt(self) -> None:
-        """Let it stand still, from another thread: who asks it for a child waits."""
-        with self._lock:
-            self._halted = True
-            self._signal()
-
-    def go_on(self) -> None:
-        """Let it go on."""
-        with self._lock:
-            self._halted = False
-            self._signal()
-
-    def _hurry(self, more: int) -> None:
-        """Let so many more be urgent, or fewer."""
-        with self._lock:
-            self._urgent += more
-            self._signal()
-
-    def _signal(self) -> None:
-        if self._process is not None:
-            still = self._halted and not self._urgent
-            signal_session(self._process, signal.SIGSTOP if still else signal.SIGCONT)
 
     def close(self) -> None:
         """End it, also while it is asked; what it has forked is ended when it is looked at."""

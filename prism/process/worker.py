@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Any
 
 from prism.process.child import START_LIMIT_S, Child, Closing, Fork
-from prism.process.fork_server import ForkServer
 from prism.process.serve import BEGIN
 
 
@@ -163,11 +162,11 @@ class Background:
     """Workers that do something beside the rest, and stand still while something is timed."""
 
     def __init__(self) -> None:
-        self._workers: list[Worker | ForkServer] = []
+        self._workers: list[Worker] = []
         self._lock = threading.Lock()
         self._halts = 0
 
-    def add(self, worker: Worker | ForkServer) -> None:
+    def add(self, worker: Worker) -> None:
         """Let it be one of them, until it is closed."""
         with self._lock:
             self._workers = [w for w in self._workers if not w.closed] + [worker]
