@@ -218,7 +218,9 @@ def test_seconds_that_were_measured_alone_are_more_on_a_machine_that_others_use(
     scheduled.unlink()
     assert here(10.0) == 10.0
     scheduled.write_text("100 350 7")
-    assert regions_end(Deadline.after(60.0), 2).left == pytest.approx(60.0 - 3 * ENDING_S, abs=0.5)
+    assert regions_end(Deadline.after(60.0), 2).left == pytest.approx(60.0 - ENDING_S * 3.0, abs=0.5)
+    scheduled.write_text("100 1000 7")
+    assert trials_end(Deadline.after(40.0)).left == pytest.approx(10.0, abs=0.5), "a quarter in any case"
 
 
 def test_parts_of_what_is_left() -> None:

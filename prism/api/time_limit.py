@@ -19,8 +19,9 @@ ALL_SEARCHED = 0.75
 """The share that all may take: without a region's there is nothing to put together."""
 UNPROVED = 0.5
 """The share that the search of one region may take without a proof, before its parts are searched."""
-TRIED = 0.4
-"""The share of the time that is left which trials may take: checks and the confirmation need the rest."""
+TRIED, LEAST_TRIED = 0.4, 0.25
+"""The share of the time that is left which trials may take, and the one that they have in any case: checks and the
+confirmation need the rest."""
 PART_TRIED = 0.7
 """The share of a region's time which trials may take: it meets no baseline, and what is checked is compiled then."""
 TUNED = 0.6
@@ -119,7 +120,10 @@ def trials_end(time: Deadline, part: bool = False) -> Deadline:
         return time.part(0.0)
     if part:
         return time.part(PART_TRIED)
-    return min(time.part(TRIED), time.moved(-here(MEETING_S)), key=lambda d: d.end)
+    # On a machine that others use what follows may need all of it, and what was not tried is seldom good.
+    least = min(time.part(LEAST_TRIED), time.moved(-MEETING_S), key=lambda d: d.end)
+    within = min(time.part(TRIED), time.moved(-here(MEETING_S)), key=lambda d: d.end)
+    return max(within, least, key=lambda d: d.end)
 
 
 def regions_end(time: Deadline, matches: int) -> Deadline:
