@@ -380,9 +380,12 @@ def test_an_e_graph_that_served_before_is_as_a_new_one() -> None:
     used = Engine(RULES)
     used.prepare(spare=1)
     (graph,) = used._spare
-    for n in range(KEPT + 1):
-        a = Axis(f"a{n}", 8)
-        used.explore([reduce("sum", (a,), mul(read("x", a), const(n + 2)))], Budget())
-    assert used._spare == [graph], "the first reference was dropped, and its e-graph is at hand again"
+    sums = [[reduce("sum", (a,), read("x", a))] for a in (Axis(f"a{n}", 8) for n in range(KEPT + 2))]
+    for formulas in sums[:2]:
+        used.explore(formulas, Budget())
+        assert used._current is not None
+        assert used._current.saturated.graph is graph, "the program before makes room, and its e-graph serves again"
+    for formulas in sums[2:]:
+        used.refer(formulas, Budget())
+    assert used._spare == [graph], "what a program's proofs refer to is kept, up to so many"
     assert answers(used) == answers(Engine(RULES))
-    assert not used._spare

@@ -396,11 +396,18 @@ class Search(Iterator[ProvedSGraph], Closing):
             self._seconds[stage] = self._seconds.get(stage, 0.0) + self._recorder.clock() - before
 
 
+YOUNG = 50_000
+"""Objects that are made between two collections during a search."""
+
+
 @contextmanager
 def _young() -> Iterator[None]:
-    """Only young objects are collected within: a full collection walks through all of torch, as long as a search."""
+    """Only young objects are collected within, many at once.
+
+    A full collection walks through all of torch, as long as a search; and of what a search makes little is in cycles.
+    """
     before = gc.get_threshold()
-    gc.set_threshold(*before[:2], 2**31 - 1)
+    gc.set_threshold(YOUNG, before[1], 2**31 - 1)
     try:
         yield
     finally:

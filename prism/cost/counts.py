@@ -125,9 +125,12 @@ class Polynomial:
 
     terms: tuple[Monomial, ...]
 
-    def evaluate(self, binding: Binding) -> Any:
-        """The value under `binding` (symbol name to int or integer array)."""
-        memo: dict[Factor | Visited, Any] = {}
+    def evaluate(self, binding: Binding, shared: dict[Factor | Visited, Any] | None = None) -> Any:
+        """The value under `binding` (symbol name to int or integer array).
+
+        `shared` remembers the values of factors between calls with the same binding.
+        """
+        memo = {} if shared is None else shared
         total: Any = 0
         for m in self.terms:
             product: Any = m.coefficient

@@ -122,12 +122,14 @@ class Engine:
     rules: RuleSet
     _current: _Reference | None = None
     _kept: dict[tuple[object, ...], _Reference] = field(default_factory=dict)
+    # Of those the ones that were there before another program was explored: the first to make room.
+    _past: list[tuple[object, ...]] = field(default_factory=list)
     _spare: list[bindings.EGraph] = field(default_factory=list)
     _interned: Interned = field(default_factory=Interned)
 
     def prepare(self, spare: int = SPARE) -> bool:
         """Make one e-graph ahead of its use, as long as fewer than `spare` are at hand; whether one was made."""
-        if len(self._spare) >= spare:
+        if self._past or len(self._spare) >= spare:
             return False
         self._spare.append(self._install())
         return True
@@ -146,11 +148,13 @@ class Engine:
                 self._spare.append(held.graph)
 
     def _fresh(self, facts: TensorFacts) -> Saturation:
+        while self._past and not self._spare:
+            self._drop(self._kept.pop(self._past.pop(0)))
         return Saturation(self._spare.pop() if self._spare else self._install(), Leaves(facts=facts))
 
     def explore(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS) -> EClasses:
         """Saturate the reference, keep it, and return it as data; one of the last few is at hand still."""
-        known = self._hold(reference, budget, facts)
+        known = self._hold(reference, budget, facts, anew=True)
         if known.classes is None:
             known.classes = known.saturated.decode(known.roots, known.stopped)
         return known.classes
@@ -159,15 +163,18 @@ class Engine:
         """Saturate the reference and keep it, as `explore` does, for proofs alone."""
         self._hold(reference, budget, facts)
 
-    def _hold(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts) -> _Reference:
-        """Make the reference the current one, saturated."""
+    def _hold(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts, *, anew: bool = False) -> _Reference:
+        """Make the reference the current one, saturated; `anew` where it is a program's own, not one for its proofs."""
         self._current = None
         if len(self._interned.nodes) > INTERNED:
             self._interned = Interned()
         formulas = tuple(self._interned.all(e) for e in reference)
         key = formulas, budget.enodes, budget.iterations, tuple(sorted((t, tuple(f)) for t, f in facts.items()))
         known = self._kept.pop(key, None)
+        if key in self._past:
+            self._past.remove(key)
         if known is None:
+            self._past = list(self._kept) if anew else self._past
             known = self._explored(formulas, budget, facts)
             if known.saturated.enodes() > OVERSTEP * budget.enodes and known.saturated.iterations > 1:
                 # The last round is undone by doing those before it again.
@@ -177,7 +184,9 @@ class Engine:
             known.look(known.saturated, known.saturated.table())
         self._kept[key] = self._current = known
         while len(self._kept) > KEPT:
-            self._drop(self._kept.pop(next(iter(self._kept))))
+            oldest = next(iter(self._kept))
+            self._past = [key for key in self._past if key != oldest]
+            self._drop(self._kept.pop(oldest))
         return known
 
     def _explored(self, formulas: tuple[Expr, ...], budget: Budget, facts: TensorFacts, why: str = "") -> _Reference:

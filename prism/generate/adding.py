@@ -103,7 +103,7 @@ def _sum(choices: Choices, axes: Mapping[int, frozenset[Axis]], cls: int) -> Add
                 factors.append(c)
                 continue
         written.add(c)
-    return _with_places(choices, axes, cls, tuple(bound), masks, factors, frozenset(written))
+    return _with_places(choices, axes, cls, tuple(bound), masks, factors, frozenset(written)) if masks else None
 
 
 def _sums(choices: Choices, cls: int) -> bool:

@@ -46,8 +46,8 @@ GRAIN = 1024
 HEAVY = 0.01
 SHARES = 1024
 """What takes less than one part in so many of what the dearest option takes makes no shape another one."""
-ROOM = 16
-"""So many more than are wanted are held before it is looked which are among the first."""
+ROOM = 4
+"""So many more than are wanted, or as many more, are held before it is looked which are among the first."""
 _GIVEN = "given"
 
 

@@ -489,8 +489,10 @@ class Planner:
     _buffers: dict[int, Tensor] = field(default_factory=dict)
     _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
     _facts: dict[int, Known] = field(default_factory=dict)
+    _products: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._products = [c for c, choice in self.choices.items() if choice.op == "contract"]
         self.prepared = Prepared.of(self.within, self.weights, self.formulas, self.inputs)
 
     @property
@@ -744,8 +746,7 @@ class Planner:
         """
         rank, targets = group
         axes = self.weights.classes.axes
-        mine = below(self.choices, [t.cls for t in targets])
-        if any(self.choices[c].op == "contract" and lacks & axes[c] for c in mine):
+        if any(lacks & axes[c] and any(self.within.needs(t.cls, c) for t in targets) for c in self._products):
             return False
         made = {t.tensor: number for number, each in plan.groups for t in each}
         elsewhere = {f.tensor.name for f in self.formulas}
@@ -912,7 +913,8 @@ class Planner:
         before = {c: (f"t{c}", index) for c, index in self.prepared.stored.items() if c not in stored}
         stored |= before
         owner |= {c: c for c in before}
-        read = self._read(stored, owner)
+        back = self._read(stored, owner)
+        read = frozenset().union(*back.values())
         if not read.issuperset(cut.cls for cut in chosen):
             return None
         for cls, (name, index) in before.items():
@@ -920,8 +922,7 @@ class Planner:
                 target = Target(name, index, cls)
                 buffers.append(self._buffer(name, cls, target.axes))
                 targets.append(target)
-        stored = {cls: place for cls, place in stored.items() if cls not in before or cls in read}
-        back = {t.cls: {owner[c] for c in self.within.of((t.cls,), stored).back} for t in targets}
+        stored = {cls: place for cls, place in stored.items() if cls not in before or cls in read} if before else stored
         once = {t.cls for t in targets if t.cls in self.prepared.classes}
         waiting = list(once)
         while waiting:  # a number that what runs once reads back has no axes, and runs once as well
@@ -955,17 +956,13 @@ class Planner:
         made, own = {t.tensor for t in targets}, {t.cls for t in targets}
         return any(stored[c][0] in made for c in self._needs(targets, stored).back - own)
 
-    def _read(self, stored: Mapping[int, object], owner: Mapping[int, int]) -> set[int]:
-        """The cuts that some kernel reads back, by the e-class that is stored."""
-        read: set[int] = set()
+    def _read(self, stored: Mapping[int, object], owner: Mapping[int, int]) -> dict[int, set[int]]:
+        """What is needed, roots and what they need, with the cuts that its kernel reads back, by what is stored."""
+        found: dict[int, set[int]] = {}
         needed = list(self.weights.classes.roots)
-        done: set[int] = set()
         while needed:
             top = needed.pop()
-            if top in done:
-                continue
-            done.add(top)
-            cuts_read = {owner[c] for c in self.within.of((top,), stored).back}
-            read |= cuts_read
-            needed += cuts_read
-        return read
+            if top not in found:
+                found[top] = {owner[c] for c in self.within.of((top,), stored).back}
+                needed += found[top]
+        return found

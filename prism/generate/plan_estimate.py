@@ -183,12 +183,14 @@ class PlanEstimate:
         Infinite where that is not below so much by what is known of other plans' kernels, and of the others what they
         store: most plans are never looked at further.
         """
-        run = [group for rank, group in plan.groups if rank != PREPARED]
+        run = [(group, self._inside(plan, group)) for rank, group in plan.groups if rank != PREPARED]
         if below < math.inf:
-            known = (self._known.get(self._inside(plan, group)) or self._stores(group) for group in run)
-            if sum(known) >= below:
-                return math.inf
-        return sum(self._kernel(plan, group) for group in run)
+            left = [self._known.get(inside) or self._stores(group) for group, inside in run]
+            for n, (group, inside) in enumerate(run):
+                if sum(left) >= below:
+                    return math.inf
+                left[n] = self._kernel(plan, group, inside)
+        return sum(self._kernel(plan, group, inside) for group, inside in run)
 
     def least(self) -> float:
         """What no plan of the form beats, launches apart: inputs read, values computed and outputs stored once each.
@@ -226,8 +228,7 @@ class PlanEstimate:
         stored = sum(self.weights.size(self.weights.classes.axes[t.cls]) * 4 for t in group)
         return float(full(self.device, stored, 0.0)) + self.device.launch_overhead_s
 
-    def _kernel(self, plan: Plan, group: Sequence[Target]) -> float:
-        inside = self._inside(plan, group)
+    def _kernel(self, plan: Plan, group: Sequence[Target], inside: Inside) -> float:
         known = self._known.get(inside)
         if known is None:
             made = {t.name: t for t in (*plan.buffers, *(f.tensor for f in self.formulas))}

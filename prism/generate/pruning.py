@@ -21,11 +21,12 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from prism.cost.constraints import Footprint, feasible, footprint, tile_sizes
-from prism.cost.counts import KernelCost, kernel_cost
+from prism.cost.counts import Factor, KernelCost, Polynomial, kernel_cost
 from prism.cost.cpu import shared_work
 from prism.cost.device import Device
 from prism.cost.library import call_measures
 from prism.cost.roofline import a_call, seconds
+from prism.cost.trip_counts import Visited
 from prism.sgraph.library import library_call
 from prism.sgraph.nodes import Kernel, SGraph, Split, value_axes
 
@@ -257,13 +258,18 @@ def reach(
 
 def _measures(f: Footprint, cost: KernelCost, device: Device, binding: Mapping[str, Any]) -> Array:
     """A row of (bytes, work, seconds) for each assignment."""
-    moved = cost.bytes_read.evaluate(binding) + cost.bytes_written.evaluate(binding)
-    work = cost.padded_flops.evaluate(binding) + device.matrix_operation * cost.padded_dot_flops.evaluate(binding)
-    flops = cost.flops.evaluate(binding) + device.matrix_operation * cost.dot_flops.evaluate(binding)
+    shared: dict[Factor | Visited, Any] = {}
+
+    def at(polynomial: Polynomial) -> Any:
+        return polynomial.evaluate(binding, shared)
+
+    moved = at(cost.bytes_read) + at(cost.bytes_written)
+    work = at(cost.padded_flops) + device.matrix_operation * at(cost.padded_dot_flops)
+    flops = at(cost.flops) + device.matrix_operation * at(cost.dot_flops)
     sectors = cost.beside(tile_sizes(f.kernel, binding), binding) if device.is_gpu else ()
-    beside = sum(traffic.evaluate(binding) * more for traffic, more in sectors)
-    work = work + shared_work(device, cost.shared_additions.evaluate(binding))
-    programs = cost.programs.evaluate(binding)
+    beside = sum(at(Polynomial((traffic,))) * more for traffic, more in sectors)
+    work = work + shared_work(device, at(cost.shared_additions))
+    programs = at(cost.programs)
     columns = np.broadcast_arrays(moved, flops, seconds(device, moved + beside, work, programs))
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)
 

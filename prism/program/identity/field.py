@@ -17,6 +17,8 @@ import numpy as np
 PRIMES = (1865129951, 37302599, 305759, 152879)
 """Each divides its predecessor minus 1. All are below 2^31, so products fit 64 bits."""
 _WINDOW = 15
+# So few residues are inverted one by one, as far as arrays are concerned.
+_FEW = 64
 # Shadows closer than this, relative to their size, may be equal.
 _CLOSE = 1e-9
 
@@ -140,8 +142,9 @@ class Field:
         p = self.p(raw)
         f = _U(1) + raw % (p - _U(1))
         if self.roots:
-            square = self._power(f, [(q - 1) // 2 for q in self.primes]) == 1
-            f = np.where(square == (r > 0), f, p - f)
+            # -1 is no square.
+            square = f * f % p
+            f = np.where(r > 0, square, p - square)
         return Numbers(f, np.ones((1, *[1] * (f.ndim - 1)), dtype=bool), r)
 
     # Arithmetic
@@ -306,7 +309,10 @@ class Field:
         """The sum of weight times element."""
         column = weights.reshape(-1, *[1] * (a.f.ndim - 1 - dim))
         p = self.p(a.f)
-        f = np.sum(a.f * (column.astype(_U) % p) % p, axis=dim) % self.p(a.f)[..., 0]
+        each = a.f * (column.astype(_U) % p)
+        if int(weights.sum()) * self.primes[0] >= 1 << 64:
+            each %= p
+        f = np.sum(each, axis=dim) % p[..., 0]
         scaled = a.r * column
         r = _real(np.sum(scaled, axis=dim), np.max(a.r, axis=dim), np.min(a.r, axis=dim))
         e = None
@@ -354,7 +360,14 @@ class Field:
     # Powers modulo the primes
 
     def _inverse(self, f: np.ndarray) -> np.ndarray:
-        return self._power(f, [p - 2 for p in self.primes])
+        """1/f, and 0 of 0: of a product of two by one inversion, of many products at once."""
+        result = np.empty_like(f)
+        for level, p in enumerate(self._residues):
+            flat = f[level].reshape(-1)
+            gone = flat == 0
+            made = _inverses(np.where(gone, _U(1), flat), p)
+            result[level] = np.where(gone, _U(0), made).reshape(f.shape[1:])
+        return result
 
     def _power(self, f: np.ndarray, exponents: Sequence[int], zero: bool = False) -> np.ndarray:
         """f to the power of the level's exponent, by squaring."""
@@ -362,16 +375,30 @@ class Field:
         if zero:
             return result
         for level, exponent in enumerate(exponents):
-            p = self._residues[level]
-            square, out = f[level], result[level]
-            while exponent:
-                if exponent & 1:
-                    out = out * square % p
-                exponent >>= 1
-                if exponent:
-                    square = square * square % p
-            result[level] = out
+            result[level] = _raised(f[level], exponent, self._residues[level])
         return result
+
+
+def _raised(f: np.ndarray, exponent: int, p: np.uint64) -> np.ndarray:
+    """Residues to the power of a number, modulo p, by squaring."""
+    square, result = f, np.ones_like(f)
+    while exponent:
+        if exponent & 1:
+            result = result * square % p
+        exponent >>= 1
+        if exponent:
+            square = square * square % p
+    return result
+
+
+def _inverses(f: np.ndarray, p: np.uint64) -> np.ndarray:
+    """The inverses of residues that are not 0, a vector, modulo p: 1/a = b/(a*b), by three products an element."""
+    half = f.size // 2
+    if half < _FEW:
+        return _raised(f, int(p) - 2, p)
+    a, b = f[:half], f[half : 2 * half]
+    both = _inverses(np.concatenate([a * b % p, f[2 * half :]]), p)
+    return np.concatenate([both[:half] * b % p, both[:half] * a % p, both[half:]])
 
 
 def _near(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -80,7 +80,7 @@ from prism.program.transform import indices
 
 ROUNDS = 16
 """Independent draws, all together."""
-_MORE_ROUNDS = (64, 1024)
+_MORE_ROUNDS = (64, 256, 1024)
 _ENOUGH = min(4, ROUNDS)
 # Residues of the largest value.
 _WORK = 1 << 21
