@@ -451,11 +451,11 @@ def test_the_command_keeps_the_memory_of_large_arrays_for_the_next(keeps: bool) 
     code = f"""
         import ctypes
         import numpy as np
-        from prism.cli import _keep_freed_memory
+        from prism.process.memory import KEEPING, allocate_as
         class Info(ctypes.Structure):
             _fields_ = [(f"n{{n}}", ctypes.c_size_t) for n in range(10)]  # mallinfo2, whose fifth is the bytes in maps
         if {keeps}:
-            _keep_freed_memory()
+            allocate_as(KEEPING)
         array = np.ones(8 << 20)
         told = getattr(ctypes.CDLL(None), "mallinfo2")
         told.restype = Info
