@@ -310,7 +310,8 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
 
 def what_was_left(funnel: Funnel) -> str:
     """Of a search in which nothing was proved, how many candidates came to a verdict, and to which."""
-    verdicts = {"numerics": funnel.pruned.get("numerics", 0), "refuted": funnel.refuted, "unknown": funnel.unknown}
+    verdicts = {k: funnel.pruned.get(k, 0) for k in ("numerics", "illegal")}
+    verdicts |= {"refuted": funnel.refuted, "unknown": funnel.unknown}
     return ", ".join((f"{sum(verdicts.values())} left, 0 proved", *(f"{k}: {n}" for k, n in verdicts.items() if n)))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import sympy
 
-from prism.program.extents import Extent, evaluate, symbol
+from prism.program.extents import Extent, add, evaluate, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.prefix import SO_FAR, Recurrence
@@ -1222,13 +1222,13 @@ def elements(table: np.ndarray, places: np.ndarray) -> np.ndarray:
     return np.where(legal.reshape(-1, *[1] * (found.ndim - 1)), found, 0.0)
 
 
-def lookups(dtype: DType = F32, m: int = 21, d: int = 40, rows: Extent = 3) -> Sample:
-    """y[m, d] = 2 x[i[m], d] + v[j[d]], at places of which some are outside: by rows, and element by element"""
+def lookups(dtype: DType = F32, m: int = 21, d: int = 40, rows: Extent = 3, shift: int = 0) -> Sample:
+    """y[m, d] = 2 x[i[m] - shift, d] + v[j[d]], at places of which some are outside: by rows, and by elements"""
     am, ad = Axis("m", m), Axis("d", d)
     zero = Index.const(0)
     body = (
         Load("i1", "i", at(am)),
-        Gather("x1", "x", (zero, Index.axis(ad)), (Place("i1", 0, rows),)),
+        Gather("x1", "x", (Index.const(-shift), Index.axis(ad)), (Place("i1", 0, add(rows, 2 * shift)),)),
         Load("j1", "j", at(ad)),
         Gather("v1", "v", (zero,), (Place("j1", 0, 4),)),
         op("twice", "add", "x1", "x1"),
@@ -1246,7 +1246,7 @@ def lookups(dtype: DType = F32, m: int = 21, d: int = 40, rows: Extent = 3) -> S
     tiles = ({"T_m": 8, "T_d": 16}, {"T_m": 1, "T_d": 64})
 
     def reference(i: np.ndarray, x: np.ndarray, j: np.ndarray, v: np.ndarray) -> tuple[np.ndarray]:
-        return (2 * elements(x, i) + elements(v, j),)
+        return (2 * elements(x, i - shift) + elements(v, j),)
 
     return Sample(sgraph, reference, ({},) if isinstance(rows, int) else ({"R": 2}, {"R": 5}), tiles)
 
@@ -1254,6 +1254,11 @@ def lookups(dtype: DType = F32, m: int = 21, d: int = 40, rows: Extent = 3) -> S
 def lookups_in_any_table(dtype: DType = F32) -> Sample:
     """The same in a table of a symbolic number of rows."""
     return lookups(dtype, rows=sym("R"))
+
+
+def lookups_beyond_a_table(dtype: DType = F32) -> Sample:
+    """The same at places of which more are outside: those of a longer tensor, of which the table is a part."""
+    return lookups(dtype, rows=sym("R"), shift=1)
 
 
 def looked_up_product(m: int = 21, k: int = 40, n: int = 24) -> Sample:
@@ -1353,6 +1358,7 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     *SCANS,
     lookups,
     lookups_in_any_table,
+    lookups_beyond_a_table,
     added_rows,
     added_in_a_loop,
 )

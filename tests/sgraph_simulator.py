@@ -208,6 +208,8 @@ class _Run:
                     data = self.memory[tensor]
                     at, found = self.at_places(index, places, axes)
                     where = [np.clip(i, 0, n - 1) for i, n in zip(at, data.shape, strict=True)]
+                    for p in places:
+                        found &= where[p.dimension] == at[p.dimension]
                     self.values[dst] = Tile(axes, np.where(found, data[tuple(where)], 0.0))
                 case Position(dst, index):
                     axes = tuple(sorted(index.axes(), key=lambda a: a.name))

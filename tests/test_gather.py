@@ -184,6 +184,23 @@ def test_an_embedding_is_loads_at_places(tmp_path: Path) -> None:
         np.testing.assert_allclose(got[0], want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
+def test_rows_of_a_concatenation_are_looked_up_in_its_pieces(tmp_path: Path) -> None:
+    """Places of the whole are outside of a piece, where nothing is read of it."""
+    given = [places(9, below=8), torch.randn(1, 6), torch.randn(7, 6)]
+    program = prism.trace(lambda i, x, y: torch.cat((x, y))[i], given)
+    search = prism.search(program, target="cpu")
+    with search:
+        result = search.run()
+    assert result.proved
+    assert not result.unknown
+    assert "illegal" not in result.generated.pruned
+    made = [p.sgraph for p in result.proved[:2]]
+    assert any("-1 + " in text(g) for g in made)
+    for got in run_batch([Case(g, {s.name: 8 for s in g.symbols}, [t.numpy() for t in given]) for g in made], tmp_path):
+        np.testing.assert_array_equal(got[0], torch.cat(given[1:])[given[0]].numpy())
+
+
 def test_a_buffer_that_is_gathered_from_keeps_its_reciprocals() -> None:
     m, n, zero = Axis("m", 6), Axis("n", 4), Index.const(0)
     made = Kernel(

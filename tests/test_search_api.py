@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -19,17 +20,18 @@ from quick import slow_but
 
 import prism
 import prism.generate.enumerate as enumerate_
-from prism.api import ProvedSGraph, SearchBudget, load, optimize, searching
+from prism.api import ProvedSGraph, SearchBudget, load, optimize, proofs, searching
 from prism.api.region_search import Search, SearchInterruptedError, SearchResult, run_search
 from prism.api.trivial import nothing_to_gain
 from prism.cli import main
 from prism.cost.device import device
 from prism.egraph.worker import Worker
-from prism.errors import ExitCode, NoImprovementError, UsageError
+from prism.errors import ExitCode, IllegalIRError, NoImprovementError, UsageError
 from prism.events import Event, Recorder, StageFinished, StageStarted, Warned
 from prism.generate.pruning import BOUNDS, PRUNERS
 from prism.program.nodes import Program
 from prism.program.verdict import Status, Verdict
+from prism.sgraph.nodes import SGraph
 from prism.sgraph.show import key
 
 pytestmark = pytest.mark.usefixtures("small_gate")
@@ -65,6 +67,22 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
 
 def begin(program: Program, worker: Worker, recorder: Recorder | None = None) -> Search:
     return Search(program, device("sm_90"), SMALL, [worker], recorder or Recorder())
+
+
+def test_what_is_not_legal_is_dropped_and_counted_apart_from_what_is_not_decided(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(sgraph: SGraph) -> None:
+        raise IllegalIRError("it reads beyond a tensor", where=f"sGraph {sgraph.name}")
+
+    monkeypatch.setattr(proofs, "spec", SimpleNamespace(check=check))
+    recorder = Recorder()
+    program = prism.trace(lambda x: x.softmax(-1), [torch.randn(64, 128)])
+    result = begin(program, worker, recorder).run()
+    assert not result.proved
+    assert result.funnel.pruned["illegal"] == len(result.generated.candidates) > 0
+    assert result.funnel.unknown == 0
+    assert any("it reads beyond a tensor" in w for w in recorder.warnings)
 
 
 def test_the_first_comes_before_the_rest_is_proved(attention: Program, worker: Worker, whole: SearchResult) -> None:

@@ -285,8 +285,9 @@ class Search(Iterator[ProvedSGraph], Closing):
             raise UsageError("the search has not begun", fix="ask for the first sGraph: next(search)")
         proofs = ready.proofs
         generated = ready.generated
-        if proofs.refused:
-            generated = replace(generated, pruned={**generated.pruned, "numerics": proofs.refused})
+        dropped = {k: n for k, n in (("numerics", proofs.refused), ("illegal", proofs.illegal)) if n}
+        if dropped:
+            generated = replace(generated, pruned={**generated.pruned, **dropped})
         return SearchResult(
             ready.formulas,
             self.proved,

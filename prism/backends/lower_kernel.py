@@ -20,7 +20,7 @@ from prism.backends.tile import GridAxis, symbol
 from prism.cost.constraints import INT32_MAX
 from prism.errors import IllegalIRError
 from prism.ir.kit import sources, statements
-from prism.program.extents import Extent, add, is_static, mul, strides_of
+from prism.program.extents import Extent, add, at_most, is_static, mul, strides_of
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.ops import COMPARISONS, OPS
@@ -234,7 +234,10 @@ class KernelLowering:
         masks: tuple[str, ...] = ()
         dims = set(self.layout.dims_for(a for i in index for a in i.axes()))
         for p in places:
-            place, there = self._place(self._values[p.value], p.extent)
+            first, size = index[p.dimension].offset, tensor.shape[p.dimension]
+            lows = [0] if at_most(0, first) else [0, add(0, -first)]
+            highs = [p.extent] if at_most(add(first, p.extent), size) else [p.extent, add(size, -first)]
+            place, there = self._place(self._values[p.value], lows, highs)
             terms.append((place.name, strides_of(tensor.shape)[p.dimension]))
             masks += there
             dims |= set(place.dims)
@@ -242,8 +245,10 @@ class KernelLowering:
         ordered = tuple(d.name for d in self.layout.dims if d.name in dims)
         return replace(address, terms=(*terms, *address.terms)), masks, ordered
 
-    def _place(self, value: TileValue, extent: Extent) -> tuple[TileValue, tuple[str, ...]]:
-        """A value as an index, and masks that hold where it is one below the extent."""
+    def _place(
+        self, value: TileValue, lows: Iterable[Extent], highs: Iterable[Extent]
+    ) -> tuple[TileValue, tuple[str, ...]]:
+        """A value as an index, and masks that hold where it is one from all `lows` on and below all `highs`."""
         masks: list[str] = []
 
         def test(op: str, *args: tile.Operand) -> None:
@@ -256,15 +261,19 @@ class KernelLowering:
             test("eq", whole, value.name)
         if value.dtype not in INTS:
             value = self._cast(value, DType.INT32)
-        high: tile.Operand
-        if is_static(extent):
-            high = int(extent)
-        else:
+
+        def number(extent: Extent) -> tile.Operand:
+            if is_static(extent):
+                return int(extent)
             end = TileValue(self.names.fresh(f"{value.name}_end"), (), DType.INT32)
             self._out.append(tile.IndexValue(end.name, tile.Affine((), extent), ()))
-            high = self._cast(end, value.dtype).name
-        test("le", 0, value.name)
-        test("lt", value.name, high)
+            return self._cast(end, value.dtype).name
+
+        least, beyond = [*map(number, lows)], [*map(number, highs)]
+        for low in least:
+            test("le", low, value.name)
+        for high in beyond:
+            test("lt", value.name, high)
         return value, tuple(masks)
 
     def _loaded(

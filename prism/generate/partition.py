@@ -31,7 +31,8 @@ its space grow with the region. So a program is cut where fusing could gain noth
     store are one contracted axis for the next product.
 
 What is looked up at more places than it has, and is dear to compute, is stored before: so are the features that
-edges of a graph gather. (What is looked up at fewer is computed there: prism/program/lookup.py.)
+edges of a graph gather. So is a product of matrices whose elements, looked up one by one, take longer than all of it on
+matrix units. (What is looked up at fewer is computed there: prism/program/lookup.py.)
 
 A loop is cut off from what is around it: what it reads is stored before, and what its steps make is there afterwards.
 What comes before, its step, and what comes after are partitioned each by itself.
@@ -45,21 +46,23 @@ The result is a list in an order in which each region reads inputs and outputs o
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from prism.cost.device import DEVICES, Device
 from prism.cost.regions import Costs, RootCost, Size, size_of_formulas
-from prism.cost.roofline import traffic
+from prism.cost.roofline import full, traffic
 from prism.errors import UnsupportedError
-from prism.program.extents import Extent, product
+from prism.program.extents import Extent, evaluate, product
 from prism.program.index import Axis
 from prism.program.inline import inline
-from prism.program.lookup import lookup, lookups
+from prism.program.lookup import Lookup, lookup, lookups
 from prism.program.nodes import Definition, Expr, Loop, Program, Read, Reduce, Steps, free_axes, walk
 from prism.program.pieces import in_pieces
+from prism.program.products import matrix_product, work
 from prism.program.region import Region, reads, subprogram
 from prism.program.transform import indices, substitute
 
@@ -124,7 +127,7 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
     """
     if program.loops:
         return _around_loops(program, bounds, device)
-    gathered = _gathered(program)
+    gathered = _gathered(program, device)
     if gathered:
         return _after_gathered(program, gathered, bounds, device)
     limits = bounds or RegionBounds()
@@ -153,7 +156,7 @@ def whole(program: Program, device: Device | None = None) -> Region | None:
 
 def searchable(program: Program, device: Device | None = None) -> bool:
     """Whether a program is at most a little beyond the bounds of a region, if need be with its outputs in pieces."""
-    if _gathered(program):
+    if _gathered(program, device):
         return False
     size = size_of(program, device)
     if BEYOND.admits(size):
@@ -181,24 +184,26 @@ def _costs(program: Program, device: Device | None) -> Costs:
     return Costs(program, device or DEVICES["sm_80"], program.tensor(program.outputs[0]).dtype)
 
 
-def _gathered(program: Program) -> tuple[str, ...]:
-    """What is reduced and then looked up more often than it has elements, and made of nothing else such."""
+def _gathered(program: Program, device: Device | None) -> tuple[str, ...]:
+    """What is reduced and then looked up at so many places that all of it takes less, and made of nothing else such."""
     found: dict[str, None] = {}
     graph: _Graph | None = None
     for d in program.definitions:
         for chosen in lookups(d.expr):
             element = chosen.chain[-1].element
-            if not isinstance(element, Read) or element.tensor not in program.order or not chosen.is_repeated:
+            if not isinstance(element, Read) or element.tensor not in program.order:
                 continue
-            if any(_is_reduced(program, element, c.axis) for c in chosen.chain):
+            reduced = [r for c in chosen.chain for r in _reduced(program, element, c.axis)]
+            on = device or DEVICES["sm_80"]
+            if reduced and (chosen.is_repeated or _takes_longer(program, chosen, element.tensor, reduced, on)):
                 graph = graph or _Graph.of(program)
                 found[graph.source(element.tensor)] = None
     made_of = {f: subprogram(program, f, (f,)).order for f in found}
     return tuple(f for f in found if not any(g in made_of[f] for g in found if g != f))
 
 
-def _is_reduced(program: Program, element: Expr, axis: Axis) -> bool:
-    """Whether reductions make what is read differ along the axis."""
+def _reduced(program: Program, element: Expr, axis: Axis) -> Iterator[Reduce]:
+    """The reductions that make what is read differ along the axis, the outermost of those within one another."""
     seen: set[Expr] = set()
     stack = [element]
     while stack:
@@ -206,11 +211,35 @@ def _is_reduced(program: Program, element: Expr, axis: Axis) -> bool:
             if axis not in free_axes(e) or e in seen:
                 continue
             if isinstance(e, Reduce) and lookup(e) is None:
-                return True
+                yield e
+                continue
             if isinstance(e, Read) and e.tensor in program.order:
                 seen.add(e)
                 d = program.definition(e.tensor)
                 stack.append(substitute(d.expr, dict(zip(d.axes, e.index, strict=True))))
+
+
+def _takes_longer(program: Program, chosen: Lookup, tensor: str, reduced: Iterable[Reduce], device: Device) -> bool:
+    """Whether a product of matrices takes less, stored and read in a launch of its own, than its elements one by one.
+
+    Where one axis has the places of rows and columns, what is looked up is no product of matrices.
+    """
+    places = {c.axis: free_axes(c.place) for c in chosen.chain}
+
+    def moved(axes: Iterable[Axis]) -> set[Axis]:
+        return {b for a in axes for b in places.get(a, (a,))}.difference(places)
+
+    def size(axes: Iterable[Axis]) -> int:
+        return math.prod(evaluate(a.extent, program.hints) for a in axes)
+
+    for p in work(*reduced).products:
+        rows, columns = moved(p.rows | p.batch), moved(p.columns | p.batch)
+        if not p.is_matrix or matrix_product(rows | p.depth, columns | p.depth, p.depth) is not None:
+            continue
+        each = full(device, 0, size(rows | columns | p.depth))
+        stored = 2 * size(p.rows | p.columns | p.batch) * program.tensor(tensor).dtype.bytes
+        if full(device, stored, 2 * device.matrix_operation * size(p.axes)) + device.launch_overhead_s < each:
+            return True
     return False
 
 

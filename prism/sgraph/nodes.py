@@ -173,8 +173,9 @@ class Place:
 
     Attributes:
         value: a whole number below the extent and not negative, or else nothing is read, or added.
-        dimension: of the tensor.
-        extent: what the value is a place of; the index there, which has no axes, plus it stays within the dimension.
+        dimension: of the tensor; the index there has no axes.
+        extent: what the value is a place of. What is added stays within the dimension; as with a load, nothing that
+            counts is read outside of it.
     """
 
     value: Used
@@ -184,7 +185,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """dst = tensor[index...] with the places added to their dimensions, one tile; 0 where a value is no place."""
+    """dst = tensor[index...] with the places added to their dimensions, one tile; 0 where that is no place of it."""
 
     dst: Defined
     tensor: Annotated[str, Holds.TENSOR]
