@@ -2926,7 +2926,6 @@ KNOWN = (
         "x:m,4,4",
         "m=262144",
         source=LEAST,
-        reason="the loop's state is reduced along its own axes, so each of the three parts is a launch",
     ),
     Known(
         "embedding backward",

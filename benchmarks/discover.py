@@ -196,7 +196,9 @@ def _counted(sgraph: SGraph, config: Config, estimate: Estimate, target: Device,
     from prism.cost.compiled_expr import value
     from prism.cost.counts import SGraphCost, sgraph_cost
     from prism.cost.model import Model
+    from prism.sgraph.resident import in_one_launch
 
+    sgraph = in_one_launch(sgraph)
     mine = [n for n, k in enumerate(sgraph.kernels) if only in ("", k.name)]
     every, models = sgraph_cost(sgraph).kernels, Model(sgraph, target, {}).kernels
     cost = SGraphCost(tuple(every[n] for n in mine))
@@ -218,21 +220,32 @@ def _counted(sgraph: SGraph, config: Config, estimate: Estimate, target: Device,
     return Counts(max(touched, missed), at["dot_flops"], vector, len(launches))
 
 
-def in_one_launch(found: PartitionedSearch, made: Sequence[Chosen], target: Device) -> dict[int, Counts]:
-    """What the steps of loops take that are one launch together, by the place of the region that a step is."""
+def through_steps(found: PartitionedSearch, made: Sequence[Chosen], target: Device) -> dict[int, Counts]:
+    """What the steps of loops take that are one launch together, by the place of the region that a step is.
+
+    With them nothing, by their places, of regions that such a launch does the work of.
+    """
     from prism.cost.model import Model
     from prism.sgraph.config import Config
+    from prism.sgraph.resident import launched
 
     composed = found.compose([c.proved.sgraph for c in made])
     sgraph = composed.sgraph
     names = {r.kernels[0] for r in sgraph.repeats if r.resident}
     config = Config.together(c.config.renamed(n.symbols, n.launches) for c, n in zip(made, composed.names, strict=True))
-    estimate = Model(sgraph, target, {}).estimate(config) if names else None
-    return {
+    if not names:
+        return {}
+    estimate = Model(sgraph, target, {}).estimate(config)
+    left = {x.name for x in launched(sgraph)}
+    within = {
+        place: Counts(0.0, 0.0, 0.0, 0)
+        for place, n in enumerate(composed.names)
+        if left.isdisjoint(n.launches.values())
+    }
+    return within | {
         place: _counted(sgraph, config, estimate, target, name)
         for place, n in enumerate(composed.names)
         for name in names.intersection(n.launches.values())
-        if estimate is not None
     }
 
 
@@ -282,7 +295,7 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
     ratio = reached = math.inf
     if len(made) == len(every):
         counts = [[counted(c, target).times(n) for c in each] for each, n in zip(every, steps, strict=True)]
-        for place, one in in_one_launch(found, made, target).items() if program.loops else ():
+        for place, one in through_steps(found, made, target).items() if program.loops else ():
             counts[place][:1] = [one]
         total = sum((first for first, *_ in counts), Counts(0.0, 0.0, 0.0, 0))
         goal = replace(goal, vector=min(goal.vector, total.vector))

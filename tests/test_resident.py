@@ -17,7 +17,7 @@ from test_cpu_target import CPU
 from tile_simulator import run_module
 
 import prism
-from prism.api.partitioned import PartitionedSearch, search_regions
+from prism.api.partitioned import PartitionedSearch, composed_choice, search_regions
 from prism.api.records import Choice
 from prism.api.region_search import SearchBudget
 from prism.api.verifying import verify
@@ -46,7 +46,7 @@ from prism.sgraph import nodes, spec
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import Grid, Kernel, LoopRole, Pointwise, Repeat, SGraph, Split, TileReduce, Whole, Window
 from prism.sgraph.record import plain, sgraph_of
-from prism.sgraph.resident import as_one, in_one_launch, obstacle
+from prism.sgraph.resident import as_one, in_one_launch, launched, obstacle
 from prism.sgraph.show import key, text
 
 F32 = DType.FLOAT32
@@ -84,10 +84,20 @@ def mixed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.stack(found)
 
 
+def balanced(x: torch.Tensor) -> torch.Tensor:
+    """Rows and columns that sum to 1, by turns: the first state is made of x, and the last is all that is wanted."""
+    state = (x - x.amax((-1, -2), keepdim=True)).exp()
+    for _ in range(6):
+        state = state / (state.sum(-1, keepdim=True) + 1e-3)
+        state = state / (state.sum(-2, keepdim=True) + 1e-3)
+    return state
+
+
 SIZES: Mapping[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
     "delta": (delta, ((9, 5), (9, 5), (9, 7), (9,))),
     "square delta": (delta, ((9, 6), (9, 6), (9, 6), (9,))),
     "gated": (gated, ((8, 7), (8, 5), (8, 5))),
+    "balanced": (balanced, ((9, 4, 3),)),
     "mixed": (mixed, ((8, 6), (6, 6))),
 }
 
@@ -181,10 +191,10 @@ def test_it_runs_natively(searched: Searched, tmp_path: Path) -> None:
         np.testing.assert_allclose(found, computed(name), rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["delta", "gated"])
+@pytest.mark.parametrize("name", ["delta", "gated", "balanced"])
 def test_it_is_interpreted(searched: Searched, interpreter: InterpreterPool, name: str, tmp_path: Path) -> None:
     _, _, sgraph = searched[name]
-    launches = [x.name for x in sgraph.launches]
+    launches = [x.name for x in launched(sgraph)]
     config = Config({s.name: 2 for s in sgraph.symbols}, dict.fromkeys(launches, 4), dict.fromkeys(launches, 2))
     source = emit_module(sgraph, formula="", configs={})
     assert source.text.count("yield (") == len(launches)
@@ -357,6 +367,49 @@ def test_a_state_of_which_the_last_is_read_is_stored_once(searched: Searched) ->
     (loop,) = (s for s in through.body if isinstance(s, For))
     assert [s.tensor for s in loop.body if isinstance(s, Store)] == ["matmul_1_all"]
     assert [s.tensor for s in through.body if isinstance(s, Store)] == ["add_1_all"]
+
+
+def test_what_makes_the_first_state_and_what_copies_the_last_are_no_launches(searched: Searched) -> None:
+    _, _, sgraph = searched["balanced"]
+    assert len(sgraph.kernels) == 3
+    (launch,) = launched(sgraph)
+    assert launch.name == sgraph.repeats[0].kernels[0]
+    (through,) = lower(sgraph).programs
+    assert [t.name for t in through.tensors] == ["x", *(t.name for t in sgraph.outputs)]
+    # Others read what is made first, or what is copied, or it is rounded as it is copied: then these are launches.
+    first, _, last = sgraph.kernels
+    (x, *_), (copy, y) = first.body, last.body
+    assert isinstance(x, nodes.Load)
+    assert isinstance(copy, nodes.Load)
+    assert isinstance(y, nodes.Store)
+    (made,) = first.writes
+    (result,) = sgraph.outputs
+    again = replace(sgraph, outputs=(result, replace(result, name="also")))
+    for reads in (replace(copy, tensor=made, index=copy.index[1:]), copy):
+        also = replace(last, name="also", body=(reads, replace(y, tensor="also")))
+        other = replace(again, kernels=(*sgraph.kernels, also))
+        spec.check(other)
+        assert len(launched(other)) == 3
+    rounded = replace(sgraph, outputs=(replace(result, dtype=DType.BFLOAT16),))
+    assert len(launched(rounded)) == 2
+
+
+def test_what_is_no_launch_has_no_part_in_the_whole_s_choice(searched: Searched) -> None:
+    _, searches, sgraph = searched["balanced"]
+    picks = []
+    for r in searches.regions:
+        proved = r.result.proved[0]
+        (launch,) = proved.sgraph.launches
+        config = Config({s.name: 2 for s in proved.sgraph.symbols}, {launch.name: 4}, {launch.name: 2})
+        best = Best(0, config, 1e-6, (Resources(launch.name, 1, 2, 0, 4),))
+        model = Model(proved.sgraph, device("sm_90"), {})
+        checked = CheckSummary("here", 1, {})
+        picks.append(Choice(proved, best, model, TuneResult(Evidence.ESTIMATED, (), (best,)), checked, 1.0, "it"))
+    whole = composed_choice(searches, picks, lambda g: Model(g, device("sm_90"), {})).best
+    names = [x.name for x in launched(sgraph)]
+    assert [*whole.config.warps] == [*whole.config.stages] == [r.kernel for r in whole.resources] == names
+    assert whole.config.symbols.keys() >= {s.name for k in in_one_launch(sgraph).kernels for s in k.symbols}
+    assert whole.seconds == pytest.approx(6e-6)
 
 
 def with_body(change: Any, roles: tuple[Any, ...] = ((n, Grid(TILE)),)) -> str:

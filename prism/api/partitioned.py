@@ -52,6 +52,7 @@ from prism.sgraph.compose import Composed, Part, compose
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.denote import Denotation
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.resident import launched
 
 ONE_BY_ONE = RegionBounds(products=0, reductions=0, operators=0, outputs=1)
 """Bounds that nothing is within, so every operator is a region of its own."""
@@ -633,15 +634,19 @@ def composed_choice(
     composed = searches.compose([p.proved.sgraph for p in picks])
     hints = searches.program.hints
     many = [1 if r.region.loop is None else evaluate(r.region.loop.trips, hints) for r in searches.regions]
+    left = {x.name for x in launched(composed.sgraph)}
     configs: list[Config] = []
     resources: list[Resources] = []
     for p, names in zip(picks, composed.names, strict=True):
         # What is about all launches is chosen for the whole.
         own = p.best.config.having(**{o.name: () for o in OPTIONS if o.common})
         configs.append(own.renamed(names.symbols, names.launches))
-        resources += [replace(r, kernel=names.launches[r.kernel]) for r in p.best.resources]
-    taken = sum(n * p.best.seconds for n, p in zip(many, picks, strict=True))
-    best = Best(0, Config.together(configs), taken, tuple(resources))
+        named = (replace(r, kernel=names.launches[r.kernel]) for r in p.best.resources)
+        resources += [r for r in named if r.kernel in left]
+    # What a launch of all steps does as well takes next to nothing: it stores nothing, and that launch reads instead.
+    there = [not left.isdisjoint(names.launches.values()) for names in composed.names]
+    taken = sum(n * p.best.seconds for n, p, t in zip(many, picks, there, strict=True) if t)
+    best = Best(0, Config.together(configs).of(left), taken, tuple(resources))
     return Choice(
         proved=searches.whole([p.proved for p in picks], composed),
         best=best,

@@ -29,7 +29,7 @@ from prism.instantiate.options import OPTIONS, Family, Offered, Option, variants
 from prism.instantiate.point_tables import MAX_POINTS, PointSpace, natural_join
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import Loop, SGraph
-from prism.sgraph.resident import in_one_launch
+from prism.sgraph.resident import in_one_launch, launched
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -128,7 +128,7 @@ class Space:
             return []
         seconds = [_seconds(m, k) for m, k in zip(model.launches, self.launches, strict=True)]
         # What runs once for many calls is at its best as well: no trial of a call tells its points apart.
-        once = [x.kernels[0].name in self.sgraph.prepared for x in self.sgraph.launches]
+        once = [x.kernels[0].name in self.sgraph.prepared for x in launched(self.sgraph)]
         seconds = [a_call(s) if o else s for s, o in zip(seconds, once, strict=True)]
         limits = [1 if o else limit for o in once]
         if minor and len(seconds) > 1:

@@ -71,6 +71,16 @@ class Config:
             found[name] = {launches[n]: v for n, v in chosen.items()} if known else [launches[n] for n in chosen]
         return Config.decode(found)
 
+    def of(self, launches: Collection[str]) -> Config:
+        """The configuration of these launches alone, with all symbols."""
+        found: dict[str, Any] = {"symbols": dict(self.symbols)}
+        for name, chosen in self.encode().items():
+            if isinstance(chosen, Mapping):
+                found.setdefault(name, {n: v for n, v in chosen.items() if n in launches})
+            else:
+                found[name] = [n for n in chosen if n in launches]
+        return Config.decode(found)
+
     @classmethod
     def together(cls, configs: Iterable[Config]) -> Config:
         """The configuration of the launches of all of them."""

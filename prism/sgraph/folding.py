@@ -28,6 +28,7 @@ import sympy
 from prism.program.index import Axis
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import Gather, Grid, Kernel, Launch, Load, Loop, SGraph, Split, Store, Tile, Whole, part_axis
+from prism.sgraph.resident import launched
 
 FOLDED = "folded"
 """What configurations call it, by the second stage's launch."""
@@ -96,7 +97,7 @@ def chosen_folds(sgraph: SGraph, config: Config) -> dict[str, Fold]:
 def launches_under(sgraph: SGraph, config: Config) -> tuple[Launch, ...]:
     """The launches under a configuration: a second stage that is folded is none, as the programs of its split do it."""
     folded = config.launches(FOLDED)
-    return tuple(x for x in sgraph.launches if x.name not in folded)
+    return tuple(x for x in launched(sgraph) if x.name not in folded)
 
 
 def bound(sgraph: SGraph, symbols: Mapping[str, int], folded: Collection[str]) -> dict[str, int]:

@@ -14,6 +14,10 @@ whatever the sizes: `obstacle` says whether that is so, and why not. Then a prog
     x = before[i, j]
     after_steps[last, i, j] = x     # where nothing reads the state after other steps; else after each
 
+Where one kernel makes `first` for this loop alone, over the same tiles, programs make their own parts of it before the
+first step; and where all that is read of the state after steps is copied, the copy is stored in its place. These
+kernels are then no launches (`launched`).
+
 It is what is counted and lowered. What is proved is the step.
 """
 
@@ -126,46 +130,73 @@ def in_one_launch(sgraph: sg.SGraph) -> sg.SGraph:
         sgraph: a legal sGraph.
     """
     resident = {r.kernels[0]: r for r in sgraph.repeats if r.resident}
-    through = {
-        k.name: _through_steps(k, resident[k.name], sgraph)
-        for k in sgraph.kernels
-        if k.name in resident and sgraph.kept.isdisjoint(k.writes)  # of one that goes through steps nothing is left
-    }
+    through: dict[str, sg.Kernel] = {}
+    within: set[str] = set()
+    for k in sgraph.kernels:
+        if k.name in resident and sgraph.kept.isdisjoint(k.writes):  # of one that goes through steps nothing is left
+            through[k.name], also = _through_steps(k, resident[k.name], sgraph)
+            within |= also
     if not through:
         return sgraph
-    kernels = tuple(through.get(k.name, k) for k in sgraph.kernels)
+    kernels = tuple(through.get(k.name, k) for k in sgraph.kernels if k.name not in within)
     windows = {w.tensor.name: w.of for r in sgraph.repeats if not r.resident for w in r.windows}
     stored = {t for k in kernels for t in k.writes}
     stored |= {windows[t] for t in stored & windows.keys()}
     return replace(sgraph, kernels=kernels, buffers=tuple(b for b in sgraph.buffers if b.name in stored))
 
 
-def _through_steps(kernel: sg.Kernel, repeat: sg.Repeat, sgraph: sg.SGraph) -> sg.Kernel:
+def launched(sgraph: sg.SGraph) -> tuple[sg.Launch, ...]:
+    """The launches that there are, without what a launch of all steps does as well."""
+    left = {k.name for k in in_one_launch(sgraph).kernels}
+    return tuple(x for x in sgraph.launches if x.kernels[0].name in left)
+
+
+def _through_steps(kernel: sg.Kernel, repeat: sg.Repeat, sgraph: sg.SGraph) -> tuple[sg.Kernel, set[str]]:
+    """The kernel as it goes through all steps, and the other kernels that it does the work of."""
     states = _states(kernel, repeat)
     assert not isinstance(states, str), states
-    taken = {d for s in kernel.statements() if (d := kit.defined(s)) is not None}
+    within: set[str] = set()
+    begin: list[sg.Stmt] = []
+    roles = kernel.roles
+    for state in states:
+        made = _first(sgraph, kernel, state)
+        if made is not None and made[0].name not in within:
+            first, axes = made
+            joined = _joined(replace(kernel, roles=roles, body=(*kernel.body, *begin)), first, axes, apart=True)
+            roles = joined.roles
+            begin += joined.body[len(kernel.body) + len(begin) :]
+            within.add(first.name)
+    starts = {s.tensor: s.src for s in begin if isinstance(s, sg.Store)}
+    begin = [s for s in begin if not isinstance(s, sg.Store)]
+    kernel = replace(kernel, roles=roles)
+    taken = {d for s in (*begin, *kernel.statements()) if (d := kit.defined(s)) is not None}
     axis = Axis(kit.free_name("step", {a.name for a, _ in kernel.roles}), repeat.trips)
     step = Index.axis(axis)
     last: Extent = 0 if repeat.reverse else add(repeat.trips, -1)
     at = step.scaled(-1) + Index.const(add(repeat.trips, -1)) if repeat.reverse else step
-    begin: list[sg.Stmt] = []
     end: list[sg.Stmt] = []
     following: list[sg.Stmt] = []
     stays: set[str] = set()
     for state in states:
-        start = kit.free_name(f"{state.before}_start", taken)
-        place = () if state.place is None else (Index.const(state.place),)
-        begin += [sg.Load(start, state.first, (*place, *state.index)), sg.Store(state.before, state.index, start)]
+        start = starts.get(state.first)
+        if start is None:
+            start = kit.free_name(f"{state.before}_start", taken)
+            place = () if state.place is None else (Index.const(state.place),)
+            begin.append(sg.Load(start, state.first, (*place, *state.index)))
+        begin.append(sg.Store(state.before, state.index, start))
         end.append(sg.Store(state.before, state.index, state.stored.src))
         if _needed_at(sgraph, repeat, state.of) <= {last}:
             stays.add(state.after)
     for state in {s.of: s for s in states if s.after in stays}.values():
         if _needed_at(sgraph, repeat, state.of):
             value = kit.free_name(f"{state.after}_end", taken)
-            following += [
-                sg.Load(value, state.before, state.index),
-                sg.Store(state.of, (Index.const(last), *state.index), value),
-            ]
+            following.append(sg.Load(value, state.before, state.index))
+            copy = _copy(sgraph, state, last, value)
+            if copy is None:
+                following.append(sg.Store(state.of, (Index.const(last), *state.index), value))
+            else:
+                within.add(copy[0])
+                following.append(copy[1])
     slices = {w.tensor.name: w.of for w in repeat.windows if w.first is None}
 
     def outer(s: sg.Stmt) -> sg.Stmt | Sequence[sg.Stmt]:
@@ -176,7 +207,82 @@ def _through_steps(kernel: sg.Kernel, repeat: sg.Repeat, sgraph: sg.SGraph) -> s
         return s
 
     body = sg.Loop(axis, (*kit.rewrite(kernel.body, outer), *end))
-    return replace(kernel, roles=(*kernel.roles, (axis, sg.LoopRole(1))), body=(*begin, body, *following))
+    return replace(kernel, roles=(*kernel.roles, (axis, sg.LoopRole(1))), body=(*begin, body, *following)), within
+
+
+def _first(sgraph: sg.SGraph, kernel: sg.Kernel, state: _State) -> tuple[sg.Kernel, dict[Axis, Axis]] | None:
+    """The kernel that makes a state for the first step, which programs may do for themselves, and its axes there.
+
+    It stores that alone, place by place of the grid, for nobody else, and has no loops, no products, and no more
+    programs than the steps have.
+    """
+    makers = [k for k in sgraph.kernels if state.first in k.writes]
+    if len(makers) != 1 or state.place is not None or not _is_between(sgraph, state.first, makers[0]):
+        return None
+    (made,) = makers
+    windows = [w for r in sgraph.repeats for w in r.windows if state.first in (w.of, w.first)]
+    *computed, store = made.body
+    if any(state.first in k.reads for k in sgraph.kernels) or any(w.tensor.name != state.before for w in windows):
+        return None
+    if any(not isinstance(s, _PURE) or isinstance(s, sg.Contract) for s in computed):
+        return None
+    if not isinstance(store, sg.Store) or not isinstance(store.src, str) or store.places or store.moment is not None:
+        return None
+    axes: dict[Axis, Axis] = {}
+    for own, here in zip(store.index, state.index, strict=True):
+        a, b = own.as_axis(), here.as_axis()
+        if a is None or b is None:
+            if own != here:
+                return None
+            continue
+        match made.role(a), kernel.role(b):
+            case (sg.Whole(), sg.Whole()) | (sg.Grid(sympy.Symbol()), sg.Grid() | sg.Whole()):
+                axes[a] = b
+            case _:
+                return None
+    grid = {a for a, role in kernel.roles if isinstance(role, sg.Grid)}
+    if not grid <= set(axes.values()) or any(a not in axes and role != sg.Whole() for a, role in made.roles):
+        return None
+    taken = {a.name for a, _ in kernel.roles}
+    rest = [a for a, _ in made.roles if a not in axes]
+    return made, axes | {a: Axis(kit.free_name(a.name, taken), a.extent) for a in rest}
+
+
+def _copy(sgraph: sg.SGraph, state: _State, last: Extent, value: str) -> tuple[str, sg.Store] | None:
+    """The kernel that copies a state after the last step and does nothing else, and the store of a value in its place.
+
+    Nothing but it reads the state after steps.
+    """
+    readers = [k for k in sgraph.kernels if state.of in k.reads]
+    if len(readers) != 1 or not _is_between(sgraph, state.of, readers[0]):
+        return None
+    match readers[0].body:
+        case (sg.Load(read, of, (first, *index)), sg.Store(copy, to, src, None, ())) if src == read and of == state.of:
+            pass
+        case _:
+            return None
+    places: dict[Axis, Index] = {}
+    for own, here in zip(index, state.index, strict=True):
+        a, b = own.as_axis(), here.as_axis()
+        if a is None or b is None:
+            if own != here:
+                return None
+        elif a in places or a.extent != b.extent:
+            return None
+        else:
+            places[a] = here
+    if first != Index.const(last) or any(not i.axes() <= places.keys() for i in to):
+        return None
+    if sgraph.tensor(copy).dtype != sgraph.tensor(of).dtype:
+        return None
+    return readers[0].name, sg.Store(copy, tuple(i.substitute(places) for i in to), value)
+
+
+def _is_between(sgraph: sg.SGraph, tensor: str, kernel: sg.Kernel) -> bool:
+    """Whether a kernel, which runs once a call and by itself, makes or reads what is handed over."""
+    together = {name for group in sgraph.together for name in group}
+    steps = {name for r in sgraph.repeats for name in r.kernels}
+    return tensor in sgraph.handed_over and kernel.name not in together | steps | sgraph.prepared
 
 
 def _needed_at(sgraph: sg.SGraph, repeat: sg.Repeat, of: str) -> frozenset[Extent | None]:
@@ -261,8 +367,8 @@ def _along(kernel: sg.Kernel, to: sg.Kernel, states: set[str]) -> dict[Axis, Axi
     return {a: found[a] if a in found else Axis(kit.free_name(a.name, taken), a.extent) for a, _ in kernel.roles}
 
 
-def _joined(made: sg.Kernel, other: sg.Kernel, axes: Mapping[Axis, Axis]) -> sg.Kernel:
-    """Both bodies one after the other, the second over other axes; what both load or compute is there once."""
+def _joined(made: sg.Kernel, other: sg.Kernel, axes: Mapping[Axis, Axis], *, apart: bool = False) -> sg.Kernel:
+    """Both bodies one after the other, the second over other axes; once what both compute, unless `apart`."""
     indices = {a: Index.axis(b) for a, b in axes.items()}
     along: Mapping[Holds, Callable[[Any], Any]] = {
         Holds.AXIS: axes.__getitem__,
@@ -272,7 +378,7 @@ def _joined(made: sg.Kernel, other: sg.Kernel, axes: Mapping[Axis, Axis]) -> sg.
     own = {d for s in other.statements() if (d := kit.defined(s)) is not None}
     taken = theirs | own
     names = {d: kit.free_name(d, taken) if d in theirs else d for d in sorted(own)}
-    there = {replace(s, dst=""): s.dst for s in made.body if isinstance(s, _PURE)}
+    there = {replace(s, dst=""): s.dst for s in made.body if isinstance(s, _PURE) and not apart}
     new: list[sg.Stmt] = []
     for s in other.body:
         renamed = kit.with_names(s, names, Holds.DEFINES, Holds.CHANGES, Holds.USES, also=along)

@@ -29,6 +29,7 @@ from prism.program.nodes import Program, SymbolRange
 from prism.sgraph import nodes as sg
 from prism.sgraph.config import Config
 from prism.sgraph.folding import Fold, chosen_folds, launches_under
+from prism.sgraph.resident import launched
 
 Sample: TypeAlias = tuple[tuple[tuple[int, ...], int], ...] | None
 """For each kernel of a launch, tiles along each axis of its grid, and how many programs to run; None: all of them."""
@@ -446,7 +447,7 @@ class InterpreterCosts:
 
     def __post_init__(self) -> None:
         self.values = self._held = dict(self.values)
-        self._launches = self.sgraph.launches
+        self._launches = launched(self.sgraph)
         self._works = [[_Work.of(k) for k in x.kernels] for x in self._launches]
         self._read = _read(self.sgraph)
         trips = [(r, _extent(r.trips, self.values, self.binding)) for r in self.sgraph.repeats]
