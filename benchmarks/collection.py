@@ -2918,7 +2918,7 @@ KNOWN = (
         "4*n*d + 8*n",
         3,
         "rows normed, scores in tiles with both sums, their mean",
-        reason="a row's maximum without itself is not known to be finite, so it is not taken out of the sum",
+        reason="a sum of what a mask weighs is not split from the logarithm taken off it, so that has a pass before it",
     ),
     Known(
         "Sinkhorn",
