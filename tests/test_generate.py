@@ -21,6 +21,7 @@ from sgraph_simulator import simulate
 
 from prism.cost.constraints import RoleBounds, domains, footprint, too_large
 from prism.cost.device import Tiles
+from prism.cost.roofline import full
 from prism.errors import IllegalIRError
 from prism.frontend.onnx.reader import from_model
 from prism.generate.enumerate import Bounds, Candidate, generate
@@ -489,6 +490,22 @@ def test_a_plan_is_left_out_before_it_is_looked_at_only_where_it_looks_no_faster
     found = [estimate.seconds(p, limit) for p in plans]
     assert math.inf in found
     assert all(math.isclose(a, b) or (b == math.inf and a >= limit) for a, b in zip(exact, found, strict=True))
+
+
+def test_each_program_has_all_places_of_a_scan_when_a_plan_is_looked_at() -> None:
+    """However few programs the other axes leave: none here, so one processor does all of the work."""
+    n, m = Axis("n", 4096), Axis("m", 4096)
+    so_far = op("where", op("le", position(m), position(n)), read("x", m), const(0))
+    t = task(program("p", {"x": (4096,)}, {"y": ((n,), reduce("sum", m, so_far))}))
+    weights = Weights(t.classes, t.hints, t.device.tiles.dot)
+    (form,) = forms(t.classes, options(t.classes, frozenset(), Counter()), weights, 1).found
+    (root,) = t.classes.roots
+    assert form.choices[root].op == "scan"
+    within = Within(form.choices)
+    (plan,) = Planner(t.formulas, t.inputs, within, weights, t.device).plans(1, 0, Counter())
+    looked = PlanEstimate(weights, within, t.formulas, t.inputs, t.device).seconds(plan) - t.device.launch_overhead_s
+    once = float(full(t.device, 2 * 4 * 4096, weights.work(root, form.choices[root])))
+    assert math.isclose(looked, t.device.processors * once)
 
 
 @pytest.mark.parametrize(

@@ -199,35 +199,7 @@ def options(
                 left = rule(classes, left)
                 counts[name] += before - len(left)
         found[cls] = tuple(left)
-    return _found_in_its_pass(found)
-
-
-def _found_in_its_pass(options: dict[int, tuple[Choice, ...]]) -> dict[int, tuple[Choice, ...]]:
-    """The options without scans of a maximum that grows, and below it, where a sum that is no scan is rescaled by it.
-
-    The pass of that sum finds the maximum for next to nothing, and a scan would take its places off the grid.
-    """
-    passes = {
-        (c.payload, c.children[1])
-        for choices in options.values()
-        if all(c.op in REDUCING and c.op != "scan" for c in choices)
-        for c in choices
-        if c.op == "rescaled"
-    }
-    found = {
-        c.children
-        for choices in options.values()
-        if any(c.op == "max" and (c.payload, *c.children) in passes for c in choices)
-        for c in choices
-        if c.op == "scan" and len(c.children) == 2
-    }
-
-    def stays(c: Choice) -> bool:
-        if not isinstance(c.payload, Along):
-            return True
-        return c.children[1:3] not in found if c.payload.grows else c.children not in found
-
-    return {cls: tuple(filter(stays, choices)) for cls, choices in options.items()} if found else options
+    return found
 
 
 def fixed_classes(classes: EClasses, ways: Mapping[int, Sequence[Choice]], inputs: Iterable[Tensor]) -> frozenset[int]:

@@ -7,8 +7,8 @@ without building any; loops and most constraints are left to the search. The til
     even    every axis as long as TILE
     wide    one axis in one tile, the others shorter where both together would not fit in registers: what does not
             depend on the axis is computed once
-    whole   all of the axes that are also reduced under the same name, one tile after another in one program: what is
-            needed of all of them is computed once, by as few programs as the other axes leave
+    whole   all of the axes that are also reduced under the same name, or that scans go along, one tile after another in
+            one program: what is needed of all of them is computed once, by as few programs as the other axes leave
 
 A sum that goes where data say may be added up there instead: stored, and then each term read, and added, once.
 
@@ -31,7 +31,7 @@ from prism.cost.roofline import TILE, full
 from prism.generate.adding import added
 from prism.generate.families import Target
 from prism.generate.materialise import PREPARED, Choices, Plan
-from prism.generate.options import REDUCING, Chosen, Inside, Weights, Within, below
+from prism.generate.options import REDUCING, Along, Chosen, Inside, Weights, Within, below
 from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Const, Formula, Read, Tensor
@@ -63,6 +63,7 @@ class _Kernel:
             again because one of the axes `again` is also reduced, apart.
         stored: bytes of the results, in full precision.
         parts: tells how many programs may share its longest reduction; 1 where none may.
+        scanned: the output axes that scans go along, all of which each program has.
     """
 
     outer: Mapping[Axis, float]
@@ -70,10 +71,14 @@ class _Kernel:
     costs: Mapping[tuple[_Axes, _Axes], tuple[float, float]]
     stored: float
     parts: Callable[[], float]
+    scanned: _Axes
 
     def seconds(self, device: Device) -> float:
         """The time at the best of the tilings."""
-        best = self._whole(device)
+        again = self.scanned.union(a for _, reduced in self.costs for a in reduced)
+        best = self._whole(again, device) if again else math.inf
+        if self.scanned:
+            return min(best, self._whole(self.scanned, device))
         for lengths in self._tilings():
             tiles = self._tiles(lengths)
             short = device.processors / math.prod(tiles.values())
@@ -101,12 +106,9 @@ class _Kernel:
             work += computed * repeated
         return float(full(device, moved, work))
 
-    def _whole(self, device: Device) -> float:
-        """The time where each program has all of the axes that are also reduced."""
-        reduced = frozenset(a for _, again in self.costs for a in again)
-        if not reduced:
-            return float("inf")
-        tiles = self._filling({**self._even(), **{a: self.outer[a] for a in reduced}}, device, reduced)
+    def _whole(self, axes: _Axes, device: Device) -> float:
+        """The time where each program has all of these axes."""
+        tiles = self._filling({**self._even(), **{a: self.outer[a] for a in axes}}, device, axes)
         return self.roofline(tiles, device) * max(1.0, device.processors / math.prod(tiles.values()))
 
     def _even(self) -> dict[Axis, float]:
@@ -297,7 +299,8 @@ class PlanEstimate:
                 costs[key] = before[0] + loaded, before[1] + computed
         stored = sum(self.weights.size(axes[t.cls]) * 4 for t in group)
         parts = cache(lambda: self._parts(here, reducing, reduced - one))
-        return _Kernel(outer, self._batch(reducing) & every, costs, stored, parts)
+        scanned = frozenset(p.axis for c in reducing if isinstance(p := choices[c].payload, Along))
+        return _Kernel(outer, self._batch(reducing) & every, costs, stored, parts, scanned & every)
 
     def _places(self, group: Sequence[Target], kernel: Inside, every: _Axes) -> dict[int, tuple[_Axes, ...]]:
         """For each e-class, the sets of output axes that are reduced where it is needed, smallest first.
