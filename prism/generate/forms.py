@@ -82,17 +82,16 @@ class Forms:
 
 
 class _Entry:
-    """A sub-form: the numbers of its options; leaves go without saying.
+    """A sub-form: its options, as bits by their numbers; leaves go without saying.
 
-    An e-graph has tens of thousands of options, a sub-form dozens. Hundreds of thousands are made. Which options of
-    e-classes with several, and which of those e-classes, are bits of `chosen` and `among` as well: few of these options
-    are ever in a sub-form that is kept.
+    Hundreds of thousands are made. Which options of e-classes with several, and which of those e-classes, are bits of
+    `chosen` and `among` as well: few of these options are ever in a sub-form that is kept.
     """
 
     __slots__ = ("among", "chosen", "depth", "length", "options", "skeleton", "work")
 
     def __init__(
-        self, options: frozenset[int], chosen: int, among: int, skeleton: int, work: int, depth: int, length: int
+        self, options: int, chosen: int, among: int, skeleton: int, work: int, depth: int, length: int
     ) -> None:
         self.options = options
         self.chosen = chosen
@@ -104,8 +103,7 @@ class _Entry:
 
     def __lt__(self, other: _Entry) -> bool:
         """Tells those apart that are worth the same: of the options that only one of them has the last one decides."""
-        apart = self.options ^ other.options
-        return bool(apart) and max(apart) in other.options
+        return self.options < other.options
 
     @property
     def by_work(self) -> tuple[int, int, int, _Entry]:
@@ -118,8 +116,8 @@ class _Entry:
         return self.depth, self.work, self.length, self
 
 
-_EMPTY = _Entry(frozenset(), 0, 0, 0, 0, 0, 0)
-_LEAF = _Entry(frozenset(), 0, 0, 0, 0, 0, 1)
+_EMPTY = _Entry(0, 0, 0, 0, 0, 0, 0)
+_LEAF = _Entry(0, 0, 0, 0, 0, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +163,8 @@ class _Table:
         }
         self._bits: dict[int, tuple[int, int]] = {}
         self._classes: dict[int, int] = {}
+        # The work of options together: what pairs of sub-forms have in common is one of few sets.
+        self.together: dict[int, int] = {}
         self.groups = _strongly_connected(self.order, self.options)
 
     def reducing(self, least: float = 0.0) -> frozenset[int]:
@@ -181,10 +181,26 @@ class _Table:
             self._bits[option.number] = 1 << len(self._bits), among
         return self._bits[option.number]
 
-    def choices(self, options: frozenset[int]) -> dict[int, Choice]:
-        """The set as a mapping, operands before results."""
-        needed = {c for n in options for c in self.meaning[n][1].children} | set(self.roots)
-        return dict(self.meaning[n] for n in sorted(options.union(self.leaves[c] for c in needed if c in self.leaves)))
+    def work_of(self, options: int) -> int:
+        """The work of options, given as bits."""
+        known = self.together.get(options)
+        if known is None:
+            known = self.together[options] = sum(self.work[n] for n in _numbers(options))
+        return known
+
+    def choices(self, options: int) -> dict[int, Choice]:
+        """The options, given as bits, as a mapping, operands before results."""
+        mine = set(_numbers(options))
+        needed = {c for n in mine for c in self.meaning[n][1].children} | set(self.roots)
+        return dict(self.meaning[n] for n in sorted(mine.union(self.leaves[c] for c in needed if c in self.leaves)))
+
+
+def _numbers(bits: int) -> Iterator[int]:
+    """The places of the bits."""
+    while bits:
+        last = bits & -bits
+        yield last.bit_length() - 1
+        bits ^= last
 
 
 def _bottom_up(options: Mapping[int, Sequence[Choice]], roots: Sequence[int]) -> list[int]:
@@ -432,12 +448,12 @@ def _of_class(
     if cls in table.leaves:
         return [_LEAF]
     found = _Found(math.inf if every else limit)
-    own = frozenset(o.number for o in table.options[cls]) if cycle else frozenset()
+    own = sum(1 << o.number for o in table.options[cls]) if cycle else 0
     due: list[tuple[int, int, _Option, list[list[_Entry]]]] = []
     for n, option in enumerate(table.options[cls]):
         operands = [entries[c] for c in option.children]
         if cycle:
-            operands = [[e for e in each if own.isdisjoint(e.options)] for each in operands]
+            operands = [[e for e in each if not own & e.options] for each in operands]
         if all(operands):
             # Sub-forms are in the order of their work, or begin with the least.
             due.append((max((each[0].work for each in operands), default=0) + option.work, n, option, operands))
@@ -511,12 +527,11 @@ def _join(
         found: where they are put.
         result: the e-class and its option, with its part of the skeleton.
     """
-    own = own_skeleton = step = longer = 0
-    named = frozenset[int]()
+    own = own_skeleton = step = longer = named = 0
     if result is not None:
         _, option, own_skeleton = result
-        own, step, longer, named = option.work, option.step, 1, frozenset({option.number})
-    work_of = table.work.__getitem__
+        own, step, longer, named = option.work, option.step, 1, 1 << option.number
+    together = table.together
     bits: tuple[int, int] | None = None
     # Millions of pairs: most are left out before their sets are looked at.
     for a in left:
@@ -536,7 +551,9 @@ def _join(
                 continue
             if (chosen_a & b.chosen).bit_count() != (among_a & b.among).bit_count():
                 continue
-            work = work_a + b.work - sum(map(work_of, options_a & b.options))
+            both = options_a & b.options
+            shared = together.get(both)
+            work = work_a + b.work - (table.work_of(both) if shared is None else shared)
             if work > found.work and (depth, work) > found.depth:
                 continue
             if known is not None and (known.work, known.depth, known.length) < (work, depth, length):
@@ -544,7 +561,7 @@ def _join(
             if bits is None:
                 bits = (0, 0) if result is None else table.bits(*result[:2])
             made = _Entry(
-                options_a.union(b.options, named),
+                options_a | b.options | named,
                 chosen_a | b.chosen | bits[0],
                 among_a | b.among | bits[1],
                 skeleton,

@@ -28,10 +28,11 @@ from typing import TypeAlias
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device, Tiles
 from prism.cost.roofline import TILE, full
-from prism.generate.adding import added
+from prism.generate.adding import Added, added
 from prism.generate.families import Target
 from prism.generate.materialise import PREPARED, Choices, Plan
 from prism.generate.options import REDUCING, Along, Chosen, Inside, Weights, Within, below
+from prism.generate.pruning import SLACK
 from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Const, Formula, Read, Tensor
@@ -170,6 +171,7 @@ class PlanEstimate:
     _width: dict[str, int] = field(init=False)
     _costs: dict[int, tuple[frozenset[Axis], float, float]] = field(default_factory=dict)
     _known: dict[Inside, float] = field(default_factory=dict)
+    _sums: dict[int, Added | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._width = {t.name: t.dtype.bytes for t in self.inputs}
@@ -182,12 +184,12 @@ class PlanEstimate:
     def seconds(self, plan: Plan, below: float = math.inf) -> float:
         """Roughly the time of the plan's kernels that a call runs, one after another.
 
-        Infinite where that is not below so much by what is known of other plans' kernels, and of the others what they
-        store: most plans are never looked at further.
+        Infinite where that is not below so much by what is known of other plans' kernels, and of the others what is
+        read, computed and stored once: most plans are never looked at further.
         """
         run = [(group, self._inside(plan, group)) for rank, group in plan.groups if rank != PREPARED]
         if below < math.inf:
-            left = [self._known.get(inside) or self._stores(group) for group, inside in run]
+            left = [self._known.get(inside) or self._once(plan, group, inside) for group, inside in run]
             for n, (group, inside) in enumerate(run):
                 if sum(left) >= below:
                     return math.inf
@@ -225,16 +227,27 @@ class PlanEstimate:
     def _inside(self, plan: Plan, group: Sequence[Target]) -> Inside:
         return self.within.of([t.cls for t in group], plan.stored)
 
-    def _stores(self, group: Sequence[Target]) -> float:
-        """Seconds of a launch that does nothing but store."""
-        stored = sum(self.weights.size(self.weights.classes.axes[t.cls]) * 4 for t in group)
-        return float(full(self.device, stored, 0.0)) + self.device.launch_overhead_s
+    def _once(self, plan: Plan, group: Sequence[Target], inside: Inside) -> float:
+        """Seconds that no tiling beats: everything read, computed and stored once, and a launch.
+
+        What is added up where data say computes less: of that no more is counted than what it stores.
+        """
+        moved, work = sum(self.weights.size(self.weights.classes.axes[t.cls]) * 4 for t in group), 0.0
+        if self._added(group) is None:
+            read = self._read(plan, inside)
+            for cls in inside.used:
+                if cls in read:
+                    moved += self._loaded(cls, read[cls])
+                else:
+                    _, loaded, computed = self._costs.get(cls) or self._cost(cls)
+                    moved += loaded
+                    work += computed
+        return float(full(self.device, moved, work)) / (1 + SLACK) + self.device.launch_overhead_s
 
     def _kernel(self, plan: Plan, group: Sequence[Target], inside: Inside) -> float:
         known = self._known.get(inside)
         if known is None:
-            made = {t.name: t for t in (*plan.buffers, *(f.tensor for f in self.formulas))}
-            read = {c: made[plan.stored[c][0]] for c in inside.used if c in inside.back}
+            read = self._read(plan, inside)
             choices = self.within.choices
             ways = tuple(id(choices[c]) if c not in read else (read[c].shape, read[c].dtype) for c in inside.used)
             key = tuple(t.cls for t in group), inside.used, ways
@@ -252,7 +265,7 @@ class PlanEstimate:
     def _adding(self, plan: Plan, group: Sequence[Target]) -> float:
         """The time where the kernel's value is added up where data say; infinite where it goes nowhere."""
         axes = self.weights.classes.axes
-        sums = added(self.choices, axes, group[0].cls) if len(group) == 1 else None
+        sums = self._added(group)
         if sums is None:
             return math.inf
         operands = [*sums.operands, *(() if sums.base is None else (sums.base,))]
@@ -264,6 +277,26 @@ class PlanEstimate:
         moved += self.weights.size(axes[group[0].cls]) * 4 + terms * 8
         work = sum(computed for _, _, computed in costs) + terms
         return float(full(self.device, moved, work)) + 2 * self.device.launch_overhead_s
+
+    def _added(self, group: Sequence[Target]) -> Added | None:
+        if len(group) != 1:
+            return None
+        cls = group[0].cls
+        if cls not in self._sums:
+            self._sums[cls] = added(self.choices, self.weights.classes.axes, cls)
+        return self._sums[cls]
+
+    def _read(self, plan: Plan, inside: Inside) -> dict[int, Tensor]:
+        """What a kernel reads back."""
+        if not inside.back:
+            return {}
+        made = {t.name: t for t in (*plan.buffers, *(f.tensor for f in self.formulas))}
+        return {c: made[plan.stored[c][0]] for c in inside.used if c in inside.back}
+
+    def _loaded(self, cls: int, buffer: Tensor) -> float:
+        """Bytes of a value that is read back; windows see an element several times."""
+        whole = float(math.prod(evaluate(e, self.weights.hints) for e in buffer.shape))
+        return min(self.weights.size(self.weights.classes.axes[cls]), whole) * buffer.dtype.bytes
 
     def _look(self, group: Sequence[Target], inside: Inside, read: Mapping[int, Tensor]) -> _Kernel:
         """The kernel, and what it reads back."""
@@ -281,11 +314,7 @@ class PlanEstimate:
         apart: dict[tuple[_Axes, tuple[_Axes, ...]], list[float]] = {}
         for cls in used:
             if cls in read:
-                buffer, over = read[cls], axes[cls]
-                # Windows see an element several times.
-                whole = float(math.prod(evaluate(e, self.weights.hints) for e in buffer.shape))
-                loaded = min(self.weights.size(over), whole) * buffer.dtype.bytes
-                computed = 0.0
+                over, loaded, computed = axes[cls], self._loaded(cls, read[cls]), 0.0
             else:
                 over, loaded, computed = self._costs.get(cls) or self._cost(cls)
             both = apart.setdefault((over, places.get(cls, _ONCE)), [0.0, 0.0])
