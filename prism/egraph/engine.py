@@ -19,7 +19,7 @@ from typing import Any
 from prism.egraph.bindings import bindings
 from prism.egraph.language import ASSUME, DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, Budget, TensorFacts
 from prism.egraph.rules import RuleSet, install
-from prism.egraph.saturate import Contradiction, Saturation, in_common
+from prism.egraph.saturate import OVERSTEP, Contradiction, Saturation, in_common
 from prism.egraph.terms import SPAN, Leaves, Table
 from prism.errors import WorkerError
 from prism.program.classes import EClasses
@@ -46,10 +46,6 @@ SATURATED = "one e-class with the saturated reference"
 # References that stay at hand, and e-graphs that are made ahead of their use.
 KEPT = 8
 SPARE = 2
-
-# A round of the rules that goes so many times beyond the e-nodes that a budget has is undone: what it adds costs each
-# step of a search more than it gains.
-OVERSTEP = 2
 
 # Expressions that are remembered; past this they are forgotten between two references.
 INTERNED = 500_000

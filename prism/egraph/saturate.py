@@ -2,12 +2,13 @@
 
 egglog has no limit of its own, so each step runs one ruleset once and the e-nodes are counted after it. A step adds at
 most what one application of one ruleset can; the rulesets are small and `simplify` runs before each of the others, so
-the overshoot is bounded by one step, and by `engine.OVERSTEP`. Budgets are in e-nodes and iterations: a result does not
+the overshoot is bounded by one step, and by `OVERSTEP`. Budgets are in e-nodes and iterations: a result does not
 depend on the machine.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,10 @@ from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Expr, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.transform import canonical, least_instance, substitute
+
+OVERSTEP = 2
+"""A round of exploring that goes so many times beyond the e-nodes that a budget has costs each step of a search more
+than it gains: one that would by growing as the last one did does not take place, and one that does is undone."""
 
 MAX_SIMPLIFIED = 12
 """Rounds of simplification in a step, of which five are the most that were seen to come to an end."""
@@ -242,9 +247,12 @@ class Saturation:
     def explore(self, budget: Budget) -> str:
         """Saturate under `explore`; why it stopped."""
         self.step(SIMPLIFY)
+        before = math.inf
         for _ in range(budget.iterations):
-            if self.enodes() > budget.enodes:
+            size = self.enodes()
+            if size > budget.enodes or size * size > OVERSTEP * budget.enodes * before:
                 return "e-node budget"
+            before = size
             self.iterations += 1
             if not self.step(EXPLORE) and not self.rename():
                 return "saturated"
