@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-from prism.program.extents import Extent, is_static
+from prism.program.extents import Extent, is_static, product
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size
 
@@ -126,8 +126,6 @@ def reduce(kind: ReduceKind | str, axes: Axis | tuple[Axis, ...], body: Expr) ->
 
 def mean(axes: Axis | tuple[Axis, ...], body: Expr) -> Expr:
     """The arithmetic mean over the axes."""
+    count = product(a.extent for a in (axes if isinstance(axes, tuple) else (axes,)))
     total = reduce(ReduceKind.SUM, axes, body)
-    for axis in axes if isinstance(axes, tuple) else (axes,):
-        if axis.extent != 1:
-            total = div(total, size(axis.extent))
-    return total
+    return total if count == 1 else div(total, size(count))
