@@ -13,6 +13,7 @@ Pointwise work is that of the function as written, each operation once, or prism
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -948,6 +949,66 @@ def eight_bit_adam(p: Any, g: Any, m: Any, a: Any, v: Any, c: Any) -> tuple[Any,
     codes = torch.round(first / a.clamp(min=1e-12)[..., None]).clamp(-127, 127).to(torch.int8)
     squares = torch.round(second / c.clamp(min=1e-12)[..., None]).clamp(0, 255).to(torch.uint8)
     return (p - step).to(p.dtype), codes, a, squares, c
+
+
+def groups_quantised(x: Any, r: Any, g: Any) -> tuple[Any, Any, Any]:
+    """The sum and its norm, of which groups of 128 are in 8 bits, with their scales."""
+    import torch
+
+    h = x + r
+    wide = h.float()
+    y = (wide * _rstd(wide) * g).reshape(*x.shape[:-1], -1, 128)
+    s = y.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 127
+    return h, (y / s).round().clamp(-127, 127).to(torch.int8), s[..., 0]
+
+
+def multi_token_scores(x: Any, w: Any) -> Any:
+    """Causal scores, convolved over queries and keys, and their softmax."""
+    import torch
+    import torch.nn.functional as F
+
+    i = torch.arange(x.shape[-1], device=x.device)
+    seen = i[:, None] >= i
+    c = F.conv2d(torch.where(seen, x, 0.0)[None], w, padding=1, groups=x.shape[0])[0]
+    return torch.softmax(torch.where(seen, c, float("-inf")).float(), -1).to(x.dtype)
+
+
+def bilateral(x: Any) -> Any:
+    """A window of 5 by 5, weighted by what is between places and between their values."""
+    import torch
+    import torch.nn.functional as F
+
+    p = F.pad(x[:, None], (2, 2, 2, 2), mode="reflect")[:, 0]
+    total = weights = torch.zeros_like(x)
+    for i in range(5):
+        for j in range(5):
+            t = p[:, i : i + x.shape[1], j : j + x.shape[2]]
+            w = torch.exp(-50 * (t - x) ** 2 - ((i - 2) ** 2 + (j - 2) ** 2) / 8)
+            total, weights = total + w * t, weights + w
+    return total / weights
+
+
+def mixture_responsibilities(x: Any, m: Any, v: Any, p: Any) -> tuple[Any, Any]:
+    """Of a mixture of Gaussians with variances by dimension: what each has of each point, and its log-likelihood."""
+    import torch
+
+    x, m, v = x.float(), m.float(), v.float()
+    q = (x * x) @ (1 / v).T - 2 * (x @ (m / v).T) + (m * m / v).sum(-1)
+    joint = p - 0.5 * (q + v.log().sum(-1) + x.shape[-1] * math.log(2 * math.pi))
+    z = torch.logsumexp(joint, -1, keepdim=True)
+    return (joint - z).exp(), z[:, 0]
+
+
+def kalman_update(x: Any, p: Any, h: Any, r: Any, z: Any) -> tuple[Any, Any]:
+    """Two measurements of states of four, in batches."""
+    import torch
+
+    ph = torch.einsum("mij,kj->mik", p, h)
+    s = torch.einsum("ki,mil->mkl", h, ph) + r
+    a, b, c, d = s[:, 0, 0], s[:, 0, 1], s[:, 1, 0], s[:, 1, 1]
+    rows = torch.stack((d, -b), -1), torch.stack((-c, a), -1)
+    gain = torch.einsum("mik,mkl->mil", ph, torch.stack(rows, -2) / (a * d - b * c)[:, None, None])
+    return x + torch.einsum("mik,mk->mi", gain, z - x @ h.T), p - torch.einsum("mik,mjk->mij", gain, ph)
 
 
 _ROWS = "m=4096 n=2048"
@@ -3083,5 +3144,48 @@ KNOWN = (
         "m=2048 s=64 d=64 e=256 n=64",
         "2*m*s*2*d*n",
         source="DIN (Zhou 2018): products of what was seen, and with the target, those of the target once",
+    ),
+    Known(
+        "add+RMSNorm, groups quantised",
+        groups_quantised,
+        "x:m,n r:m,n g:n",
+        "m=4096 n=4096",
+        source="vLLM, SGLang: one kernel that keeps its row",
+        reason="a row and its groups are axes of two lengths, and one kernel has the tiles of one",
+    ),
+    Known(
+        "multi-token scores",
+        multi_token_scores,
+        "x:h,s,s w:h,1,3,3",
+        "h=16 s=1024",
+        more="-h*s*s",
+        vector="8*h*s*s",
+        source="Multi-token attention (Golovneva 2025): what is seen is read once, all is written",
+        reason="rows of a convolution are a buffer, and its taps go through what the mask hides",
+    ),
+    Known(
+        "bilateral filter",
+        bilateral,
+        "x:n,h,h/float32",
+        "n=16 h=512",
+        reason="291 operations, where a region has 48: eleven kernels with what is between them in memory",
+    ),
+    Known(
+        "Gaussian mixture, E step",
+        mixture_responsibilities,
+        "x:n,d m:k,d v:k,d+ p:k",
+        "n=65536 d=128 k=64",
+        "4*n*d*k",
+        "8*k*d + 8*k",
+        2,
+        "what the mixture alone gives, then two products of one tile and its softmax",
+        reason="what is one kernel is refused for its numerics, so that joint densities are stored",
+    ),
+    Known(
+        "Kalman update",
+        kalman_update,
+        "x:m,4/float32 p:m,4,4/float32 h:2,4/float32 r:2,2/float32 z:m,2/float32",
+        "m=262144",
+        reason="eleven small products, where a region has four: as one region it is one kernel",
     ),
 )

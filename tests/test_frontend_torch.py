@@ -519,3 +519,8 @@ def test_a_sum_of_exponentials_of_what_is_infinite_is_guarded() -> None:
     x = torch.tensor([[0.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
     found = evaluate(p, {p.inputs[0].name: x.numpy()})[p.outputs[0]]
     np.testing.assert_allclose(found, torch.logsumexp(torch.log(x), -1).numpy())
+
+
+def test_a_constant_without_values_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="on the meta device has no values"):
+        trace(lambda x: x * torch.tensor([1.0, 2.0], device=x.device), [torch.empty(3, 2, device="meta")], name="case")

@@ -54,6 +54,13 @@ def gated() -> Program:
     return program("gated", SHAPES, {"y": ((M, N), y), "p": ((M, N), e)})
 
 
+def turned() -> Program:
+    """What `gated` stores is stored the other way round as well: it is read back from where it lies as it is named."""
+    y = op("tanh", product(Index.axis(N)))
+    e = op("exp", add(y, mul(const(-1.0), reduce("max", N, y))))
+    return program("turned", SHAPES, {"y": ((M, N), y), "t": ((N, M), y), "p": ((M, N), e)})
+
+
 def reading(g: SGraph) -> list[str]:
     """The outputs that kernels load."""
     made = {t.name for t in g.outputs}
@@ -70,7 +77,7 @@ def read_back(p: Program) -> list[SGraph]:
     return [g for g in found if reading(g)]
 
 
-@pytest.mark.parametrize("make", [half, gated])
+@pytest.mark.parametrize("make", [half, gated, turned])
 def test_what_is_read_back_is_computed_once(make: Callable[[], Program]) -> None:
     p = make()
     found = read_back(p)

@@ -206,6 +206,20 @@ def test_verdicts(n: int) -> None:
     assert prism.prove(a, b, given).status is status
 
 
+def test_places_that_are_written_twice_are_no_misreading() -> None:
+    """torch writes them on several threads, in no order."""
+    cache, rows = (torch.empty(n, 8, 128, device="meta") for n in (32768, 4096))
+    places = torch.empty(4096, dtype=torch.int64, device="meta")
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        for _ in range(8):
+            prism.trace(lambda c, i, y: c.index_put((i,), y), [cache, places, rows])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.get_deterministic_debug_mode() == 0
+
+
 def test_draws_are_places_that_are_written_to() -> None:
     program = prism.trace(lambda x, i, y: x.index_add(0, i, y), [X, IDS, ROWS])
     _, i, _ = (draw_inputs(program, "normal", {}, 0)[t.name] for t in program.inputs)

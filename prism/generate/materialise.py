@@ -895,10 +895,10 @@ class Planner:
         stored: dict[int, tuple[str, tuple[Index, ...]]] = {}
         buffers: list[Tensor] = []
         targets: list[Target] = []
-        outputs = {root: f.tensor.name for f, root in zip(self.formulas, classes.roots, strict=True)}
+        outputs = _readable(self.formulas, classes)
         for cut in chosen:
             if cut.cls in outputs:
-                stored |= {cls: (outputs[cut.cls], index) for cls, index in cut.members}
+                stored |= {cls: (outputs[cut.cls].tensor.name, index) for cls, index in cut.members}
                 continue
             # Named after its e-class, so that a kernel is the same kernel in every plan that has it.
             name = f"t{cut.cls}"

@@ -347,12 +347,18 @@ class _UndefinedError(Exception):
 
 
 @contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
+def _comparable(dtype: torch.dtype) -> Iterator[None]:
+    """Numbers are of that type where nothing says so, and what is written to one place twice is written in order.
+
+    On several threads `index_put` leaves one of both there, now this one and now that.
+    """
+    before, in_order = torch.get_default_dtype(), torch.get_deterministic_debug_mode()
     torch.set_default_dtype(dtype)
+    torch.set_deterministic_debug_mode("warn")
     try:
         yield
     finally:
+        torch.set_deterministic_debug_mode(in_order)
         torch.set_default_dtype(before)
 
 
@@ -390,7 +396,7 @@ class _Run:
         self._lifted = torch.float64 if precision is DOUBLE else torch.float32
         self._known: dict[torch.fx.Node, Any] = {}
         self._visit = visit
-        with torch.no_grad(), _default_dtype(self._lifted):
+        with torch.no_grad(), _comparable(self._lifted):
             self._run(reading, inputs, reading.exported if visit is None else Graph.of(reading.captured))
 
     def _run(self, reading: Reading, inputs: Mapping[str, np.ndarray], exported: Graph) -> None:
@@ -461,7 +467,7 @@ class _Run:
                 return known * (1 + step * torch.from_numpy(rng.uniform(-1.0, 1.0, tuple(known.shape))).to(known))
             return known
 
-        with torch.no_grad(), _default_dtype(self._lifted):
+        with torch.no_grad(), _comparable(self._lifted):
             args, kwargs = _explicit(whole, *pytree.tree_map(shaken, (whole.args, whole.kwargs)))
             made = whole.target(*args, **self._lifted_types(kwargs))
         for index in reversed(path):

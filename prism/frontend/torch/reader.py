@@ -514,6 +514,10 @@ class _Translation:
         target = spec.target
         source = self._exported.state_dict if target in self._exported.state_dict else self._exported.constants
         tensor = source[target].detach()
+        if tensor.is_meta:
+            raise UnsupportedError(
+                "a constant on the meta device has no values", where=target, fix="make it on the CPU"
+            )
         dtype = _dtype(tensor.dtype, target)
         if tensor.numel() == 0:
             raise UnsupportedError(f"shape {list(tensor.shape)} has no elements", where=target, fix="leave it out")
