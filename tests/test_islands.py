@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,6 +43,7 @@ from prism.frontend.onnx.islands import Cut, cut, windowed
 from prism.frontend.onnx.other_readers import Inference
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
+from prism.process.deadline import Deadline
 from prism.program.extents import is_static
 from prism.program.nodes import Program
 from prism.report.model_folder import TOGETHER, render_model
@@ -727,6 +731,26 @@ def test_two_towers_are_made_once_and_run_in_one_call(
     found = np.load(tmp_path / "found.npz")
     for name, y in expected.items():
         np.testing.assert_allclose(found[name], y, rtol=1e-4, atol=1e-5)
+
+
+def test_a_slow_model_has_as_many_contenders_as_there_is_time_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An FNet of 0.25 s a call, three sets of islands, two ways for the rest: 14 contenders took all that was left."""
+
+    def most(call_s: float, seconds: float, anew: bool = False) -> int:
+        options = ModelOptions(seconds=Deadline.after(seconds), anew=anew)
+        times = iter((0.0, call_s))
+        monkeypatch.setattr(whole, "monotonic", lambda: next(times))
+        with saved(GATED_LAYERS, tmp_path, **GATES) as path:
+            platform = SimpleNamespace(device_name="cpu", compiler="c++")
+            run = whole.Run(path, cut(path), options, platform, Recorder(None), tmp_path)  # type: ignore[arg-type]
+            return run._meet(np.load(folder.parent / "data.npz"), "of these files")
+
+    assert most(0.25, 90.0) == 5
+    assert most(1e-3, 90.0) == 5, "the match is stored"
+    assert most(1e-3, 90.0, anew=True) == 1350
+    assert most(0.25, math.inf) == sys.maxsize
 
 
 def test_an_island_that_had_no_time_has_none_again_until_a_run_has_more(

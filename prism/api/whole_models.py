@@ -11,6 +11,8 @@ time      them, with all islands and with fewer, interleaved; nothing is written
 from __future__ import annotations
 
 import hashlib
+import math
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -97,6 +100,8 @@ ISLAND_S = 25.0
 """What an island of some regions takes until its kernels have met onnxruntime, on two cores: seconds (measured)."""
 SETS = 3
 """Sets of islands that are assembled and timed, at most."""
+MEETS, CALLS = 0.6, 10
+"""The part of the whole's time that the first match may take, and the calls of each contender before any leaves it."""
 NOT_IN_THE_WHOLE = "its kernels are faster by themselves, and the whole is faster without them"
 DRAWS = 3
 """Draws that the assembled model is compared on, at the sizes that it is tuned at; and one more at smaller ones."""
@@ -773,10 +778,11 @@ class Run:
         names = ["prism", *(w.title for w in wholes[1:])]
         kernels = [
             Contender(name, module=whole.module, kind="assembled", threads=k)
-            for name, whole in zip(names, wholes, strict=True)
             for k in threads
+            for name, whole in zip(names, wholes, strict=True)
         ]
         baselines = [Contender(STOCK_NAME, kind="onnxruntime", threads=k) for k in threads]
+        kernels = kernels[: max(1, self._meet(given.arrays, text) - len(baselines))]
         with self.recorder.stage("confirmation of the whole") as detail:
             bench = self._bench(given.arrays, text, programs)
             basis = f"{self.platform.device_name} {self.platform.compiler} {versions()} {version_of('onnxruntime')}"
@@ -799,6 +805,23 @@ class Run:
         # The first match chooses; those after it are of the chosen one and the baselines.
         first = found.matches[0].best(KERNEL)
         return found, 0 if first is None else names.index(first.name)
+
+    def _meet(self, arrays: Mapping[str, np.ndarray], text: str) -> int:
+        """How many contenders a first match has time for, of a model that takes some hundred milliseconds.
+
+        The first ones: all that gained, on all threads. A run whose match is stored has the same ones again.
+        """
+        given = self.options.time.given
+        store, key = Cache(COMPARISONS, self.cache), digest("met", *self._basis(), text, given)
+        if given == math.inf:
+            return sys.maxsize
+        known = None if self.options.anew else store.get(key)
+        if known is None:
+            start = monotonic()
+            self._run(arrays)
+            known = {"most": int(MEETS * (1 - MADE) * given / (CALLS * (monotonic() - start)))}
+            store.put(key, known)
+        return int(known["most"])
 
     def _report(self, islands: Sequence[_Made], given: Feeds, found: Confirmation) -> ModelReport:
         ours, theirs = found.deciding.best(KERNEL), found.deciding.best(BASELINE)
