@@ -17,8 +17,8 @@ from prism.backends.cpu.support import find_compiler
 from prism.backends.triton.emit import emit_module
 from prism.generate.enumerate import Bounds, generate
 from prism.generate.forms import forms
-from prism.generate.materialise import Cut, cuts
-from prism.generate.options import Weights, options
+from prism.generate.materialise import Cut, Planner
+from prism.generate.options import Weights, Within, options
 from prism.generate.places import Slices
 from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
@@ -159,7 +159,7 @@ def test_an_output_that_nothing_else_needs_is_no_cut() -> None:
         t = task(p)
         weights = Weights(t.classes, t.hints)
         (form,) = forms(t.classes, options(t.classes, frozenset(), Counter()), weights, 1).found
-        return cuts(t.formulas, form.choices, weights, t.device)
+        return Planner(t.formulas, t.inputs, Within(form.choices), weights, t.device).all_cuts(Counter())
 
     roots = set(task(half()).classes.roots)
     assert [c.cls in roots for c in found(half())].count(True) == 1

@@ -23,8 +23,15 @@ from prism.api.choosing import (
     right_of,
 )
 from prism.api.finalists import Finalist, emitted, emitting, finalists, formula_of
-from prism.api.partitioned import PartitionedSearch, RegionSearch, composed_choice, finer, merged_checks, search_regions
-from prism.api.proofs import ProvedSGraph
+from prism.api.partitioned import (
+    PartitionedSearch,
+    RegionSearch,
+    bound,
+    composed_choice,
+    finer,
+    merged_checks,
+    search_regions,
+)
 from prism.api.records import Choice, Request
 from prism.api.region_search import SearchResult, enough, run_search
 from prism.api.second_opinion import merged
@@ -175,7 +182,7 @@ def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchRe
     before = len(tools.recorder.warnings)
     until = search_end(tools.time)
     try:
-        with max(until, tools.time.part(UNPROVED), key=lambda d: d.end).limited():
+        with max(until, tools.time.part(UNPROVED)).limited():
             found = run_search(request.program, request.device, request.budget, worker, tools.recorder, until)
     except OutOfTimeError:
         if request.program.operator_count == 1:
@@ -336,10 +343,7 @@ def _longest_first(searches: PartitionedSearch) -> list[tuple[str, RegionSearch]
     """The different regions by the estimated time of all that are equal, those of which nothing was found first."""
     many = Counter(r.canonical.key for r in searches.regions)
 
-    def seconds(key_: str, proved: Sequence[ProvedSGraph]) -> float:
-        return many[key_] * proved[0].seconds if proved else math.inf
-
-    return sorted(searches.distinct.items(), key=lambda x: -seconds(x[0], x[1].result.proved))
+    return sorted(searches.distinct.items(), key=lambda x: -many[x[0]] * bound(x[1].result))
 
 
 def _region_chosen(request: Request, found: SearchResult, tools: Tools, place: Path) -> Choice:

@@ -274,9 +274,9 @@ def search_regions(
 
     Where the program is searched as one, too, that comes first: its parts are searched for as long as they may be
     faster, one after another. It comes last where it would compute products again that its parts hand over: then only
-    what looks faster than these is built. Then neighbours are, as one, where that may gain something (`_joining`).
+    what looks faster than these is built. Then neighbours are, as one, where that may gain something (`join`).
 
-    Where the time is limited each search has a slice of it, and ends with what is proved by then (`_searched`). A
+    Where the time is limited each search has a slice of it, and ends with what is proved by then. A
     region of which nothing is goes on in parts; searches that were cut off have another turn where time is left.
 
     Args:
@@ -304,10 +304,11 @@ def search_regions(
     first = at_once is not None and size_of(program, target).products <= sum(
         size_of(r.program, target).products for r in regions
     )
+    searching = _Searching(target, budget, workers, recorder, done, kept)
     alone: list[RegionSearch] = []
     if at_once is not None and first:
-        alone = _searched([at_once], target, budget, workers, recorder, done, kept, time=time)
-    rival = _bound(alone[0].result) if alone else math.inf
+        alone = searching.search([at_once], time)
+    rival = bound(alone[0].result) if alone else math.inf
 
     while True:
         forms = [r.canonical() for r in regions]
@@ -318,7 +319,7 @@ def search_regions(
                 return False
             return sum(_at_least(c.program, done.get(c.key), target) for c in parts) >= rival
 
-        found = _searched(regions, target, budget, workers, recorder, done, kept, slower, time)
+        found = searching.search(regions, time, slower)
         if slower():
             return PartitionedSearch(program, tuple(alone))
         parts: list[Region] = []
@@ -333,48 +334,195 @@ def search_regions(
             return PartitionedSearch(program, tuple(alone))
         raise OutOfTimeError
     if time.until.finite:
-        _go_on(found, target, budget, workers, recorder, done, kept, time)
-        found = [replace(r, result=done[r.canonical.key]) for r in found]
+        found = searching.search_again(found, time)
     if at_once is not None and not first and time.until.left:
-        took = _least(found) if all(r.result.proved for r in found) else math.inf
-        alone = _searched([at_once], target, replace(budget, below=took), workers, recorder, {}, kept, time=time)
-        if alone and _bound(alone[0].result) < took:
+        took = sum(bound(r.result) for r in found)
+        alone = replace(searching, budget=replace(budget, below=took), done={}).search([at_once], time)
+        if alone and bound(alone[0].result) < took:
             return PartitionedSearch(program, tuple(alone))
     best = PartitionedSearch(program, tuple(found))
     # Where nothing was proved of one operator, nothing comes of the program.
     if as_one and all(r.result.proved for r in found):
         with suppress(OutOfTimeError), time.until.limited():
-            for better in _joining(best, target, budget, workers, done, kept):
+            for better in searching.join(best):
                 best = better
     return best
 
 
-def _go_on(
-    found: Sequence[RegionSearch],
-    target: Device,
-    budget: SearchBudget,
-    workers: Sequence[Worker],
-    recorder: Recorder,
-    done: dict[str, SearchResult],
-    kept: Results | None,
-    time: SearchTime,
-) -> None:
-    """Search again, from which most may be gained first, what was cut off, where each has more time than it had."""
-    by_key = {r.canonical.key: r for r in found if r.result.interrupted}
-    due = [by_key[k] for k in _most_first([r.canonical for r in found], target) if k in by_key]
-    while due and time.until.left < len(due) * max(sum(r.result.seconds.values()) for r in due):
-        due.pop()
-    before = {r.canonical.key: done.pop(r.canonical.key) for r in due}
-    time = replace(time, last=time.until)
-    _searched([r.region for r in due], target, budget, workers, recorder, done, kept, time=time)
-    for key, cut in before.items():
-        again = done.get(key)
-        if again is None or (again.interrupted and _bound(again) >= _bound(cut)):
-            done[key] = cut
+@dataclass(frozen=True, slots=True)
+class _Searching:
+    """Searches regions.
+
+    Attributes:
+        target, budget, workers, recorder, kept: as of `search_regions`.
+        done: results by the canonical key of their region: those are not searched again, and what is found is added.
+    """
+
+    target: Device
+    budget: SearchBudget
+    workers: Sequence[Worker]
+    recorder: Recorder
+    done: dict[str, SearchResult]
+    kept: Results | None
+
+    def search(
+        self, regions: Sequence[Region], time: SearchTime = ENDLESS, enough: Callable[[], bool] = lambda: False
+    ) -> list[RegionSearch]:
+        """The searches of the regions, up to where it is `enough`.
+
+        Where the time is limited, regions from which most may be gained come first, and what one does not need of its
+        slice is for those after it. The results of those of which nothing was proved in time are not there.
+        """
+        forms = [r.canonical() for r in regions]
+        if self.kept is not None:
+            stored = {c.key: self.kept.search(c.program, self.budget) for c in forms if c.key not in self.done}
+            self.done.update({k: found for k, found in stored.items() if found is not None})
+        distinct = {} if enough() else {c.key: c.program for c in forms if c.key not in self.done}
+        gains: list[float] = []
+        if time.last.finite:
+            most = _most_first(forms, self.target)
+            distinct = {k: distinct[k] for k in most if k in distinct}
+            gains = [most[k] for k in distinct]
+        # A worker serves one search at a time; what it served before does not matter.
+        free: SimpleQueue[Worker] = SimpleQueue()
+        for w in self.workers:
+            free.put(w)
+
+        def one(region: Program, bounds: SearchBudget, until: Deadline = NEVER) -> tuple[SearchResult, list[str]]:
+            # Stages of searches that run side by side would overlap: the caller times them all together.
+            quiet = Recorder()
+            worker = free.get()
+            try:
+                result = run_search(region, self.target, bounds, worker, quiet, until)
+                # A region of one operator is there because of the others: not worth a word.
+                alone = f"there is nothing to gain: {nothing_to_gain(region)}"
+                return result, [w for w in quiet.warnings if w != alone]
+            finally:
+                free.put(worker)
+
+        def in_slice(n: int, region: Program) -> tuple[SearchResult, list[str]] | None:
+            if gains:
+                self.workers[0].ready()  # a child starts anew after one that was cut off, which is no region's time
+            mine = time.slice(len(distinct) - n, gains[n] / (sum(gains[n:]) or 1.0)) if gains else ENDLESS
+            late = not mine.until.left
+            narrow = replace(
+                self.budget, enodes=-(-self.budget.enodes // HURRIED), iterations=HURRIED_ITERATIONS, max_rounds=1
+            )
+            try:
+                with mine.last.limited():
+                    result, warnings = one(region, narrow if late else self.budget, mine.until)
+            except OutOfTimeError:
+                return None
+            return replace(result, interrupted=True) if late else result, warnings
+
+        if len(self.workers) == 1:
+            answers = (in_slice(n, region) for n, region in enumerate(distinct.values()))
+            self._collect(distinct, answers, enough)
+        else:
+            with ThreadPoolExecutor(len(self.workers)) as pool:
+                try:
+                    every = pool.map(lambda region: one(region, self.budget), distinct.values())
+                    self._collect(distinct, every, lambda: False)
+                except BaseException:
+                    # The threads wait for their workers: without those they end.
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    for w in self.workers:
+                        w.close()
+                    raise
+        return [RegionSearch(r, c, self.done[c.key]) for r, c in zip(regions, forms, strict=True) if c.key in self.done]
+
+    def _collect(
+        self,
+        distinct: Mapping[str, Program],
+        answers: Iterable[tuple[SearchResult, list[str]] | None],
+        enough: Callable[[], bool],
+    ) -> None:
+        for n, (key, answer) in enumerate(zip(distinct, answers, strict=True)):
+            if answer is not None:
+                result, warnings = answer
+                self.done[key] = result
+                if self.kept is not None and not warnings:
+                    self.kept.keep_search(distinct[key], self.budget, result)
+                for message in warnings:
+                    self.recorder.warn(message)
+            self.recorder.count("regions", n + 1, len(distinct))
+            if enough():
+                break
+
+    def search_again(self, found: Sequence[RegionSearch], time: SearchTime) -> list[RegionSearch]:
+        """Search again, from which most may be gained first, what was cut off, where each has more time than it had."""
+        by_key = {r.canonical.key: r for r in found if r.result.interrupted}
+        due = [by_key[k] for k in _most_first([r.canonical for r in found], self.target) if k in by_key]
+        while due and time.until.left < len(due) * max(sum(r.result.seconds.values()) for r in due):
+            due.pop()
+        before = {r.canonical.key: self.done.pop(r.canonical.key) for r in due}
+        time = replace(time, last=time.until)
+        self.search([r.region for r in due], time)
+        for key, cut in before.items():
+            again = self.done.get(key)
+            if again is None or (again.interrupted and bound(again) >= bound(cut)):
+                self.done[key] = cut
+        return [replace(r, result=self.done[r.canonical.key]) for r in found]
+
+    def join(self, searches: PartitionedSearch) -> Iterator[PartitionedSearch]:
+        """The searches with neighbours as one where that is faster by the cost model, pair after pair.
+
+        First come those between which there is most, counted as often as there are such pairs. Such a search is
+        narrow: fewer e-nodes and forms, and one round, in which only plans are built that look faster than the two one
+        after the other. What is searched for nothing has all together about as many e-nodes as the regions have.
+        """
+        left = max(FREE, sum(r.result.enodes for r in searches.distinct.values()))
+        refused: set[tuple[str, str, str]] = set()
+        estimates: dict[str, float] = {}
+
+        def estimate(of: RegionSearch, among: Mapping[str, SearchResult]) -> float:
+            key = of.canonical.key
+            if key not in estimates:
+                estimates[key] = _estimated(of.canonical.program, among[key], self.target)
+            return estimates[key]
+
+        runs, found = _pairs(searches, self.target)
+        while True:
+            many = Counter(kind for _, _, kind in found)
+            may = [(n, p, k) for n, p, k in found if k not in refused]
+            if not may or left <= 0:
+                return
+            place, pair, kind = max(may, key=lambda c: many[c[2]] * c[1].saved)
+            _, run = runs[place]
+            first, second = run[pair.first], run[pair.second]
+            took = bound(first.result) + bound(second.result)
+            tried = {k: result for k, result in self.done.items() if k == pair.canonical.key}
+            most = min(-(-self.budget.enodes // NARROW), GROWTH * (first.result.enodes + second.result.enodes))
+            narrow = replace(
+                self.budget, below=took, max_rounds=1, max_forms=-(-self.budget.max_forms // NARROW), enodes=most
+            )
+            (one,) = replace(self, budget=narrow, recorder=Recorder(), done=tried).search([pair.region])
+            before, after = 0.0, math.inf
+            if one.result.proved:
+                before, after = estimate(first, self.done) + estimate(second, self.done), estimate(one, tried)
+            if after > (1 - GAINED) * before:
+                refused.add(kind)
+                left -= one.result.enodes
+                continue
+            self.done.update(tried)
+            now: list[RegionSearch] = []
+            times = 0
+            for n, (scope, run) in enumerate(runs):
+                chosen = [p for m, p, k in found if m == n and k == kind]
+                together = merged(scope, [r.region for r in run], chosen) if chosen else [r.region for r in run]
+                times += len(run) - len(together)
+                forms = [r.canonical() for r in together]
+                now += [RegionSearch(r, c, self.done[c.key]) for r, c in zip(together, forms, strict=True)]
+            made = first.region.outputs, second.region.outputs
+            searches = replace(
+                searches, regions=tuple(now), joined=(*searches.joined, Joined(made, before, after, times))
+            )
+            yield searches
+            runs, found = _pairs(searches, self.target)
 
 
-def _bound(found: SearchResult) -> float:
-    """The least seconds that a search knows how to do with, by estimate."""
+def bound(found: SearchResult) -> float:
+    """The estimated seconds of the best that a search proved; infinite where that is nothing."""
     return found.proved[0].seconds if found.proved else math.inf
 
 
@@ -389,66 +537,6 @@ def _most_first(forms: Sequence[Canonical], target: Device) -> dict[str, float]:
     return dict(sorted(((key, seconds(key)) for key in programs), key=lambda x: -x[1]))
 
 
-def _joining(
-    searches: PartitionedSearch,
-    target: Device,
-    budget: SearchBudget,
-    workers: Sequence[Worker],
-    done: dict[str, SearchResult],
-    kept: Results | None,
-) -> Iterator[PartitionedSearch]:
-    """The searches with neighbours as one where that is faster by the cost model, pair after pair.
-
-    First come those between which there is most, counted as often as there are such pairs. Such a search is
-    narrow: fewer e-nodes and forms, and one round, in which only plans are built that look faster than the two one
-    after the other. What is searched for nothing has all together about as many e-nodes as the regions have.
-    """
-    left = max(FREE, sum(r.result.enodes for r in searches.distinct.values()))
-    refused: set[tuple[str, str, str]] = set()
-    estimates: dict[str, float] = {}
-
-    def estimate(of: RegionSearch, among: Mapping[str, SearchResult]) -> float:
-        key = of.canonical.key
-        if key not in estimates:
-            estimates[key] = _estimated(of.canonical.program, among[key], target)
-        return estimates[key]
-
-    runs, found = _pairs(searches, target)
-    while True:
-        many = Counter(kind for _, _, kind in found)
-        may = [(n, p, k) for n, p, k in found if k not in refused]
-        if not may or left <= 0:
-            return
-        place, pair, kind = max(may, key=lambda c: many[c[2]] * c[1].saved)
-        _, run = runs[place]
-        first, second = run[pair.first], run[pair.second]
-        took = first.result.proved[0].seconds + second.result.proved[0].seconds
-        tried = {k: result for k, result in done.items() if k == pair.canonical.key}
-        most = min(-(-budget.enodes // NARROW), GROWTH * (first.result.enodes + second.result.enodes))
-        narrow = replace(budget, below=took, max_rounds=1, max_forms=-(-budget.max_forms // NARROW), enodes=most)
-        (one,) = _searched([pair.region], target, narrow, workers, Recorder(), tried, kept)
-        before, after = 0.0, math.inf
-        if one.result.proved:
-            before, after = estimate(first, done) + estimate(second, done), estimate(one, tried)
-        if after > (1 - GAINED) * before:
-            refused.add(kind)
-            left -= one.result.enodes
-            continue
-        done |= tried
-        now: list[RegionSearch] = []
-        times = 0
-        for n, (scope, run) in enumerate(runs):
-            chosen = [p for m, p, k in found if m == n and k == kind]
-            together = merged(scope, [r.region for r in run], chosen) if chosen else [r.region for r in run]
-            times += len(run) - len(together)
-            forms = [r.canonical() for r in together]
-            now += [RegionSearch(r, c, done[c.key]) for r, c in zip(together, forms, strict=True)]
-        made = first.region.outputs, second.region.outputs
-        searches = replace(searches, regions=tuple(now), joined=(*searches.joined, Joined(made, before, after, times)))
-        yield searches
-        runs, found = _pairs(searches, target)
-
-
 def _pairs(
     searches: PartitionedSearch, target: Device
 ) -> tuple[list[tuple[Program, list[RegionSearch]]], list[tuple[int, Pair, tuple[str, str, str]]]]:
@@ -458,7 +546,7 @@ def _pairs(
         (n, pair, (run[pair.first].canonical.key, run[pair.second].canonical.key, pair.canonical.key))
         for n, (scope, run) in enumerate(runs)
         if not scope.loops
-        for pair in pairs(scope, [r.region for r in run], [r.result.proved[0].seconds for r in run], target)
+        for pair in pairs(scope, [r.region for r in run], [bound(r.result) for r in run], target)
     ]
     return runs, found
 
@@ -489,7 +577,7 @@ def _at_least(program: Program, found: SearchResult | None, target: Device) -> f
     It is launched, and stores what it makes; what hangs on weights alone is made before any call.
     """
     if found is not None and found.proved:
-        return found.proved[0].seconds
+        return bound(found)
     if all(t.weight for t in program.inputs):
         return 0.0
     tensors = [program.definition(n).tensor for n in program.outputs]
@@ -497,111 +585,11 @@ def _at_least(program: Program, found: SearchResult | None, target: Device) -> f
     return float(full(target, stored, 0.0)) + target.launch_overhead_s
 
 
-def _least(found: Sequence[RegionSearch]) -> float:
-    """The least estimated time of regions one after another, seconds; none is of a loop."""
-    return sum(r.result.proved[0].seconds for r in found)
-
-
 def finer(region: Region) -> Sequence[Region]:
     """Several regions that do the same; the region itself where it is one operator."""
     cut = (partition(region.program, bounds) for bounds in FINER)
     found = next((regions for regions in cut if len(regions) > 1), (region,))
     return [replace(r, loop=region.loop) for r in found]
-
-
-def _searched(
-    regions: Sequence[Region],
-    target: Device,
-    budget: SearchBudget,
-    workers: Sequence[Worker],
-    recorder: Recorder,
-    results: dict[str, SearchResult],
-    kept: Results | None,
-    enough: Callable[[], bool] = lambda: False,
-    time: SearchTime = ENDLESS,
-) -> list[RegionSearch]:
-    """The searches of the regions, up to where it is `enough`.
-
-    Where the time is limited, regions from which most may be gained come first, and what one does not need of its slice
-    is for those after it. The results of those of which nothing was proved in time are not there.
-    """
-    forms = [r.canonical() for r in regions]
-    if kept is not None:
-        stored = {c.key: kept.search(c.program, budget) for c in forms if c.key not in results}
-        results |= {k: found for k, found in stored.items() if found is not None}
-    distinct = {} if enough() else {c.key: c.program for c in forms if c.key not in results}
-    gains: list[float] = []
-    if time.last.finite:
-        most = _most_first(forms, target)
-        distinct = {k: distinct[k] for k in most if k in distinct}
-        gains = [most[k] for k in distinct]
-    # A worker serves one search at a time; what it served before does not matter.
-    free: SimpleQueue[Worker] = SimpleQueue()
-    for w in workers:
-        free.put(w)
-
-    def one(region: Program, bounds: SearchBudget, until: Deadline = NEVER) -> tuple[SearchResult, list[str]]:
-        # Stages of searches that run side by side would overlap: the caller times them all together.
-        quiet = Recorder()
-        worker = free.get()
-        try:
-            result = run_search(region, target, bounds, worker, quiet, until)
-            # A region of one operator is there because of the others: not worth a word.
-            alone = f"there is nothing to gain: {nothing_to_gain(region)}"
-            return result, [w for w in quiet.warnings if w != alone]
-        finally:
-            free.put(worker)
-
-    def in_slice(n: int, region: Program) -> tuple[SearchResult, list[str]] | None:
-        if gains:
-            workers[0].ready()  # a child starts anew after one that was cut off, which is no region's time
-        mine = time.slice(len(distinct) - n, gains[n] / (sum(gains[n:]) or 1.0)) if gains else ENDLESS
-        late = not mine.until.left
-        narrow = replace(budget, enodes=-(-budget.enodes // HURRIED), iterations=HURRIED_ITERATIONS, max_rounds=1)
-        try:
-            with mine.last.limited():
-                result, warnings = one(region, narrow if late else budget, mine.until)
-        except OutOfTimeError:
-            return None
-        return replace(result, interrupted=True) if late else result, warnings
-
-    if len(workers) == 1:
-        answers = (in_slice(n, region) for n, region in enumerate(distinct.values()))
-        _collect(distinct, answers, results, recorder, kept, budget, enough)
-    else:
-        with ThreadPoolExecutor(len(workers)) as pool:
-            try:
-                every = pool.map(lambda region: one(region, budget), distinct.values())
-                _collect(distinct, every, results, recorder, kept, budget, lambda: False)
-            except BaseException:
-                # The threads wait for their workers: without those they end.
-                pool.shutdown(wait=False, cancel_futures=True)
-                for w in workers:
-                    w.close()
-                raise
-    return [RegionSearch(r, c, results[c.key]) for r, c in zip(regions, forms, strict=True) if c.key in results]
-
-
-def _collect(
-    distinct: Mapping[str, Program],
-    answers: Iterable[tuple[SearchResult, list[str]] | None],
-    results: dict[str, SearchResult],
-    recorder: Recorder,
-    kept: Results | None,
-    budget: SearchBudget,
-    enough: Callable[[], bool],
-) -> None:
-    for n, (key, answer) in enumerate(zip(distinct, answers, strict=True)):
-        if answer is not None:
-            result, warnings = answer
-            results[key] = result
-            if kept is not None and not warnings:
-                kept.keep_search(distinct[key], budget, result)
-            for message in warnings:
-                recorder.warn(message)
-        recorder.count("regions", n + 1, len(distinct))
-        if enough():
-            break
 
 
 def _formula(f: Formula, of: RegionSearch) -> Formula:

@@ -89,7 +89,7 @@ class SearchTime:
         Where nothing is proved of it at its last moment, its parts have as much.
         """
         until = self.until.part(max(gain, 1 / (2 * regions)))
-        return SearchTime(until, max(until, self.last.part(1 / (regions + 1)), key=lambda d: d.end))
+        return SearchTime(until, max(until, self.last.part(1 / (regions + 1))))
 
 
 ENDLESS = SearchTime(NEVER, NEVER)
@@ -107,8 +107,8 @@ def search_end(time: Deadline) -> Deadline:
 
 def _searched(time: Deadline, after_s: float) -> Deadline:
     """When searches end: what follows is left what it takes, trials included, if there is as much."""
-    within = min(time.part(SEARCHED), time.moved(-1.5 * here(after_s)), key=lambda d: d.end)
-    return max(within, time.part(LEAST_SEARCHED), key=lambda d: d.end)
+    within = min(time.part(SEARCHED), time.moved(-1.5 * here(after_s)))
+    return max(within, time.part(LEAST_SEARCHED))
 
 
 def trials_end(time: Deadline, part: bool = False) -> Deadline:
@@ -121,16 +121,16 @@ def trials_end(time: Deadline, part: bool = False) -> Deadline:
     if part:
         return time.part(PART_TRIED)
     # On a machine that others use what follows may need all of it, and what was not tried is seldom good.
-    least = min(time.part(LEAST_TRIED), time.moved(-MEETING_S), key=lambda d: d.end)
-    within = min(time.part(TRIED), time.moved(-here(MEETING_S)), key=lambda d: d.end)
-    return max(within, least, key=lambda d: d.end)
+    least = min(time.part(LEAST_TRIED), time.moved(-MEETING_S))
+    within = min(time.part(TRIED), time.moved(-here(MEETING_S)))
+    return max(within, least)
 
 
 def regions_end(time: Deadline, matches: int) -> Deadline:
     """When all regions are tuned, of a module that meets its baselines so often, at most."""
     if time.closing:
         return time.part(0.0)
-    return min(time.part(TUNED if matches > 1 else TUNED_ONCE), time.moved(-here(ENDING_S)), key=lambda d: d.end)
+    return min(time.part(TUNED if matches > 1 else TUNED_ONCE), time.moved(-here(ENDING_S)))
 
 
 @contextmanager

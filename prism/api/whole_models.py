@@ -468,7 +468,7 @@ class Run:
         if known:
             self.recorder.warn(f"stored: {some(known)} had no time; {AGAIN}")
         whole = min(here(1 - MADE), 0.5)
-        time = max(self.options.time.part(1 - whole), self.options.time.moved(-here(WHOLE_S)), key=lambda d: d.end)
+        time = max(self.options.time.part(1 - whole), self.options.time.moved(-here(WHOLE_S)))
         first: dict[str, _Made] = {}
         found = self._turn(todo, first, place, time, known)
         if time.finite and not known:

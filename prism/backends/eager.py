@@ -226,7 +226,7 @@ class TorchArrays:
             by = (self._wide(factor).flip(dim) if how.back else self._wide(factor)).unbind(dim)
             steps = list(made.unbind(dim))
             for n in range(1, len(steps)):
-                grown = by[n] + steps[n - 1] if how.kind.is_extreme else by[n] * steps[n - 1]
+                grown = _COMBINED[how.kind.times](by[n], steps[n - 1])
                 steps[n] = _COMBINED[how.kind](steps[n], grown)
             made = torch.stack(steps, dim)
         else:
@@ -255,6 +255,7 @@ class TorchArrays:
 
 _COMBINED: Mapping[ReduceKind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     ReduceKind.SUM: torch.add,
+    ReduceKind.PROD: torch.mul,
     ReduceKind.MAX: torch.maximum,
     ReduceKind.MIN: torch.minimum,
 }

@@ -620,7 +620,7 @@ class KernelLowering:
         if s.how.before:
             self._out.append(tile.Copy(name, acc.name))
         if s.growth is not None:
-            self._out.append(tile.Update(acc.name, _growing(s), self._growth(s, carried=True).name))
+            self._out.append(tile.Update(acc.name, s.how.kind.times, self._growth(s, carried=True).name))
         if s.dst in self._rescaling:
             old = self.names.fresh(f"old_{acc.name}")
             self._out.append(tile.Copy(old, acc.name))
@@ -680,7 +680,7 @@ class KernelLowering:
         elif acc is not None and factor is not None:
             # What came before is multiplied by the factors up to each place; to the next tile goes what is last.
             first, last = self._indexing.ends(s.axis, how.back)
-            seed, grow = self.names.fresh("factor"), _growing(s)
+            seed, grow = self.names.fresh("factor"), kind.times
             self._out.append(tile.Pointwise(seed, "where", (first, factor.name, kind.identity), factor.dims, F32))
             since = prefix(replace(factor, name=seed))
             found = pointwise(kind.op, sums, pointwise(grow.op, since, acc))
@@ -706,13 +706,12 @@ class KernelLowering:
             return replace(self._values[str(s.growth)], name=self._factor[str(s.growth)])
         if isinstance(s.growth, str):
             factor = self._cast(self._values[s.growth], F32)
-            if not s.how.factors and not s.how.kind.is_extreme:
+            if s.how.exponential:
                 growth, factor = factor, TileValue(self.names.fresh("factor"), factor.dims, F32)
                 self._out.append(tile.Pointwise(factor.name, "exp", (growth.name,), factor.dims, F32))
         else:
             factor = TileValue(self.names.fresh("factor"), (), F32)
-            own = s.how.factors or s.how.kind.is_extreme
-            number = s.growth if own else math.exp(min(s.growth, 700.0))
+            number = math.exp(min(s.growth, 700.0)) if s.how.exponential else s.growth
             self._out.append(tile.Full(factor.name, number, (), F32))
         place = self._indexing.affine(Index.axis(s.axis)).terms
         if not place or not (carried or s.how.back) or (s.how.kind.is_extreme and not s.how.back):
@@ -906,11 +905,6 @@ class PointwiseRules:
                 return of[1] & of[2]
             case _:
                 return frozenset()
-
-
-def _growing(s: sg.Scan) -> ReduceKind:
-    """What joins a growth and what is carried."""
-    return ReduceKind.SUM if s.how.kind.is_extreme else ReduceKind.PROD
 
 
 def _is_int(n: float) -> bool:

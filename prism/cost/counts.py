@@ -548,7 +548,7 @@ class _Counter:
                     self.work(2, self.axes[dst], loops)
                     if growth is not None:
                         self.work(1, self.axes[dst], loops)
-                    if isinstance(growth, str) and not (how.factors or how.kind.is_extreme):
+                    if isinstance(growth, str) and how.exponential:
                         self.factor(growth, how.rescaled, loops)
                 case sg.Loop(axis, inner, conditions):
                     share = self.visited(axis, conditions) if conditions else None

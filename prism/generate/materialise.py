@@ -22,7 +22,6 @@ from prism.generate.families import Target
 from prism.generate.options import (
     FIRST,
     REDUCING,
-    Along,
     Choice,
     Chosen,
     Inside,
@@ -33,6 +32,7 @@ from prism.generate.options import (
     fixed_classes,
 )
 from prism.generate.places import Slices, Window
+from prism.generate.scans import Along
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
@@ -96,115 +96,6 @@ class Plan:
     def cut_signature(self) -> object:
         """What plans of different forms share that cut the program in the same way."""
         return tuple((rank, tuple(sorted(a.name for t in group for a in t.axes))) for rank, group in self.groups)
-
-
-def cuts(
-    formulas: Sequence[Formula],
-    choices: Choices,
-    weights: Weights,
-    device: Device,
-    off: frozenset[str] = frozenset(),
-    pruned: Counter[str] | None = None,
-    windows: Sequence[Window] = (),
-    prepared: Prepared | None = None,
-) -> tuple[Cut, ...]:
-    """The cuts of a form, those that may save most time first.
-
-    What is seen in windows is a cut of its own, beside the e-class over windows; where the form has the same value over
-    places, it is that one's. An output is one where others need it.
-
-    Values that read nothing (made of positions) are none. What a cut may save: what is below it is computed once, not
-    once for each tile of CUT_TILE elements of the output axes that it does not have, and side by side over all its own
-    axes; what it costs: storing and reading it, and a launch.
-    """
-    prepared = prepared or Prepared()
-    classes = weights.classes
-    roots = classes.roots
-    order = below(choices, roots)
-    every = [*order, *(c for c in below(choices, [w.at for w in windows]) if c not in set(order))]
-    outer = _outer(formulas)
-    names = _Names(choices, classes)
-    outputs = _readable(formulas, classes)
-    needed = {k for c in order for k in choices[c].children}
-    under: dict[int, frozenset[int]] = {}
-    reading: dict[int, bool] = {}
-    reduces: dict[int, bool] = {}
-    for cls in every:
-        kids = choices[cls].children
-        under[cls] = frozenset({cls}).union(*(under[k] for k in kids))
-        reading[cls] = choices[cls].op in ("read", "gather") or any(reading[k] for k in kids)
-        reduces[cls] = choices[cls].op in REDUCING or any(reduces[k] for k in kids)
-    work = {cls: weights.work(cls, choices[cls]) for cls in every}
-
-    def idle(axes: Iterable[Axis]) -> float:
-        """How much longer it takes where so few tiles leave programs of the device without work."""
-        tiles = 1.0
-        for axis in sorted(axes, key=lambda a: a.name):
-            tiles *= max(1.0, weights.size(frozenset({axis})) / CUT_TILE)
-        return max(1.0, device.processors / tiles)
-
-    fused = idle(outer)
-
-    def saved(cls: int, seen: int) -> float:
-        own = classes.axes[cls]
-        repeated = 1.0
-        for axis in outer:
-            if axis not in classes.axes[seen]:
-                repeated *= max(1.0, weights.size(frozenset({axis})) / CUT_TILE)
-        again, once = (float(full(device, 0.0, sum(work[c] for c in under[k]))) for k in (seen, cls))
-        if cls in prepared.classes:
-            return again * repeated * fused - float(full(device, weights.size(own) * 4, 0.0))
-        stored = 0.0 if cls in outputs else float(full(device, weights.size(own) * 4, 0.0))
-        return again * repeated * fused - once * idle(own) - stored - device.launch_overhead_s
-
-    slices = Slices(choices, classes, order)
-    free = [
-        c
-        for c in order
-        if choices[c].children
-        and (classes.axes[c] or reduces[c])
-        and reading[c]
-        and (c not in roots or c in outputs)
-        and c not in prepared.done
-    ]
-    if "chain" not in off:
-        left = _ends(choices, order, free, classes, names, outputs)
-        if pruned is not None:
-            pruned["chain"] += len(free) - len(left)
-        free = left
-    place = {c: n for n, c in enumerate(order)}
-    gains = {c: saved(c, c) for c in free}
-    ranked = sorted(free, key=lambda c: (-gains[c], -place[c]))
-    found: dict[object, list[tuple[int, tuple[Axis, ...]]]] = {}
-    for cls in ranked:
-        key, axes = names.of(cls)
-        found.setdefault(key if key is not None else cls, []).append((cls, axes))
-    made: list[tuple[float, Cut]] = []
-    seen = {w: key for w in windows if (key := names.of(w.at)[0]) in found}
-    for value, members in found.items():
-        # What is stored anyway is what the others are read from.
-        members.sort(key=lambda m: m[0] not in outputs)
-        stored, own = members[0]
-        if stored in outputs:
-            index = outputs[stored].index
-        else:
-            index = tuple(map(Index.axis, _dimensions(choices, stored, classes.axes[stored], outer)))
-        named = [(stored, index)]
-        for cls, axes in members[1:]:
-            under_name = {a: Index.axis(b) for a, b in zip(own, axes, strict=True)}
-            named.append((cls, tuple(i.substitute(under_name) for i in index)))
-        for w in (w for w, key in seen.items() if key == value):
-            under_name = dict(zip(own, map(Index.axis, names.of(w.at)[1]), strict=True))
-            at_places = [i.substitute(under_name).substitute(dict(w.places)) for i in index]
-            named.append((w.seen, tuple(at_places)))
-        named += (part for part in slices.of(stored, index) if part[0] not in roots)
-        if len(named) > 1 or stored not in outputs or stored in needed:
-            made.append((gains[stored], Cut(tuple(named))))
-    for w in (w for w in windows if w not in seen):
-        axes = tuple(_dimensions(choices, w.at, classes.axes[w.at], outer))
-        cut = Cut(((w.at, tuple(map(Index.axis, axes))), (w.seen, w.index(axes))))
-        made.append((saved(w.at, w.seen), cut))
-    return tuple(cut for _, cut in sorted(made, key=lambda t: -t[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +293,7 @@ class _Written:
                 self.tokens.append(tuple(self._index(i, inside) for i in element.index))
             case Over(axes):
                 bound = {**bound, **{a: self._next() for a in axes}}
-            case Along(_, axis, over):
+            case Along(axis, over):
                 self.tokens.append(self._number(axis, bound))
                 # Of operand and growth, each is over an axis of its own; places along both are the same.
                 place = self._next()
@@ -445,8 +336,8 @@ def _blind(choice: Choice) -> object:
             return _shape(index)
         case Axis(_, extent):
             return str(extent)
-        case Along(Axis(_, extent)) as along:
-            return str(extent), along.how, along.grows
+        case Along(_, (Axis(_, extent), *_), how, grows):
+            return str(extent), how, grows
         case Over(axes):
             return tuple(str(a.extent) for a in axes)
         case Chosen(Read(tensor, indices)) as chosen:
@@ -610,10 +501,107 @@ class Planner:
             cls = user
         return cls
 
+    def all_cuts(self, pruned: Counter[str]) -> tuple[Cut, ...]:
+        """The form's cuts, those that may save most time first.
+
+        What is seen in windows is a cut of its own, beside the e-class over windows; where the form has the same value
+        over places, it is that one's. An output is one where others need it.
+
+        Values that read nothing (made of positions) are none. What a cut may save: what is below it is computed once,
+        not once for each tile of CUT_TILE elements of the output axes that it does not have, and side by side over all
+        its own axes; what it costs: storing and reading it, and a launch.
+        """
+        weights, choices, prepared, device = self.weights, self.choices, self.prepared, self.device
+        classes = weights.classes
+        roots = classes.roots
+        order = below(choices, roots)
+        every = [*order, *(c for c in below(choices, [w.at for w in self.windows]) if c not in set(order))]
+        outer = _outer(self.formulas)
+        names = _Names(choices, classes)
+        outputs = _readable(self.formulas, classes)
+        needed = {k for c in order for k in choices[c].children}
+        under: dict[int, frozenset[int]] = {}
+        reading: dict[int, bool] = {}
+        reduces: dict[int, bool] = {}
+        for cls in every:
+            kids = choices[cls].children
+            under[cls] = frozenset({cls}).union(*(under[k] for k in kids))
+            reading[cls] = choices[cls].op in ("read", "gather") or any(reading[k] for k in kids)
+            reduces[cls] = choices[cls].op in REDUCING or any(reduces[k] for k in kids)
+        work = {cls: weights.work(cls, choices[cls]) for cls in every}
+
+        def idle(axes: Iterable[Axis]) -> float:
+            """How much longer it takes where so few tiles leave programs of the device without work."""
+            tiles = 1.0
+            for axis in sorted(axes, key=lambda a: a.name):
+                tiles *= max(1.0, weights.size(frozenset({axis})) / CUT_TILE)
+            return max(1.0, device.processors / tiles)
+
+        fused = idle(outer)
+
+        def saved(cls: int, seen: int) -> float:
+            own = classes.axes[cls]
+            repeated = 1.0
+            for axis in outer:
+                if axis not in classes.axes[seen]:
+                    repeated *= max(1.0, weights.size(frozenset({axis})) / CUT_TILE)
+            again, once = (float(full(device, 0.0, sum(work[c] for c in under[k]))) for k in (seen, cls))
+            if cls in prepared.classes:
+                return again * repeated * fused - float(full(device, weights.size(own) * 4, 0.0))
+            stored = 0.0 if cls in outputs else float(full(device, weights.size(own) * 4, 0.0))
+            return again * repeated * fused - once * idle(own) - stored - device.launch_overhead_s
+
+        slices = Slices(choices, classes, order)
+        free = [
+            c
+            for c in order
+            if choices[c].children
+            and (classes.axes[c] or reduces[c])
+            and reading[c]
+            and (c not in roots or c in outputs)
+            and c not in prepared.done
+        ]
+        if "chain" not in self.off:
+            left = _ends(choices, order, free, classes, names, outputs)
+            pruned["chain"] += len(free) - len(left)
+            free = left
+        place = {c: n for n, c in enumerate(order)}
+        gains = {c: saved(c, c) for c in free}
+        ranked = sorted(free, key=lambda c: (-gains[c], -place[c]))
+        found: dict[object, list[tuple[int, tuple[Axis, ...]]]] = {}
+        for cls in ranked:
+            key, axes = names.of(cls)
+            found.setdefault(key if key is not None else cls, []).append((cls, axes))
+        made: list[tuple[float, Cut]] = []
+        seen = {w: key for w in self.windows if (key := names.of(w.at)[0]) in found}
+        for value, members in found.items():
+            # What is stored anyway is what the others are read from.
+            members.sort(key=lambda m: m[0] not in outputs)
+            stored, own = members[0]
+            if stored in outputs:
+                index = outputs[stored].index
+            else:
+                index = tuple(map(Index.axis, _dimensions(choices, stored, classes.axes[stored], outer)))
+            named = [(stored, index)]
+            for cls, axes in members[1:]:
+                under_name = {a: Index.axis(b) for a, b in zip(own, axes, strict=True)}
+                named.append((cls, tuple(i.substitute(under_name) for i in index)))
+            for w in (w for w, key in seen.items() if key == value):
+                under_name = dict(zip(own, map(Index.axis, names.of(w.at)[1]), strict=True))
+                at_places = [i.substitute(under_name).substitute(dict(w.places)) for i in index]
+                named.append((w.seen, tuple(at_places)))
+            named += (part for part in slices.of(stored, index) if part[0] not in roots)
+            if len(named) > 1 or stored not in outputs or stored in needed:
+                made.append((gains[stored], Cut(tuple(named))))
+        for w in (w for w in self.windows if w not in seen):
+            axes = tuple(_dimensions(choices, w.at, classes.axes[w.at], outer))
+            cut = Cut(((w.at, tuple(map(Index.axis, axes))), (w.seen, w.index(axes))))
+            made.append((saved(w.at, w.seen), cut))
+        return tuple(cut for _, cut in sorted(made, key=lambda t: -t[0]))
+
     def _cuts(self, max_kernels: int, pruned: Counter[str]) -> tuple[Cut, ...]:
         if self.cuts is None:
-            given = self.formulas, self.choices, self.weights, self.device, self.off, pruned, self.windows
-            self.cuts = cuts(*given, self.prepared) if max_kernels > 1 else ()
+            self.cuts = self.all_cuts(pruned) if max_kernels > 1 else ()
         return self.cuts
 
     def _most(self, max_kernels: int) -> int:

@@ -37,13 +37,12 @@ from typing import TypeAlias
 
 from prism.cost.counts import DEVIATION_WORK
 from prism.cost.device import MATRIX_OPERATION
-from prism.generate.scans import Pairs, Scans, differences, is_number, positions
+from prism.generate.scans import Along, Pairs, Scans, differences, is_number, positions
 from prism.program.classes import EClasses, ENode, Payload
 from prism.program.extents import Extent, evaluate, is_static
 from prism.program.index import Axis
 from prism.program.nodes import Const, Read, ReduceKind, Size, Tensor
 from prism.program.ops import COMMUTATIVE, OPS
-from prism.program.prefix import SO_FAR, Recurrence
 from prism.program.products import matrix_product
 
 REDUCTIONS = frozenset(k.value for k in ReduceKind)
@@ -52,25 +51,6 @@ FIRST = {"first max": ReduceKind.MAX, "first min": ReduceKind.MIN}
 REDUCING = REDUCTIONS | {"contract", "rescaled", "deviations", "scan", *FIRST}
 ONE_PASS = frozenset({"rescaled", *FIRST})
 """What goes with an extreme in the pass that finds it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Along:
-    """Where a scan goes.
-
-    Attributes:
-        bound: the axis of its operand.
-        axis: that of its result.
-        over: of each operand, the axis that goes along with it; None where it has none.
-        how: from place to place.
-        grows: whether it is rescaled by what grows.
-    """
-
-    bound: Axis
-    axis: Axis
-    over: tuple[Axis | None, ...]
-    how: Recurrence = SO_FAR
-    grows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +85,8 @@ class Choice:
     Attributes:
         op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
             shift is M = max_axis(b) or the maximum over its axes, "first max" or "first min" with children (v, n) or
-            (v, n, whether v is undefined), "deviations" with children (a,), "scan" with children (f,) or (f, g), with g
-            the growth, or (a, b) or (a, b, f) where it is rescaled, g before the f where that grows, or "gather" with
-            its places as children.
+            (v, n, whether v is undefined), "deviations" with children (a,), "scan" with its operands (see `Scan`) as
+            children, or "gather" with its places.
         payload: the e-node's payload; the reduced axis for contract, rescaled and deviations, or axes for those; for a
             scan its axes; for a gather what it reads.
         children: e-class ids.
@@ -183,8 +162,8 @@ def options(
             mine[Choice(node.op, node.payload, node.children)] = None
             if node.op in REDUCTIONS:
                 assert isinstance(node.payload, Axis)
-                for s in scans.of(ReduceKind(node.op), node.payload, node.children[0]):
-                    mine[Choice("scan", Along(node.payload, s.axis, s.over, s.how, s.grows), s.operands)] = None
+                for along, operands in scans.of(ReduceKind(node.op), node.payload, node.children[0]):
+                    mine[Choice("scan", along, operands)] = None
             if node.op == "sum":
                 for extra in _sum_forms(classes, node, shifts):
                     mine[extra] = None
@@ -595,8 +574,7 @@ class Weights:
                 return work + self.size(exponent)
             case "scan":
                 assert isinstance(choice.payload, Along)
-                how = choice.payload.how
-                exponential = 0 if how.factors or how.kind.is_extreme else OPS["exp"].flops
+                exponential = OPS["exp"].flops if choice.payload.how.exponential else 0
                 grown = self.size(axes[1]) * exponential + self.size(axes[0]) if len(axes) == 2 else 0.0
                 return self.size(axes[0]) + grown
             case op if op in REDUCTIONS:

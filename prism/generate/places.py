@@ -19,7 +19,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from prism.generate.options import REDUCING, Along, Choice, Choices, Chosen, Over, Weights, below
+from prism.generate.options import REDUCING, Choice, Choices, Chosen, Over, Weights, below
+from prism.generate.scans import Along
 from prism.program.classes import EClasses
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index

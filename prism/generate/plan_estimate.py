@@ -31,8 +31,9 @@ from prism.cost.roofline import TILE, full
 from prism.generate.adding import Added, added
 from prism.generate.families import Target
 from prism.generate.materialise import PREPARED, Choices, Plan
-from prism.generate.options import REDUCING, Along, Chosen, Inside, Weights, Within, below
+from prism.generate.options import REDUCING, Chosen, Inside, Weights, Within, below
 from prism.generate.pruning import SLACK
+from prism.generate.scans import Along
 from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Const, Formula, Read, Tensor

@@ -36,23 +36,28 @@ Pairs: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A scan that a sum is.
+class Along:
+    """Where a scan goes.
 
     Attributes:
         axis: that of its result.
+        over: of each operand the axis that goes along with that one, the first operand's being what is summed over;
+            None where an operand is the same at all places.
         how: from place to place.
-        operands: f, over the summed axis, and g, or the factor, where there is one; where it is rescaled a, over the
-            summed axis, b, g where M grows, and f where there is one.
-        over: of each operand, the axis that its places are along; None where it is the same at all of them.
         grows: whether it is rescaled by what grows.
     """
 
     axis: Axis
-    how: Recurrence
-    operands: tuple[int, ...]
     over: tuple[Axis | None, ...]
+    how: Recurrence
     grows: bool = False
+
+
+Scan: TypeAlias = tuple[Along, tuple[int, ...]]
+"""A scan that a reduction is, and its operands.
+
+f, over the reduced axis, and g, or the factor, where there is one; where it is rescaled a, over the reduced axis, b, g
+where M grows, and f where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +111,19 @@ class Scans:
     def __post_init__(self) -> None:
         self._alike = _Alike(self.classes)
 
-    def of(self, kind: ReduceKind, axis: Axis, body: int) -> Iterator[Found]:
+    def of(self, kind: ReduceKind, axis: Axis, body: int) -> Iterator[Scan]:
         """The scans that a reduction is, each once."""
-        seen: dict[Found, None] = {}
+        seen: dict[Scan, None] = {}
         for term in self._terms(kind, axis, body):
-            along, mask = term.mask.axis, term.mask
+            mask = term.mask
             if term.exponent is not None:
                 for a, m in self.differences.get(term.exponent, ()):
                     seen |= dict.fromkeys(self._rescaled(mask, a, m, term.factor, axis))
             if kind.is_extreme and term.factor is not None:
                 for own, growth, over, between in self._apart(term.factor, axis, mask):
                     how = Recurrence(kind, mask.before, mask.back, factors=between)
-                    seen[Found(along, how, (own, growth), (axis, over))] = None
-            if term.factor is None or along in self._axes(term.factor) or axis not in self._axes(term.factor):
+                    seen[Along(mask.axis, (axis, over), how), (own, growth)] = None
+            if term.factor is None or mask.axis in self._axes(term.factor) or axis not in self._axes(term.factor):
                 continue
             how = Recurrence(kind, mask.before, mask.back)
             grown: Iterator[tuple[int, Axis | None]] = iter(())
@@ -128,10 +133,10 @@ class Scans:
                 how = replace(how, factors=True)
                 grown = self._between(ReduceKind.PROD, term.product, axis, mask)
             else:
-                seen[Found(along, how, (term.factor,), (axis,))] = None
+                seen[Along(mask.axis, (axis,), how), (term.factor,)] = None
             for growth, over in grown:
                 if self._axes(growth) - {over} <= self._axes(term.factor):
-                    seen[Found(along, how, (term.factor, growth), (axis, over))] = None
+                    seen[Along(mask.axis, (axis, over), how), (term.factor, growth)] = None
         if kind is ReduceKind.SUM:
             seen |= dict.fromkeys(self._masked_differences(body, axis))
         yield from seen
@@ -150,22 +155,22 @@ class Scans:
                         if self._axes(growth) - {over} <= self._axes(own):
                             yield own, growth, over, apart
 
-    def _rescaled(self, mask: UpTo, a: int, m: int, f: int | None, axis: Axis) -> Iterator[Found]:
+    def _rescaled(self, mask: UpTo, a: int, m: int, f: int | None, axis: Axis) -> Iterator[Scan]:
         """The scans that a sum of exp(a - m)*f under the mask is, where m is a maximum so far."""
         factors = () if f is None else (f,)
         if any(mask.axis in self._axes(c) for c in factors):
             return
         how = Recurrence(ReduceKind.SUM, mask.before, mask.back, rescaled=True)
-        for largest in self._largest(m, mask):
-            if len(largest.operands) == 1 and axis in self._axes(a) and mask.axis not in self._axes(a):
-                over = (axis, *largest.over, axis)[: 2 + len(factors)]
-                yield Found(mask.axis, how, (a, *largest.operands, *factors), over)
-            elif len(largest.operands) == 2 and not largest.how.factors:
-                b, growth = largest.operands
+        for largest, operands in self._largest(m, mask):
+            grows = len(operands) == 2
+            over = (axis, *largest.over, axis)[: 1 + len(operands) + len(factors)]
+            along = Along(mask.axis, over, how, grows)
+            if not grows and axis in self._axes(a) and mask.axis not in self._axes(a):
+                yield along, (a, *operands, *factors)
+            elif grows and not largest.how.factors:
                 for own, g, over_g, between in self._apart(a, axis, mask):
-                    if not between and self._is_one(g, over_g, growth, largest.over[1]):
-                        over = (axis, *largest.over, axis)[: 3 + len(factors)]
-                        yield Found(mask.axis, how, (own, b, growth, *factors), over, grows=True)
+                    if not between and self._is_one(g, over_g, operands[1], largest.over[1]):
+                        yield along, (own, *operands, *factors)
 
     def _is_one(self, g: int, over: Axis | None, h: int, other: Axis | None) -> bool:
         """Whether growths over these axes are one."""
@@ -173,7 +178,7 @@ class Scans:
             return over is other and g == h
         return self._alike.of(g, h, {over: other})
 
-    def _largest(self, m: int, mask: UpTo) -> Iterator[Found]:
+    def _largest(self, m: int, mask: UpTo) -> Iterator[Scan]:
         """The maxima that an e-class is of what the mask leaves; or, of the places before, 0 where there are none."""
         classes = [m]
         if mask.before:
@@ -187,7 +192,7 @@ class Scans:
             for n in self._nodes(q, "max"):
                 assert isinstance(n.payload, Axis)
                 found = self.of(ReduceKind.MAX, n.payload, n.children[0])
-                yield from (x for x in found if (x.axis, x.how.up_to(x.axis)) == (mask.axis, mask))
+                yield from (x for x in found if x[0].how.up_to(x[0].axis) == mask)
 
     def _is_nothing(self, p: int, q: int) -> bool:
         """Whether a predicate is q == -inf."""
@@ -197,7 +202,7 @@ class Scans:
             for a, b in (n.children, n.children[::-1])
         )
 
-    def _masked_differences(self, body: int, axis: Axis) -> Iterator[Found]:
+    def _masked_differences(self, body: int, axis: Axis) -> Iterator[Scan]:
         """The scans of exponentials whose exponents are shifted where the mask holds, and minus infinity elsewhere."""
         exponents = [(n.children[0], None) for n in self._nodes(body, "exp")]
         for exponent, f in (*exponents, *self._exponentials(body)):

@@ -21,7 +21,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from prism.errors import UnsupportedError
-from prism.generate.options import FIRST, REDUCTIONS, Along, Choices, Chosen, Over
+from prism.generate.options import FIRST, REDUCTIONS, Choices, Chosen, Over
+from prism.generate.scans import Along
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
@@ -242,7 +243,7 @@ class Builder:
             case "deviations", Axis() | Over():
                 several = choice.payload.axes if isinstance(choice.payload, Over) else (choice.payload,)
                 return self._deviations(choice.children[0], several, live)
-            case "scan", Along(_, axis, owns, how, grows):
+            case "scan", Along(axis, owns, how, grows):
                 place = live.get(axis, axis)
                 operands = tuple(
                     self.build(c, live if own is None else {**{a: b for a, b in live.items() if a != own}, own: place})

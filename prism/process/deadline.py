@@ -28,9 +28,9 @@ class OutOfTimeError(KeyboardInterrupt):
     """The time that was given is over. Whoever tidies up after a Ctrl-C does so after this, too."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Deadline:
-    """A moment.
+    """A moment; a sooner one is less.
 
     Attributes:
         end: by `time.monotonic()`; infinite for never.

@@ -221,9 +221,6 @@ def _serve(asked: socket.socket, libraries: Sequence[str]) -> None:
         asked.sendall(pid.to_bytes(4, "big"))
 
 
-_apart: list[mmap.mmap] = []
-
-
 def _become(
     command: Sequence[str],
     environment: Mapping[str, str],
@@ -239,7 +236,7 @@ def _become(
     os.environ.update(environment)
     allocate_as(environment)
     # Addresses differ from child to child, as of fresh processes: what is timed may hang on them.
-    _apart.append(mmap.mmap(-1, mmap.PAGESIZE * (1 + int.from_bytes(os.urandom(2), "big"))))
+    _apart = mmap.mmap(-1, mmap.PAGESIZE * (1 + int.from_bytes(os.urandom(2), "big")))
     os.chdir(folder)
     _, *arguments = command
     safe = arguments[0] == "-P"

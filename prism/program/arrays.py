@@ -215,9 +215,8 @@ class NumpyArrays:
                 made = _UFUNCS[how.kind].accumulate(terms, axis=0)
             else:
                 made, by = np.array(terms), np.moveaxis(factor, dim, 0)[way]
-                grown = np.add if how.kind.is_extreme else np.multiply
                 for n in range(1, len(made)):
-                    made[n] = _UFUNCS[how.kind](made[n], grown(by[n], made[n - 1]))
+                    made[n] = _UFUNCS[how.kind](made[n], _UFUNCS[how.kind.times](by[n], made[n - 1]))
         if how.before:
             made = np.concatenate((np.full_like(made[:1], how.kind.identity), made[:-1]))
         return np.moveaxis(made[way], 0, dim)

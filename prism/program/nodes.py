@@ -93,6 +93,12 @@ class ReduceKind(StrEnum):
         """Whether it picks one of its operands: the largest or the smallest."""
         return self is ReduceKind.MAX or self is ReduceKind.MIN
 
+    @property
+    def times(self) -> ReduceKind:
+        """The multiplication of the semiring that it is the addition of: (+, *), (max, +) or (min, +)."""
+        assert self is not ReduceKind.PROD
+        return ReduceKind.SUM if self.is_extreme else ReduceKind.PROD
+
 
 class Expr:
     """A scalar expression over free axes; see the module's grammar."""

@@ -69,6 +69,11 @@ class Recurrence:
     factors: bool = False
     rescaled: bool = False
 
+    @property
+    def exponential(self) -> bool:
+        """Whether what there is so far is multiplied by the exponential of its growth, or of how that moves."""
+        return not (self.factors or self.kind.is_extreme)
+
     def up_to(self, axis: Axis) -> UpTo:
         """The places that count at one of the axis."""
         return UpTo(axis, self.before, self.back)
@@ -88,12 +93,6 @@ class Recurrence:
 
 SO_FAR = Recurrence()
 """Prefix sums."""
-_GROWN: Mapping[ReduceKind, ReduceKind] = {
-    ReduceKind.SUM: ReduceKind.PROD,
-    ReduceKind.MAX: ReduceKind.SUM,
-    ReduceKind.MIN: ReduceKind.SUM,
-}
-"""What the growths from one place to another are combined by, and what was there by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +121,9 @@ def carried(e: Expr) -> Carried | None:
                 return None
             here = {bound: Index.axis(to.axis)}
             factor: Expr | None = None
-            if to.axis in free_axes(f) and isinstance(f, Map) and kind in _GROWN and f.op == _GROWN[kind].op:
+            if to.axis in free_axes(f) and isinstance(f, Map) and kind is not ReduceKind.PROD and f.op == kind.times.op:
                 for between, rest in (f.args, f.args[::-1]):
-                    factor = _between(between, bound, to, kind) if to.axis not in free_axes(rest) else None
+                    factor = _between(between, bound, to, kind.times) if to.axis not in free_axes(rest) else None
                     if factor is not None:
                         how = Recurrence(kind, to.before, to.back, factors=True)
                         return Carried(to.axis, substitute(rest, here), how, factor)
@@ -159,7 +158,7 @@ def running(
         return made(Map("where", (made(Map(op, sides)), e, made(Const(kind.identity)))))
 
     if factor is not None:
-        (between, by), joined = factor, _GROWN[how.kind]
+        (between, by), joined = factor, how.kind.times
         for at in reversed(how.up_to(axis).behind(bound)):
             by = kept(between, at, by, joined)
         term = made(Map(joined.op, (made(Reduce(joined, between, by)), term)))
@@ -213,11 +212,11 @@ def _up_to(mask: Expr, bound: Axis) -> UpTo | None:
     return None
 
 
-def _between(e: Expr, bound: Axis, to: UpTo, kind: ReduceKind = ReduceKind.SUM) -> Expr | None:
+def _between(e: Expr, bound: Axis, to: UpTo, joined: ReduceKind = ReduceKind.PROD) -> Expr | None:
     """What a product of factors from behind a place on is of, at a place of the axis; or a sum of what is added."""
     match e:
-        case Reduce(joined, axis, Map("where", (one, Map("where", (other, f, Const(x))), Const(y)))) if (
-            joined is _GROWN.get(kind) and x == y == joined.identity
+        case Reduce(kind, axis, Map("where", (one, Map("where", (other, f, Const(x))), Const(y)))) if (
+            kind is joined and x == y == kind.identity
         ):
             wanted = to.behind(bound)
             if {_up_to(one, axis), _up_to(other, axis)} == {*wanted} and not {bound, to.axis} & free_axes(f):

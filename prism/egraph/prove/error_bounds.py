@@ -114,8 +114,9 @@ class TrackedArrays:
         for n in reversed(places) if how.back else places:
             new, last = _place(array, dim, n), made[-1] if made else None
             if last is not None:
-                by = "add" if how.kind.is_extreme else "mul"
-                grown = last if factor is None else floats.pointwise(by, [_place(factor, dim, n), last])
+                grown = last
+                if factor is not None:
+                    grown = floats.pointwise(how.kind.times.op, [_place(factor, dim, n), last])
                 new = floats.pointwise(op, [grown, new])
             made.append(new)
         if how.before:

@@ -491,8 +491,8 @@ class Drawn:
     Attributes:
         program: the program.
         given: the inputs of the case of inputs that are given, if there is one.
-        answers, shuffled, tensors, wide: what was made.
-        finite: of what is in `wide`, whether all of it is finite.
+        answers, shuffled, tensors: what was made.
+        wide: of tensors, by their `id`, the same as float64, and whether all of it is finite.
         results: what others made: of inputs, by what draws them, the oracle's results and eager's, by output.
         oracle_s: what the oracle took for a case, at most, seconds.
     """
@@ -502,8 +502,7 @@ class Drawn:
     answers: dict[tuple[object, ...], Answers] = field(default_factory=dict)
     shuffled: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = field(default_factory=dict)
     tensors: dict[tuple[object, ...], Any] = field(default_factory=dict)
-    wide: dict[int, np.ndarray] = field(default_factory=dict)
-    finite: dict[int, bool] = field(default_factory=dict)
+    wide: dict[int, tuple[np.ndarray, bool]] = field(default_factory=dict)
     results: dict[tuple[object, ...], Results] = field(default_factory=dict)
     oracle_s: float = 0.0
 
@@ -514,10 +513,11 @@ class Drawn:
             given = draw_inputs(self.program, case.draw, case.binding, case.seed, case.struck, self.tensors)
         for t in given.values():
             if id(t) not in self.wide:
-                self.wide[id(t)] = _float64(t)
-                self.finite[id(t)] = NUMPY.all_finite(self.wide[id(t)])
-        wide = {name: self.wide[id(t)] for name, t in given.items()}
-        return Inputs(given, wide, {name for name, t in given.items() if self.finite[id(t)]})
+                wide = _float64(t)
+                self.wide[id(t)] = wide, NUMPY.all_finite(wide)
+        made = {name: self.wide[id(t)] for name, t in given.items()}
+        wides = {name: wide for name, (wide, _) in made.items()}
+        return Inputs(given, wides, {name for name, (_, finite) in made.items() if finite})
 
     def answer(self, case: Case, inputs: Inputs) -> Answers:
         """What the oracle and eager say of the case's inputs."""
@@ -557,7 +557,6 @@ class Drawn:
         self.tensors = {key: t for key, t in self.tensors.items() if key[1] == "normal"}
         kept = {id(t) for t in self.tensors.values()}
         self.wide = {n: w for n, w in self.wide.items() if n in kept}
-        self.finite = {n: finite for n, finite in self.finite.items() if n in kept}
 
 
 class _Known(NumpyArrays):
