@@ -462,3 +462,25 @@ def test_what_stands_behind_a_length_is_proved_to_be_there(tmp_path: Path, worke
     found = run_search(load(path), device("sm_90"), SMALL, worker, Recorder())
     assert found.proved
     assert not found.unknown
+
+
+class Embedded(torch.nn.Module):
+    """An FNet's first island: embeddings, a norm, a projection, and a transform of what that gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.types = torch.nn.Embedding(200, 64), torch.nn.Embedding(4, 64)
+        self.norm, self.project = torch.nn.LayerNorm(64), torch.nn.Linear(64, 64)
+        self.register_buffer("matrix", torch.randn(64, 2, 64, 2))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = self.project(self.norm(self.words(x) + self.types.weight[0]))
+        return h, torch.einsum("bsnp,npkq->bskq", torch.stack([h, torch.zeros_like(h)], -1), self.matrix)
+
+
+def test_kernels_are_not_joined_of_which_one_reads_what_another_stores(worker: Worker) -> None:
+    """Each of two might have been in a third; both were, and one read rows that the other was storing."""
+    program = prism.trace(Embedded(), (torch.zeros(256, 256, dtype=torch.int64),))
+    result = run_search(program, device("sm_90"), SearchBudget(), worker, Recorder())
+    assert result.proved
+    assert "illegal" not in result.funnel.pruned

@@ -683,17 +683,22 @@ class Planner:
                 if near and self._shares(group, lacks, wider, apart):
                     lacking[n] = m, len(lacks)
         for most in sorted({many for _, many in lacking.values()}):
-            yield self._merged(plan, {n: m for n, (m, many) in lacking.items() if many <= most})
-        yield from (self._merged(plan, {n: m}) for n, m in self._crossing(plan))
+            yield from self._merged(plan, {n: m for n, (m, many) in lacking.items() if many <= most})
+        for n, m in self._crossing(plan):
+            yield from self._merged(plan, {n: m})
 
-    def _merged(self, plan: Plan, into: Mapping[int, int]) -> Plan:
-        """The plan with some of its kernels in others."""
+    def _merged(self, plan: Plan, into: Mapping[int, int]) -> Iterator[Plan]:
+        """The plan with some of its kernels in others; with each alone where one of these would read another's."""
         groups = {n: (rank, [*targets]) for n, (rank, targets) in enumerate(plan.groups)}
         for n, m in sorted(into.items(), key=lambda t: len(plan.groups[t[0]][1][0].axes)):
             rank, mine = groups.pop(n)
             groups[m] = min(rank, groups[m][0]), [*groups[m][1], *mine]
-        ordered = sorted(groups.items(), key=lambda t: (t[1][0], t[0]))
-        return replace(plan, groups=tuple((rank, tuple(targets)) for _, (rank, targets) in ordered))
+        if not any(self._reads_itself(groups[m][1], plan.stored) for m in into.values() if m in groups):
+            ordered = sorted(groups.items(), key=lambda t: (t[1][0], t[0]))
+            yield replace(plan, groups=tuple((rank, tuple(targets)) for _, (rank, targets) in ordered))
+        elif len(into) > 1:
+            for n, m in into.items():
+                yield from self._merged(plan, {n: m})
 
     def _crossing(self, plan: Plan) -> Iterator[tuple[int, int]]:
         """Kernels of one rank each of which has axes that the other lacks, and what they may be put into.
