@@ -1242,7 +1242,8 @@ def lookups(dtype: DType = F32, m: int = 21, d: int = 40, rows: Extent = 3, shif
         Tensor("j", (d,), DType.INT32),
         Tensor("v", (4,), dtype),
     )
-    sgraph = SGraph("lookups", inputs, (), (Tensor("y", (m, d), dtype),), (kernel,))
+    name = "lookups_beyond_a_table" if shift else "lookups"
+    sgraph = SGraph(name, inputs, (), (Tensor("y", (m, d), dtype),), (kernel,))
     tiles = ({"T_m": 8, "T_d": 16}, {"T_m": 1, "T_d": 64})
 
     def reference(i: np.ndarray, x: np.ndarray, j: np.ndarray, v: np.ndarray) -> tuple[np.ndarray]:

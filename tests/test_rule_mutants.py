@@ -51,6 +51,8 @@ NOT_FOR_TRUTH = {
     # An f or an a that is infinite makes both sides infinite or NaN.
     ("sum-split-logsumexp", "without (= f (Read n s))"): GROWTH,
     ("sum-split-logsumexp", "without (finite a)"): BOTH,
+    ("rescale-beside-product", "without (<= (set-length (set-union sp sc)) (+ 1 (set-length sc)))"): GROWTH,
+    ("rescale-beside-sum", "without (<= (set-length (set-union sp sc)) (+ 1 (set-length sc)))"): GROWTH,
     # The rule says that it differs where m is -inf, whatever m is.
     ("exp-of-masked-shift", "without (= m (Max k w))"): GROWTH,
     ("sum-reassociate", "without (!= j k)"): OTHER,
