@@ -58,7 +58,7 @@ from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.gate.plan import Case
 from prism.instantiate.study import Candidate, Outcome, TuneResult, tune
 from prism.platforms import cpu
-from prism.process.deadline import NEVER, Deadline, OutOfTimeError, since_start
+from prism.process.deadline import NEVER, SOONEST_S, Deadline, OutOfTimeError, since_start
 from prism.process.worker import Ending, Pool, Reply, Worker
 from prism.program.nodes import Map, Program, walk
 from prism.program.region import Region
@@ -738,3 +738,17 @@ def test_the_regions_of_a_run_share_the_children_that_compile_and_time(
     assert run.stages.count("tuning") == 3
     assert len(made) == 1
     assert len(worked) == 1, "one for the clock and the gate"
+
+
+def test_a_moment_that_comes_as_a_block_is_entered_or_left_ends_it_or_does_not() -> None:
+    """Of a hundred such blocks one left a KeyboardInterrupt behind, which ended the run as if by Ctrl-C."""
+    ended = 0
+    for n in range(1200):
+        until = time.perf_counter() + SOONEST_S * (0.97 + 0.06 * (n % 120) / 120)
+        try:
+            with Deadline.after(0.8 * SOONEST_S).limited():
+                while time.perf_counter() < until:
+                    pass
+        except OutOfTimeError:
+            ended += 1
+    assert ended > 0

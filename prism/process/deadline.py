@@ -99,7 +99,7 @@ class Deadline:
         def ring(signum: int, frame: FrameType | None) -> None:
             if limit.over:  # once: a second would interrupt what tidies up
                 return
-            if _importing(frame) or not able():  # half a module would stay
+            if _importing(frame) or _at_border(frame) or not able():  # half a module would stay, or nobody catch it
                 if outer and time.monotonic() - begun >= outer and callable(before):
                     before(signum, frame)
                 else:
@@ -121,7 +121,10 @@ class Deadline:
         hook, sys.unraisablehook = sys.unraisablehook, ignored
         signal.setitimer(signal.ITIMER_REAL, max(self.left, SOONEST_S))
         try:
-            yield limit
+            try:
+                yield limit
+            finally:
+                limit.over = True
         except KeyboardInterrupt as error:
             if not _rung_by(error, limit):
                 raise
@@ -133,7 +136,6 @@ class Deadline:
             raise OutOfTimeError from None
         finally:
             sys.unraisablehook = hook
-            limit.over = True
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, before)
             if outer:
@@ -172,6 +174,14 @@ def _rung_by(error: BaseException | None, limit: Limit) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+_BORDER = frozenset({__file__, contextmanager.__code__.co_filename})
+
+
+def _at_border(frame: FrameType | None) -> bool:
+    """Whether a block is being entered or left: what is raised there is within no block, or within another one."""
+    return frame is not None and frame.f_code.co_filename in _BORDER
 
 
 def _importing(frame: FrameType | None) -> bool:
