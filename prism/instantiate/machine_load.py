@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from prism.process.deadline import stat_fields
+
 STAT = Path("/proc/stat")
 CROWDED = 0.5
 """From how many cores on, beyond those that there are, a load is too much: what any system does by itself is less."""
@@ -105,8 +107,7 @@ def load_now(threads: int, waits: int | None = None) -> Load:
 def process_seconds(pid: int) -> float:
     """The processor time that a process has taken; 0 where the system does not tell."""
     try:
-        # What follows the name, which may hold spaces: the state, and eleven numbers before the times.
-        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        user, system = stat_fields(pid)[11:13]
     except (OSError, ValueError):
         return 0.0
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

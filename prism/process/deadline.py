@@ -193,11 +193,20 @@ def _importing(frame: FrameType | None) -> bool:
     return False
 
 
+def stat_fields(pid: int) -> list[str]:
+    """What the system says of a process after its name, which may hold spaces: its state, and numbers.
+
+    Raises:
+        OSError: there is none, or the system does not tell.
+    """
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
 def since_start() -> float:
     """Seconds since this process began, which is before the first line of Python; 0 where the system does not tell."""
     try:
-        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
-            began = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        began = int(stat_fields(os.getpid())[19]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
     except (OSError, ValueError, IndexError, AttributeError):
         return 0.0
