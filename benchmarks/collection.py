@@ -2979,7 +2979,6 @@ KNOWN = (
         "4*n*d + 8*n",
         3,
         "rows normed, scores in tiles with both sums, their mean",
-        reason="a sum of what a mask weighs is not split from the logarithm taken off it, so that has a pass before it",
     ),
     Known(
         "Sinkhorn",
@@ -3179,7 +3178,6 @@ KNOWN = (
         "8*k*d + 8*k",
         2,
         "what the mixture alone gives, then two products of one tile and its softmax",
-        reason="what is one kernel is refused for its numerics, so that joint densities are stored",
     ),
     Known(
         "Kalman update",

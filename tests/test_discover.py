@@ -172,6 +172,18 @@ def test_means_of_logarithms_are_one_pass(worker: Worker) -> None:
     assert found.launches <= 3
 
 
+def test_what_a_mask_weighs_is_summed_beside_the_logarithm_that_is_taken_off_it(worker: Worker) -> None:
+    known, found = counted(worker, "supervised contrastive loss", "n=1024 d=64")
+    assert found.matrix == known.matrix
+    assert found.launches <= known.launches
+
+
+def test_a_guarded_logsumexp_bounds_what_it_is_of(worker: Worker) -> None:
+    """Densities that are added up in another order than the model's, and their softmax, are one kernel."""
+    _, found = counted(worker, "Gaussian mixture, E step", "n=4096 d=32 k=16")
+    assert found.launches == 1
+
+
 def test_results_of_convolutions_are_stored_as_the_model_has_them(worker: Worker) -> None:
     """A window reads an element many times, which makes what it computes no smaller than what it reads."""
     known = next(k for k in KNOWN if k.name == "convolution+GroupNorm")

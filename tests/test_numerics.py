@@ -75,6 +75,10 @@ SAFE = {
     "maximum and log of the sum": op(
         "exp", build.sub(AT, add(TOP, op("log", reduce("sum", k, op("exp", build.sub(X, TOP))))))
     ),
+    "a logsumexp with its guard": op(
+        "exp",
+        build.sub(AT, op("where", op("eq", op("abs", TOP), const(float("inf"))), TOP, add(TOP, LOG))),
+    ),
     "scaled after the shift": op("exp", mul(const(0.125), build.sub(AT, TOP))),
     "scaled on both sides": op("exp", add(mul(const(0.125), AT), mul(const(-0.125), TOP))),
     "a common factor": op("exp", build.sub(mul(op("sigmoid", AT), AT), mul(op("sigmoid", AT), TOP))),
@@ -103,6 +107,7 @@ UNSAFE = {
     "no maximum": build.div(op("exp", AT), reduce("sum", k, op("exp", X))),
     "the mean for the maximum": shifted(build.mean(k, X)),
     "a minimum": shifted(reduce("min", k, X)),
+    "the maximum, or else a minimum": op("exp", build.sub(AT, op("where", op("lt", LEAST, const(0.0)), TOP, LEAST))),
     "the maximum of something else": shifted(reduce("max", k, mul(X, X))),
     "the maximum added": shifted(neg(TOP)),
     "twice the difference and more": op("exp", add(AT, build.sub(AT, TOP))),

@@ -41,6 +41,8 @@ NOT_FOR_TRUTH = {
     ("where-nested", "without (boolean p)"): OTHER,
     ("where-nested", "without (boolean q)"): OTHER,
     ("sum-where-split", "without (= c (Mul u v))"): GROWTH,
+    ("sum-split-mask", "without (boolean p)"): GROWTH,
+    ("sum-split-mask", "without (= c (Mul u v))"): GROWTH,
     ("sum-split-product", "without (!= x y)"): GROWTH,
     ("sum-split-product", "without (!= u (set-union u z))"): GROWTH,
     ("sum-split-quotient", "without (!= u (set-union u z))"): GROWTH,

@@ -282,15 +282,16 @@ class Bounds:
 
     def _dominates(self, m: Expr, a: Expr) -> bool:
         """Whether m >= a wherever both are: m is a maximum of a over axes, or log(sum exp a), or has one of these."""
-        seen: set[int] = set()
+        known: dict[int, bool] = {}
         own = Counter(_added_together(flat(a, "add")))
 
         def over(m: Expr) -> bool:
-            if m == a or (len(own) > 1 and Counter(_added_together(flat(m, "add"))) == own):
-                return True  # in whatever order it is added up
-            if id(m) in seen:
-                return False  # looked at already
-            seen.add(id(m))
+            if id(m) not in known:
+                # In whatever order it is added up.
+                known[id(m)] = m == a or (len(own) > 1 and Counter(_added_together(flat(m, "add"))) == own) or above(m)
+            return known[id(m)]
+
+        def above(m: Expr) -> bool:
             match m:
                 case Reduce(ReduceKind.MAX, axis, body):
                     # Of the parts of a split axis, the program's own is as good as any: the index names are told apart
@@ -303,6 +304,8 @@ class Bounds:
                     return over(x) or over(y)
                 case Map("where", (Map("eq", (x, Const(value))), Const(0.0), y)) if x == y and value == -math.inf:
                     return over(y)  # of a part that is masked as a whole: there all of a is -inf
+                case Map("where", (_, x, y)):
+                    return over(x) and over(y)
                 case Map("log", (Reduce(ReduceKind.SUM, _, Map("exp", (body,))),)):
                     return self._shapes.of(body) == self._shapes.of(a)
                 case Map("add", _):
