@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.gate.draws import DRAWS, draw_inputs
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.plan import interpretable, plan_bindings, plan_cases, plan_samples
+from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program import build
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
@@ -136,6 +139,28 @@ def test_a_crash_and_an_exception_are_failures_and_the_runner_goes_on(runner: Ke
         assert word in report.failures[0]
     right = triton_modules.write(tmp_path, "right", triton_modules.rmsnorm())
     assert check_module(args[0], right, args[1], args[2], runner=runner).passed
+
+
+def test_what_is_right_is_worked_out_no_further_than_it_is_wanted(
+    runner: KernelRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between definitions it is looked at, so that the end of a run's time does not wait for the oracle."""
+    program, sgraph = rmsnorm_program(DType.FLOAT32), rmsnorm_sgraph(DType.FLOAT32)
+    module = triton_modules.write(tmp_path, "right", triton_modules.rmsnorm())
+    ended: list[str] = []
+
+    def endless(program: Program, inputs: object, xp: object, seen: Callable[[str, object], None]) -> None:
+        try:
+            while True:
+                seen("y", None)
+                time.sleep(0.01)
+        finally:
+            ended.append("oracle")
+
+    monkeypatch.setattr("prism.program.evaluate.evaluate", endless)
+    with pytest.raises(OutOfTimeError), Deadline.after(0.2).limited():
+        check_module(program, module, sgraph, config(), runner=runner)
+    assert ended == ["oracle"]
 
 
 def test_a_sample_of_programs_is_judged_on_what_it_wrote(

@@ -355,6 +355,19 @@ def test_what_the_process_that_waits_still_does_is_no_load(monkeypatch: pytest.M
     assert load_now(1).others != 0.0
 
 
+def test_a_match_takes_the_word_of_the_one_just_before_for_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = Arena({}, others=2.5)
+    with closing(Bench(PROGRAM, GPU, {}, worker=arena)) as bench:
+        for _ in range(2):
+            bench.contest(EAGER, 5, 1.0)
+    first, second = arena.requests
+    monkeypatch.setattr(cpu_worker, "load_now", lambda threads, waits: Load(4, threads, 0.0, 0.0))
+    before = cpu_worker._load_before
+    assert not before(first, 4).crowded
+    assert before(second, 4).crowded
+    assert not before(second, 1).crowded, "there is room for one thread beside the others"
+
+
 STAT = """cpu  100 0 100 1000 0 0 0 0 0 0
 cpu0 {0} 0 50 500 7 0 0 {1} 0 0
 cpu1 10 0 50 500 7 0 0 0 0 0

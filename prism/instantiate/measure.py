@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -63,6 +63,8 @@ LOOK_S = 0.1
 """How often it is looked whether a child has begun, or is not needed any more, seconds."""
 STANDING_S = 3600.0
 """How long a child that makes contenders ready may have to stand still, seconds."""
+RECENT_S = 1.0
+"""How long after a match the next one takes its word for how busy the machine is, seconds."""
 SCALES = (1.0, 2.0**-3, 2.0**-6)
 """What inputs are multiplied by, until what eager computes of them is finite: in half precision a few products of
 hundreds of ordinary numbers overflow, and of what is not finite nothing can be compared."""
@@ -226,6 +228,7 @@ class Arena(ABC):
         self._closing = False
         self.load: Load | None = None
         """How busy the machine was when kernels were last timed; None where nobody told."""
+        self._met: tuple[float, Load | None] = (-math.inf, None)
 
     @property
     @abstractmethod
@@ -435,6 +438,9 @@ class Arena(ABC):
         """The match, or why the child was lost."""
         limit = self._limit_s(contenders) + limit_s
         request = self._request(contenders, rounds) | {"limit_s": limit_s, "waits": os.getpid()}
+        ended, before = self._met
+        if before is not None and time.monotonic() - ended < RECENT_S:
+            request["load"] = asdict(before)
         if not self._prepares:
             self._worker.kill()  # what it holds of the device's memory
         if self._arena is None:
@@ -448,7 +454,8 @@ class Arena(ABC):
             return _lost(reply)
         load = reply.answer.get("load")
         timed = self._checked(contenders, reply.answer["contenders"])
-        return Match(tuple(timed), Load(**load) if load else None)
+        self._met = time.monotonic(), Load(**load) if load else None
+        return Match(tuple(timed), self._met[1])
 
 
 def _lost(reply: Reply) -> _Lost:

@@ -17,7 +17,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,19 @@ from prism.backends.cpu import build
 from prism.backends.cpu.running import bound_call
 from prism.backends.interleave import interleave
 from prism.backends.tensors import Framed, save
-from prism.instantiate.machine_load import Watch, load_now
-from prism.instantiate.rounds import ENDLESS_S, HOPELESS, LASTING, LEADING, WARM_S, Prepared, Queue, contest, rounds
+from prism.instantiate.machine_load import Load, Watch, load_now
+from prism.instantiate.rounds import (
+    ENDLESS_S,
+    HOPELESS,
+    LASTING,
+    LEADING,
+    SETTLE_S,
+    WARM_S,
+    Prepared,
+    Queue,
+    contest,
+    rounds,
+)
 from prism.process.imports import uncollected
 from prism.process.serve import Answer, Request, one_line, serve
 from prism.sgraph.config import Config
@@ -40,6 +51,9 @@ SPIN_S = 4e-2
 """How long to wait after onnxruntime's turn, seconds: its threads spin for longer than OpenMP's."""
 HELPED = 1.25
 """How many times as long torch's own calls may take on fewer threads, for torch's compiler to be asked about these."""
+TRIAL_WARM_S = 1e-3
+"""How long a sample of a study's trial begins with calls that are not counted, seconds: emitted modules alone share
+their threads, so that none has to be waited for, and no processor rests."""
 CONTEST_WARM_S = 1e-2
 """How long a turn of a contest begins with calls that are not counted, seconds."""
 CROWDED_WARM_S = 2e-2
@@ -163,9 +177,11 @@ def time_contenders(request: Request) -> Answer:
     makes = contenders_on(Path(request["inputs"]))
     queue = Queue()
     most = max(map(_threads_of, specs))
-    crowded = limit_s is not None and most > 1 and load_now(most, request.get("waits")).crowded
+    crowded = limit_s is not None and most > 1 and _load_before(request, most).crowded
     lasting = LASTING if crowded else 1
-    warm_s = WARM_S if limit_s is None else CROWDED_WARM_S if crowded else CONTEST_WARM_S
+    warm_s, settle_s = CROWDED_WARM_S if crowded else CONTEST_WARM_S, SETTLE_S
+    if limit_s is None:
+        warm_s, settle_s = (TRIAL_WARM_S, 0.0) if all(s["kind"] == "module" for s in specs) else (WARM_S, SETTLE_S)
     prepared: list[Prepared | None] = [None] * len(specs)
     answers: list[dict[str, Any]] = [{} for _ in specs]
     held: list[list[Any]] = []
@@ -185,6 +201,7 @@ def time_contenders(request: Request) -> Answer:
             ready()
             how: dict[str, Any] = {
                 "warm_s": warm_s,
+                "settle_s": settle_s,
                 "rest_s": SPIN_S if spec["kind"] in ("onnxruntime", "assembled") else 0.0,
                 "ready": ready,
                 "waited": queue if many == 1 else None,
@@ -221,6 +238,12 @@ def time_contenders(request: Request) -> Answer:
             answer["calls"] = p.calls
     save(results, request["results"])
     return {"contenders": answers, "load": asdict(load)}
+
+
+def _load_before(request: Request, threads: int) -> Load:
+    """How busy others keep the machine as a contest begins: what the one that has just ended saw, or a look."""
+    seen = request.get("load")
+    return replace(Load(**seen), threads=threads) if seen else load_now(threads, request.get("waits"))
 
 
 def trial(contenders: Sequence[Prepared], repeats: int, beat_s: float) -> list[list[float]]:

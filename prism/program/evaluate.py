@@ -52,7 +52,12 @@ class NamedArray:
     array: Array
 
 
-def evaluate(program: Program, inputs: Mapping[str, np.ndarray], xp: Arrays = NUMPY) -> dict[str, np.ndarray]:
+def evaluate(
+    program: Program,
+    inputs: Mapping[str, np.ndarray],
+    xp: Arrays = NUMPY,
+    seen: Callable[[str, Array], None] | None = None,
+) -> dict[str, np.ndarray]:
     """The program's outputs, by name, in float64.
 
     Args:
@@ -60,6 +65,7 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray], xp: Arrays = NU
         inputs: an array per program input, of any numeric type; those that the program holds as weights may be left
             out. Extents' symbols are bound from the shapes.
         xp: numpy's operations, or others on its arrays.
+        seen: see `run`.
 
     Raises:
         ShapeError: an input is missing, or the shapes contradict each other or the declared ones.
@@ -67,7 +73,7 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray], xp: Arrays = NU
     given = {t.name: np.asarray(_value_of(program, inputs, t), dtype=np.float64) for t in program.inputs}
     binding = bind(program.inputs, {name: a.shape for name, a in given.items()})
     with np.errstate(all="ignore"):
-        results = run(program, given, binding, xp)
+        results = run(program, given, binding, xp, seen)
     return {name: np.array(results[name], dtype=np.float64) for name in program.outputs}
 
 

@@ -9,7 +9,6 @@ the module     numpy or torch tensors in and out, like the Triton module (loader
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,7 +24,6 @@ from prism.backends.protocol import Backend, ModuleSource
 from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, scalars
 from prism.backends.tile import Store as TileStore
 from prism.backends.tile_spec import check_module
-from prism.errors import BackendError
 from prism.ir.kit import statements
 from prism.program.extents import Extent, add, mul, product
 from prism.program.nodes import SymbolRange, Tensor
@@ -59,10 +57,6 @@ def emit_module(
     if direct(module, returned):
         extra["direct-call.cpp"] = support("direct")
     text = loader_text(module, sgraph, main, formula, configs or {}, weights, returned, ranges)
-    try:
-        ast.parse(text)
-    except SyntaxError as error:
-        raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
     return ModuleSource(entry, text, tuple(launch.name for launch in module.launches), extra)
 
 

@@ -13,12 +13,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from prism.backends.tensors import save
 from prism.errors import IllegalIRError, VerificationError
@@ -370,7 +372,17 @@ def _checked(
     failures: list[str] = []
     done = sampled = unexplained = wrong = left = 0
     waiting, under_way = deque(cases), deque[_Running]()
-    with ThreadPoolExecutor(runner.width, thread_name_prefix="prism-check") as threads:
+    unwanted = threading.Event()
+    with (
+        # Threads of one product wait for each other, and kernels and draws take processors from them.
+        threadpool_limits(1, user_api="blas"),
+        ThreadPoolExecutor(1, thread_name_prefix="prism-oracle") as oracle,
+        ThreadPoolExecutor(runner.width, thread_name_prefix="prism-check") as threads,
+    ):
+
+        def begin(case: Case) -> _Running:
+            return _begun(threads, module, sgraph, case, runner, drawn, oracle, unwanted)
+
         try:
             while (waiting or under_way) and not failures:
                 while waiting and len(under_way) <= runner.width:
@@ -388,13 +400,13 @@ def _checked(
                     elif elements > LARGE_ELEMENTS and begun == LARGE_CASES:
                         waiting.clear()
                     else:
-                        under_way.append(_begun(threads, drawn, module, sgraph, waiting.popleft(), runner))
+                        under_way.append(begin(waiting.popleft()))
                 if not under_way:
                     break
                 r = under_way[0]
                 found = _judged(drawn, sgraph, r)
                 if isinstance(found, Unfit) and r.case.config != chosen:
-                    r = _begun(threads, drawn, module, sgraph, replace(r.case, config=chosen), runner)
+                    r = begin(replace(r.case, config=chosen))
                     found = _judged(drawn, sgraph, r)
                 under_way.popleft()
                 ratio, reasons, rounding = (math.inf, [found], False) if isinstance(found, str) else found
@@ -409,6 +421,9 @@ def _checked(
             threads.shutdown(wait=False, cancel_futures=True)
             runner.interrupt()
             raise
+        finally:
+            unwanted.set()
+            oracle.shutdown(wait=False, cancel_futures=True)
     return CheckReport(
         runner.name,
         done,
@@ -423,19 +438,27 @@ def _checked(
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A case whose kernels run: its inputs, what is run of it, and what will come of it."""
+    """A case whose kernels run: its inputs, what is run of it, what will come of it and what is right."""
 
     case: Case
     elements: int
     inputs: Inputs
     samples: Sequence[Sample]
     outputs: Future[list[Output] | str]
+    answers: Future[Answers]
 
 
 def _begun(
-    threads: ThreadPoolExecutor, drawn: Drawn, module: Path, sgraph: SGraph, case: Case, runner: Runner
+    threads: ThreadPoolExecutor,
+    module: Path,
+    sgraph: SGraph,
+    case: Case,
+    runner: Runner,
+    drawn: Drawn,
+    oracle: ThreadPoolExecutor,
+    unwanted: threading.Event,
 ) -> _Running:
-    """Draw the inputs of a case and begin to run it."""
+    """Draw the inputs of a case, and begin to run it and to work out what is right for it, in a thread each."""
     samples: list[Sample] = [None] * len(sgraph.launches)
     if runner.sampling:
         if case.draw != "normal":
@@ -447,7 +470,8 @@ def _begun(
     shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
     inputs = [given.tensors[t.name] for t in sgraph.inputs]
     outputs = threads.submit(runner.run, module, case.config, inputs, shapes, samples)
-    return _Running(case, sum(map(np.size, given.wide.values())), given, samples, outputs)
+    answers = oracle.submit(drawn.answer, case, given, unwanted)
+    return _Running(case, sum(map(np.size, given.wide.values())), given, samples, outputs, answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,8 +543,12 @@ class Drawn:
         wides = {name: wide for name, (wide, _) in made.items()}
         return Inputs(given, wides, {name for name, (_, finite) in made.items() if finite})
 
-    def answer(self, case: Case, inputs: Inputs) -> Answers:
-        """What the oracle and eager say of the case's inputs."""
+    def answer(self, case: Case, inputs: Inputs, unwanted: threading.Event | None = None) -> Answers:
+        """What the oracle and eager say of the case's inputs.
+
+        Raises:
+            CancelledError: it is `unwanted`, which is looked at between definitions.
+        """
         from prism.backends.eager import eager
         from prism.program.evaluate import evaluate as oracle_of
 
@@ -531,14 +559,16 @@ class Drawn:
             made = self.results.get(key)
             if made is None:
                 start = time.monotonic()
-                exact = oracle_of(self.program, inputs.wide, arrays)
+                exact = oracle_of(self.program, inputs.wide, arrays, partial(_go_on, unwanted))
                 self.oracle_s = max(self.oracle_s, time.monotonic() - start)
                 given = eager(self.program, plain=True)(*(inputs.tensors[t.name] for t in self.program.inputs))
                 made = {n: (exact[n], _float64(g)) for n, g in zip(self.program.outputs, given, strict=True)}
             known = Answers(
                 {name: exact for name, (exact, _) in made.items()},
                 {name: given for name, (_, given) in made.items()},
-                _without_non_finite(self.program, inputs.wide, inputs.wide.keys() - inputs.finite, arrays),
+                _without_non_finite(
+                    self.program, inputs.wide, inputs.wide.keys() - inputs.finite, arrays, partial(_go_on, unwanted)
+                ),
             )
             if sum(x.size for x in known.exact.values()) <= KEPT_ELEMENTS:
                 self.answers[key] = known
@@ -596,7 +626,7 @@ def _judged(drawn: Drawn, sgraph: SGraph, running: _Running) -> tuple[float, lis
     Or why nothing was run.
     """
     case, tensors = running.case, running.inputs.tensors
-    answers = drawn.answer(case, running.inputs)
+    answers = running.answers.result()
     found = running.outputs.result()
     if isinstance(found, str):
         return found
@@ -630,8 +660,17 @@ def _judged(drawn: Drawn, sgraph: SGraph, running: _Running) -> tuple[float, lis
     return max((v.ratio for v in made.values()), default=0.0), reasons, rounding
 
 
+def _go_on(unwanted: threading.Event | None, *_: object) -> None:
+    if unwanted is not None and unwanted.is_set():
+        raise CancelledError
+
+
 def _without_non_finite(
-    program: Program, inputs: Mapping[str, np.ndarray], odd: Set[str], arrays: NumpyArrays = NUMPY
+    program: Program,
+    inputs: Mapping[str, np.ndarray],
+    odd: Set[str],
+    arrays: NumpyArrays = NUMPY,
+    seen: Callable[..., None] | None = None,
 ) -> dict[str, np.ndarray]:
     """The results where infinities and NaN of the `odd` inputs are read only if they have to be; none if none is odd.
 
@@ -644,11 +683,14 @@ def _without_non_finite(
         return {}
     one, other = (
         oracle_of(
-            program, {**inputs, **{name: np.where(np.isfinite(inputs[name]), inputs[name], n) for name in odd}}, arrays
+            program,
+            {**inputs, **{name: np.where(np.isfinite(inputs[name]), inputs[name], n) for name in odd}},
+            arrays,
+            seen,
         )
         for n in (1.0, -2.0)
     )
-    skipped = oracle_of(program, inputs, ANNIHILATING)
+    skipped = oracle_of(program, inputs, ANNIHILATING, seen)
     return {name: np.where(one[name] == other[name], one[name], skipped[name]) for name in program.outputs}
 
 
