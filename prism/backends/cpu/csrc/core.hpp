@@ -493,6 +493,35 @@ template <class K> PRISM_INLINE float v_across(K k, vf x) {
     v4 q = v_quarter(k, x);
     return K::of(K::of(q[0], q[2]), K::of(q[1], q[3]));
 }
+// The largest or least lane, in whole numbers of the same order: an instruction a step, where keeping NaN takes several and
+// branches. NaN is beyond all others, whatever its sign.
+template <class K> PRISM_INLINE float v_extreme(K, vf x) {
+    typedef int32_t i8 __attribute__((vector_size(32)));
+    typedef int32_t i4 __attribute__((vector_size(16)));
+    const vi beyond = v_all(K::start < 0 ? INT32_MAX : INT32_MIN);
+    const vi places = v_sel(x != x, beyond, (vi)x ^ (((vi)x >> 31) & INT32_MAX));
+#if PRISM_LANES == 16
+    i8 halves[2];
+    memcpy(halves, &places, sizeof(places));
+    const i8 half = K::of(halves[0], halves[1]);
+#else
+    const auto half = places;
+#endif
+#if PRISM_LANES > 4
+    i4 quarters[2];
+    memcpy(quarters, &half, sizeof(half));
+    const i4 q = K::of(quarters[0], quarters[1]);
+#else
+    const i4 q = half;
+#endif
+    int32_t place = K::of(K::of(q[0], q[2]), K::of(q[1], q[3]));
+    place ^= (place >> 31) & INT32_MAX;
+    float found;
+    memcpy(&found, &place, sizeof(place));
+    return found;
+}
+PRISM_INLINE float v_across(Max k, vf x) { return v_extreme(k, x); }
+PRISM_INLINE float v_across(Min k, vf x) { return v_extreme(k, x); }
 template <class K, class F> PRISM_INLINE vf v_inside(K, F, vf x, int64_t n) {
     if constexpr (F::all) return x;
     else return v_sel(v_lanes(n), x, v_all(K::start));
