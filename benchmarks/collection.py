@@ -2938,8 +2938,7 @@ KNOWN = (
         "h=16 s=4096 d=64",
         "4*h*d*(s*513 + 2*64*s)",
         source=f"{FLASH}, of tiles that are not hidden (Longformer, Beltagy 2020)",
-        vector="h*(s*513 + 2*64*s)*6",
-        reason="what is seen is a window and some places before it, and a loop visits one range",
+        vector="h*(s*513 + 2*64*s)*10",
     ),
     Known(
         "stick-breaking attention",

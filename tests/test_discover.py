@@ -184,6 +184,11 @@ def test_a_guarded_logsumexp_bounds_what_it_is_of(worker: Worker) -> None:
     assert found.launches == 1
 
 
+def test_what_lies_between_places_that_all_see_and_a_window_is_left_out(worker: Worker) -> None:
+    known, found = counted(worker, "window and global tokens", "h=8 s=4096 d=64")
+    assert found.matrix <= 1.25 * known.matrix
+
+
 def test_results_of_convolutions_are_stored_as_the_model_has_them(worker: Worker) -> None:
     """A window reads an element many times, which makes what it computes no smaller than what it reads."""
     known = next(k for k in KNOWN if k.name == "convolution+GroupNorm")

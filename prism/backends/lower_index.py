@@ -128,26 +128,55 @@ class Indexing:
 
     # Loops.
 
-    def bounds(self, loop: Loop) -> tuple[Extent, Extent, Extent]:
-        """Start, stop and step of a loop over an axis, or over the program's part of it, inside of its range."""
-        step = self._size(loop.axis) if self.layout.is_tiled(loop.axis) else 1
-        start, stop = self._chunk(loop.axis, step)
-        for side in loop.sides:
+    def bounds(self, loop: Loop) -> tuple[Extent, Extent, Extent, tuple[Extent, Extent] | None]:
+        """Start, stop and step of a loop over an axis, or over the program's part of it, inside of its range.
+
+        And of its gap, where it has one, the place where it begins and how much of the axis it skips, in whole tiles.
+        """
+        axis, step = loop.axis, self._size(loop.axis) if self.layout.is_tiled(loop.axis) else 1
+        start, stop = self._chunk(axis, step)
+        highs = [add(self._highest(c, axis), 1) for c in loop.everywhere]
+        # 1 where the program visits all tiles whatever bounds them, else 0.
+        every = self._scalar("everywhere", axis, sympy.Min(sympy.Max(*highs, 0), 1)) if highs else None
+        above, below = self._ends(loop.range, axis, every)
+        if above:
+            stop = self._scalar("stop", axis, sympy.Min(stop, sympy.Max(*above)))
+        if below:
+            begin = self._tile_of("begin", axis, sympy.Min(*below), step)
+            start = begin if start == 0 else sympy.Max(start, begin)
+        if not loop.gap:
+            return start, stop, step, None
+        above, below = self._ends(loop.gap, axis, every)
+        reached = self._scalar("reached", axis, sympy.Max(*above, start))
+        gap = self._scalar("gap", axis, mul(cdiv(reached, step), step))
+        again = sympy.Min(self._tile_of("again", axis, sympy.Min(*below), step), mul(cdiv(stop, step), step))
+        return start, stop, step, (gap, self._scalar("skipped", axis, sympy.Max(add(again, mul(-1, gap)), 0)))
+
+    def _scalar(self, name: str, axis: Axis, value: Extent) -> Extent:
+        """A name for a number of the program."""
+        made = self.names.fresh(f"{name}_{axis.name}")
+        self.emit(tile.Scalar(made, value))
+        return symbol(made)
+
+    def _tile_of(self, name: str, axis: Axis, place: Extent, step: Extent) -> Extent:
+        """Where the tile with a place of the axis begins; the first one for what is before it: no quotient of those."""
+        return mul(floordiv(self._scalar(name, axis, sympy.Max(place, 0)), step), step)
+
+    def _ends(self, conditions: Sequence[Index], axis: Axis, every: Extent | None) -> tuple[list[Extent], list[Extent]]:
+        """What ends before each bound from above, and what each bound from below begins with."""
+        above: list[Extent] = []
+        below: list[Extent] = []
+        for c in conditions:
             # slope*axis + high >= 0, high the largest value of the rest over the tiles that the program holds.
-            highs = [(c.slope(loop.axis), self._highest(c, loop.axis)) for c in side]
-            if highs[0][0] < 0:
-                last = self.names.fresh(f"stop_{loop.axis.name}")
-                ends = [floordiv(high, -own) + 1 for own, high in highs]
-                self.emit(tile.Scalar(last, sympy.Min(stop, sympy.Max(*ends))))
-                stop = symbol(last)
-            else:
-                # The tile that holds the first element; none before it, and quotients only of what is not negative.
-                first = self.names.fresh(f"begin_{loop.axis.name}")
-                firsts = [floordiv(own - 1 - high, own) if own > 1 else -high for own, high in highs]
-                self.emit(tile.Scalar(first, sympy.Max(sympy.Min(*firsts), 0)))
-                begin = mul(floordiv(symbol(first), step), step)
-                start = begin if start == 0 else sympy.Max(start, begin)
-        return start, stop, step
+            own, high = c.slope(axis), self._highest(c, axis)
+            if own < 0:
+                above.append(floordiv(high, -own) + 1)
+            elif own > 0:
+                below.append(floordiv(own - 1 - high, own) if own > 1 else -high)
+        if every is not None:
+            above += [mul(every, axis.extent)] if above else []
+            below += [mul(add(1, mul(-1, every)), axis.extent)] if below else []
+        return above, below
 
     def _highest(self, condition: Index, but: Axis) -> Extent:
         """The largest value of an index over the tiles of its axes, without the term of one of them."""

@@ -10,6 +10,8 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import sympy
+
 from prism.backends import tile
 from prism.backends.lower_deviations import Deviations, Moments, Running, Span
 from prism.backends.lower_index import Indexing, Names, cdiv
@@ -499,11 +501,17 @@ class KernelLowering:
             elif isinstance(s, sg.Scan) and s.axis == axis:
                 self._start(s, None, axis)
         accumulators = {name: self._values[name].name for name in made}
-        start, stop, step = self._indexing.bounds(loop)
+        start, stop, step, gap = self._indexing.bounds(loop)
         index = trip = self._indexing.enter(axis)
         self._spans[axis] = span = Span(index, start, stop, step)
         outer, self._out = self._out, []
         known = dict(self._known)
+        if gap is not None:
+            begin, skipped = gap
+            trip = self.names.fresh(f"trip_{axis.name}")
+            behind = sympy.Min(sympy.Max(add(add(symbol(trip), 1), mul(-1, begin)), 0), 1)
+            self._out.append(tile.Scalar(index, add(symbol(trip), mul(behind, skipped))))
+            stop = add(stop, mul(-1, skipped))
         if loop.back:
             # From the last tile to the first; such a loop is of the whole axis.
             trip = self.names.fresh(f"done_{axis.name}")

@@ -462,18 +462,17 @@ class _Counter:
         factors.extend(share for _, share in loops if share is not None)
         return tuple(factors)
 
-    def own(
-        self, width: int, mentioned: frozenset[Axis], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]
-    ) -> Monomial:
+    def own(self, width: int, mentioned: frozenset[Axis], loops: _Nest, ranges: Mapping[Axis, sg.Loop]) -> Monomial:
         """Bytes of the distinct elements of an access, or fewer where a range leaves some out."""
         sizes = {a: self.size.get(a) or Factor("size", a.extent) for a in mentioned}
         factors: list[Factor | Visited] = []
         for axis, share in loops:
             if share is None:
                 continue
-            conditions = ranges[axis]
-            if axis in mentioned and mentioned.isdisjoint({a for c in conditions for a in c.axes()} - {axis}):
-                sizes[axis] = Factor("size", allowed(axis, conditions))
+            loop = ranges[axis]
+            others = {a for side in loop.sides for c in side for a in c.axes()} - {axis}
+            if axis in mentioned and mentioned.isdisjoint(others):
+                sizes[axis] = Factor("size", allowed(axis, loop.range, loop.gap))
             else:
                 factors.append(share)
         return Monomial(width, (*(sizes[a] for a in sorted(mentioned, key=str)), *factors))
@@ -491,7 +490,7 @@ class _Counter:
             found.append((tuple(steps) or ((1, None),), extent))
         return tuple(found)
 
-    def visit(self, body: Sequence[sg.Stmt], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]) -> None:
+    def visit(self, body: Sequence[sg.Stmt], loops: _Nest, ranges: Mapping[Axis, sg.Loop]) -> None:
         for s in body:
             match s:
                 case sg.Load(_, tensor) | sg.Store(tensor) if tensor in self.on_chip:
@@ -550,15 +549,15 @@ class _Counter:
                         self.work(1, self.axes[dst], loops)
                     if isinstance(growth, str) and how.exponential:
                         self.factor(growth, how.rescaled, loops)
-                case sg.Loop(axis, inner, conditions):
-                    share = self.visited(axis, conditions) if conditions else None
+                case sg.Loop(axis, inner):
+                    share = self.visited(s) if s.skips else None
                     under = (*loops, (axis, share))
                     tiles = tuple(f for a, _ in under for f in self.inside[a] if f.kind in ("tiles", "share"))
                     shares = tuple(v for _, v in under if v is not None)
                     self.trips.append(Monomial(1, (*tiles, *shares)))
                     self.longest.append(Monomial(1, (*tiles, *(replace(v, busiest=True) for v in shares))))
                     around, self.nest = self.nest, (*self.nest, len(self.trips))
-                    self.visit(inner, under, {**ranges, axis: conditions})
+                    self.visit(inner, under, {**ranges, axis: s})
                     self.nest = around
                 case sg.Position(dst):
                     self.positional.add(dst)
@@ -580,10 +579,10 @@ class _Counter:
             key = self.axes[s.dst], (*loops[:-1], (loops[-1][0], replace(loops[-1][1], whole=True)))
             self.selections[key] = self.selections.get(key, 0) + OPS[s.op].flops
 
-    def visited(self, axis: Axis, conditions: Sequence[Index]) -> Visited:
-        """The share of its tiles that a loop over the axis visits."""
+    def visited(self, loop: sg.Loop) -> Visited:
+        """The share of its tiles that a loop visits."""
         tiles = {a: tile for a, r in self.kernel.roles if (tile := r.tile) is not None}
-        return visited(axis, tiles[axis], conditions, tiles)
+        return visited(loop.axis, tiles[loop.axis], loop.range, tiles, loop.gap)
 
     def work(self, flops: int, axes: frozenset[Axis], loops: _Nest) -> None:
         self.flops[axes, loops] = self.flops.get((axes, loops), 0) + flops

@@ -253,7 +253,7 @@ class KernelModel:
         self.grid: list[tuple[Axis, Any]] = [(a, r) for a, r in kernel.roles if isinstance(r, Grid)]
         self.splits: list[tuple[Axis, Split]] = [(a, r) for a, r in kernel.roles if isinstance(r, Split)]
         self.growing = growing(kernel)
-        self.ranged = any(isinstance(s, Loop) and s.range for s in kernel.statements())
+        self.ranged = any(isinstance(s, Loop) and s.skips for s in kernel.statements())
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Any:
         """Seconds of a launch; infinite where no block fits on a multiprocessor.

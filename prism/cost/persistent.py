@@ -38,7 +38,7 @@ def flattenable(sgraph: SGraph) -> tuple[str, ...]:
     """Of those that may be persistent, those with a single loop, as long in every tile."""
     kernels = {x.name: x.kernels[0] for x in sgraph.launches if x.name in persistable(sgraph)}
     loops = {name: [s for s in statements(k.body) if isinstance(s, Loop)] for name, k in kernels.items()}
-    return tuple(name for name, found in loops.items() if len(found) == 1 and not found[0].range)
+    return tuple(name for name, found in loops.items() if len(found) == 1 and not found[0].skips)
 
 
 def _multiplies(body: Sequence[Stmt], inside: bool) -> bool:

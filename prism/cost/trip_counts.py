@@ -6,7 +6,9 @@ one axis u is linear in p, so the sum over p is one of floors of an arithmetic p
 the clamp sets in. It is exact where the step of the progression and c*T divide one another, as powers of two do;
 otherwise the last, incomplete period counts with its average. Where a bound follows several tiled axes, the longest one
 is summed and the others stand at their middle. Of several bounds of one side, of which one has to hold, one varies and
-the others are the same in all programs: where the clamp sets in.
+the others are the same in all programs: where the clamp sets in. A gap between a bound from above and one from below
+counts likewise, as if all of it were within the others; programs that visit all tiles count by their share, as if they
+were any of them.
 
 A loop over the axis is counted by its share of all tiles, averaged over the programs. Under a causal mask over a square
 that is about a half.
@@ -57,6 +59,8 @@ class Visited:
         extent: the extent of the loop's axis.
         tile: the loop's tile.
         bounds: of those of one sign of the slope one has to hold, and at most one has terms.
+        gap: of these one has to hold as well, and at most one has terms.
+        everywhere: where one of these holds, which are written as bounds of a single tile, all tiles are visited.
         busiest: whether it is the share of the program that visits most: of the first, the middle and the last.
         whole: whether only tiles count on all of whose elements the conditions hold, in all of the program's tile.
     """
@@ -64,6 +68,8 @@ class Visited:
     extent: Extent
     tile: Tile
     bounds: tuple[Bound, ...]
+    gap: tuple[Bound, ...] = ()
+    everywhere: tuple[Bound, ...] = ()
     busiest: bool = False
     whole: bool = False
 
@@ -73,8 +79,31 @@ class Visited:
             return self._most(binding)
         t = _size(self.tile, binding)
         tiles = -(-value(self.extent, binding) // t)
-        below, skipped = self._means(self.bounds, t, binding, tiles, whole=self.whole)
-        return _clamp(below - skipped, 0.0, None) / tiles
+        seen = self._mean(t, binding, tiles, whole=self.whole) / tiles
+        for b in self.everywhere:
+            line = _Line.of(b, 1, binding)
+            seen = seen + (1.0 - seen) * (line.sum(1) / line.count)
+        return seen
+
+    def _mean(self, tile: Any, binding: Mapping[str, Any], limit: Any, least: bool = False, whole: bool = False) -> Any:
+        """How many tiles are visited on average, but for programs that visit all."""
+        below, skipped = self._means(self.bounds, tile, binding, limit, least, whole)
+        left = below - skipped
+        if self.gap:
+            left = left - self._skipped(tile, binding, limit, least, whole)
+        return _clamp(left, 0.0, None)
+
+    def _skipped(self, tile: Any, binding: Mapping[str, Any], limit: Any, least: bool, whole: bool) -> Any:
+        """How many tiles lie in the gap on average: from where the bounds from above end to the others' begin."""
+        lines = [(b, _Line.of(b, tile, binding, least, whole)) for b in self.gap]
+        begin: Any = reduce(_larger, (line.at(0, limit) for b, line in lines if b.slope < 0 and not b.terms), 0)
+        end: Any = reduce(_smaller, (line.at(0, limit) for b, line in lines if b.slope > 0 and not b.terms), limit)
+        most = _clamp(end - begin, 0, None)
+        for b, line in lines:
+            if b.terms:
+                beyond = replace(line, start=line.start - begin * line.divisor).sum(most) / line.count
+                return beyond if b.slope > 0 else most - beyond
+        return most
 
     @staticmethod
     def _means(
@@ -108,27 +137,38 @@ class Visited:
             ends: list[Any] = []
             starts: list[Any] = []
             for b in self.bounds:
-                line = _Line.of(b, t, binding)
-                (ends if b.slope < 0 else starts).append(line.at((line.count - 1) * place // 2, tiles))
+                (ends if b.slope < 0 else starts).append(_Line.of(b, t, binding).part(place, tiles))
             below = reduce(_larger, ends) if ends else tiles
-            best = _larger(best, below - (reduce(_smaller, starts) if starts else 0))
+            seen = below - (reduce(_smaller, starts) if starts else 0)
+            if self.gap:
+                ends = [_Line.of(b, t, binding).part(place, tiles) for b in self.gap if b.slope < 0]
+                starts = [_Line.of(b, t, binding).part(place, tiles) for b in self.gap if b.slope > 0]
+                seen = seen - _clamp(reduce(_smaller, starts) - reduce(_larger, ends), 0, None)
+            for b in self.everywhere:
+                seen = _larger(seen, tiles * _Line.of(b, 1, binding).part(place, 1))
+            best = _larger(best, seen)
         return best / tiles
 
     def lower(self, hints: Mapping[str, Any]) -> float:
         """The share of the elements on which the conditions hold, or less: what tiles of any size visit."""
         n = value(self.extent, hints)
-        below, skipped = self._means([_unit(b) for b in self.bounds], 1, hints, n, least=True)
-        return max(0.0, float(below - skipped)) / float(n)
+        fine = replace(self, bounds=tuple(map(_unit, self.bounds)), gap=tuple(map(_unit, self.gap)))
+        return float(fine._mean(1, hints, n, least=True)) / float(n)
 
 
-def visited(axis: Axis, tile: Tile, conditions: Sequence[Index], tiles: Mapping[Axis, Tile]) -> Visited:
+def visited(
+    axis: Axis, tile: Tile, conditions: Sequence[Index], tiles: Mapping[Axis, Tile], gap: Sequence[Index] = ()
+) -> Visited:
     """The share for a loop over the axis in tiles of `tile`; `tiles` has those of the other axes."""
-    bounds: list[Bound] = []
-    for condition in conditions:
+
+    def bound(condition: Index) -> Bound:
         others = [(a, c) for a, c in condition.terms if isinstance(a, Axis) and a != axis]
         terms = [Term(c, sign(c) > 0, a.extent, tiles[a]) for a, c in others]
-        bounds.append(Bound(condition.slope(axis), tuple(sorted(terms, key=_reach)), condition.offset))
-    return Visited(axis.extent, tile, tuple(bounds))
+        return Bound(condition.slope(axis) or -1, tuple(sorted(terms, key=_reach)), condition.offset)
+
+    bounds = [bound(c) for c in conditions if c.slope(axis)]
+    everywhere = [bound(c) for c in conditions if not c.slope(axis)]
+    return Visited(axis.extent, tile, tuple(bounds), tuple(map(bound, gap)), tuple(everywhere))
 
 
 def shown(conditions: Sequence[Condition], lines: tuple[Axis, int] | None) -> tuple[Visited, ...]:
@@ -158,10 +198,21 @@ def _reach(t: Term) -> tuple[int, int]:
     return (1, -abs(int(reach))) if is_static(reach) else (0, 0)
 
 
-def allowed(axis: Axis, conditions: Sequence[Index]) -> Extent:
+def allowed(axis: Axis, conditions: Sequence[Index], gap: Sequence[Index] = ()) -> Extent:
     """How many elements of the axis the conditions allow for some program: what must be loaded at least."""
-    first: Extent = 0
-    stop: Extent = axis.extent
+    if any(not c.slope(axis) for c in conditions):
+        return axis.extent
+    first, stop = _most(axis, conditions, 0, axis.extent)
+    left = _max(add(stop, mul(-1, first)), 0)
+    if not gap or any(c.axes() != {axis} for c in gap):
+        return left
+    # What no program sees; a gap that moves leaves nothing out everywhere.
+    begin, end = (_most(axis, side, first, stop) for side in sides(gap, axis))
+    return add(left, mul(-1, _max(add(_min(end[0], stop), mul(-1, begin[1])), 0)))
+
+
+def _most(axis: Axis, conditions: Sequence[Index], first: Extent, stop: Extent) -> tuple[Extent, Extent]:
+    """The first place from `first` on that the conditions allow for some program, and what ends below `stop`."""
     for side in sides(conditions, axis):
         ends: list[Extent] = []
         for condition in side:
@@ -177,7 +228,7 @@ def allowed(axis: Axis, conditions: Sequence[Index]) -> Extent:
         else:
             begin = reduce(_min, ends)
             first = first if at_most(begin, first) else _max(first, begin)
-    return _max(add(stop, mul(-1, first)), 0)
+    return first, stop
 
 
 def _floor(a: Extent, b: int) -> Extent:
@@ -255,6 +306,10 @@ class _Line:
     def at(self, place: Any, limit: Any) -> Any:
         """The term at a place, between 0 and the limit."""
         return _clamp((self.start + self.step * place) // self.divisor + 1, 0, limit)
+
+    def part(self, place: int, limit: Any) -> Any:
+        """The first term, the middle one or the last: of place 0, 1 or 2."""
+        return self.at((self.count - 1) * place // 2, limit)
 
     def sum(self, limit: Any) -> Any:
         """The sum of all terms, each between 0 and the limit."""

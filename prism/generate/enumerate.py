@@ -825,7 +825,7 @@ def _kernel_rows(kernel: sg.Kernel, sgraph: sg.SGraph, numbers: dict[sympy.Symbo
             case sg.Gather() | sg.Store():
                 return tuple((p.dimension, p.extent) for p in s.places)
             case sg.Loop():
-                return str(s.range), body(s.body)
+                return str(s.range), str(s.gap), body(s.body)
             case _:
                 return None
 

@@ -105,7 +105,7 @@ def _loads(body: Sequence[Stmt], ranged: frozenset[Axis]) -> Iterator[tuple[Load
     """The loads, with the axes that the ranges of the loops around them bound."""
     for s in body:
         if isinstance(s, Loop):
-            yield from _loads(s.body, ranged | ({s.axis} if s.range else frozenset()))
+            yield from _loads(s.body, ranged | ({s.axis} if s.skips else frozenset()))
         elif isinstance(s, Load):
             yield s, ranged
 

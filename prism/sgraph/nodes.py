@@ -12,7 +12,7 @@
              | Pointwise(dst, op, args)            ops as in prism.program.ops; args are names or numbers
              | TileReduce(dst, kind, axis, src, moments)  over the part of the axis that the tile holds
              | Contract(dst, axis, lhs, rhs)       sum over the tile's part of the axis of lhs*rhs: a matrix product
-             | Loop(axis, body, range)             over the tiles of the axis (of the program's chunk of it, if split)
+             | Loop(axis, body, range, gap)        over the tiles of the axis (of the program's chunk of it, if split)
              | Accumulate(dst, kind, src, shift)   dst := dst <combine> src, from the kind's identity before the loop
              | Scan(dst, axis, src, growth, how)    src combined along the axis, which may decay on the way
              | Store(tensor, index, src, moment, places)     with places, src is added to what is there
@@ -262,12 +262,25 @@ class Loop:
         body: the statements.
         range: conditions `index >= 0`, over the loop's axis, grid axes and the axes of enclosing loops. A tile is
             visited when of those that bound the axis from above, and of those from below, one at least holds for some
-            element of it and some of the program's tiles of the others.
+            element of it and some of the program's tiles of the others; all are where one without the axis holds.
+        gap: further conditions on the axis, of which one has to hold in the same way: of those that bound it from above
+            before the gap, of the others behind it. As all places before it and a window see each other.
     """
 
     axis: Annotated[Axis, Holds.AXIS]
     body: tuple[Annotated[Stmt, Holds.BODY], ...]
     range: tuple[Affine, ...] = ()
+    gap: tuple[Affine, ...] = ()
+
+    @property
+    def skips(self) -> bool:
+        """Whether there may be tiles that it does not visit."""
+        return bool(self.range or self.gap)
+
+    @property
+    def everywhere(self) -> tuple[Index, ...]:
+        """The conditions without the axis: where one of them holds all tiles are visited."""
+        return tuple(c for c in self.range if not c.slope(self.axis))
 
     @property
     def back(self) -> bool:
@@ -276,18 +289,19 @@ class Loop:
 
     @property
     def sides(self) -> tuple[tuple[Index, ...], ...]:
-        """The conditions of its range that bound the axis from above, and those from below, where there are any."""
-        return sides(self.range, self.axis)
+        """Conditions of each of which one has to hold: those from above, those from below, and those of the gap."""
+        found = sides(self.range, self.axis)
+        return (*found, (*self.gap, *self.everywhere)) if self.gap else found
 
     @property
     def bounds(self) -> list[str]:
-        """The conditions of its range as bounds of the axis, by side."""
+        """Its sides as bounds of the axis."""
         return [" or ".join(_bound(c, self.axis) for c in side) for side in self.sides]
 
     @property
     def heading(self) -> str:
         """Over what it goes, and which tiles it visits."""
-        bounds = f" with {' and '.join(self.bounds)}" if self.range else ""
+        bounds = f" with {' and '.join(self.bounds)}" if self.skips else ""
         return f"for tiles of {self.axis}{bounds}"
 
     def __str__(self) -> str:
@@ -677,14 +691,20 @@ def _operand(a: Operand) -> str:
 
 
 def sides(conditions: Sequence[Index], axis: Axis) -> tuple[tuple[Index, ...], ...]:
-    """Of conditions `index >= 0` those that bound the axis from above, and those from below; none that is empty."""
-    found = ([c for c in conditions if (c.slope(axis) > 0) is below] for below in (False, True))
-    return tuple(tuple(side) for side in found if side)
+    """Of conditions `index >= 0` those that bound the axis from above, and those from below; none that is empty.
+
+    Those without the axis are in both, last.
+    """
+    everywhere = [c for c in conditions if not c.slope(axis)]
+    found = ([c for c in conditions if way * c.slope(axis) > 0] for way in (-1, 1))
+    return tuple((*side, *everywhere) for side in found if side)
 
 
 def _bound(condition: Index, axis: Axis) -> str:
     """A condition of a range as a bound of the axis: `j <= i + 3`."""
     c = condition.slope(axis)
+    if not c:
+        return f"{condition} >= 0"
     rest = condition + Index(((axis, c),)).scaled(-1)
     if c < 0:
         return f"{axis if c == -1 else f'{-c}*{axis}'} <= {rest}"

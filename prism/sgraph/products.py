@@ -156,8 +156,8 @@ class _Reading:
 
     def _allowed(self, s: sg.Stmt, loops: tuple[sg.Loop, ...]) -> bool:
         match s:
-            case sg.Loop(_, _, range_):
-                return not range_
+            case sg.Loop():
+                return not s.skips
             case sg.Load(dst, _, _):
                 self.loads[dst] = s
                 return len(self.loads) <= 3

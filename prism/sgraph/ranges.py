@@ -2,8 +2,9 @@
 
 A condition `e >= 0` may be in the range of a loop when, on a tile where e is negative everywhere, each accumulator of
 the loop takes its kind's identity (0 for a sum, -inf for a maximum) and the body stores nothing; several of one side,
-of which one has to hold, when that is so where all of them are negative everywhere. Whether that is so is
-decided by propagating constants and affine indices through the body under the assumption e <= -1:
+of which one has to hold, when that is so where all of them are negative everywhere; so may conditions of either side,
+which leave a gap, and those without the axis, under which nothing is left out. Whether that is so is decided by
+propagating constants and affine indices through the body under the assumption e <= -1:
 
     positions   values of affine indices; sums and multiples of them stay affine
     a <= b      is false where b - a <= -1 follows from e <= -1, true where b - a >= 0 does; `<` and `==` likewise;
@@ -87,8 +88,16 @@ class EndedMaximum:
     negative: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Whether the index is > 0, >= 0 or 0 (`lt`, `le`, `eq`), which is asked again where more is assumed."""
+
+    op: str
+    ahead: Index
+
+
 # What is known of a value on every element of the tile; a number may be a truth value, 0 or 1; nothing is None.
-Fact: TypeAlias = "Index | Absolute | Same | RunningMaximum | Choice | EndedMaximum | float | None"
+Fact: TypeAlias = "Index | Absolute | Same | Compared | RunningMaximum | Choice | EndedMaximum | float | None"
 
 LOW = -1e30
 """Numbers up to here stand for -inf in masks: float32's and bfloat16's least number, and what people write instead."""
@@ -126,6 +135,8 @@ def _follows(wanted: Index, given: Index, axis: Axis) -> bool:
     if wanted.never_negative:
         return True
     p, q = wanted.slope(axis), given.slope(axis)
+    if p == q == 0:
+        return (wanted + given.scaled(-1)).never_negative
     return p * q > 0 and (wanted.scaled(abs(q)) + given.scaled(-abs(p))).never_negative
 
 
@@ -189,7 +200,11 @@ class _Facts:
                 pass
 
     def of(self, operand: sg.Operand) -> Fact:
-        return self.known.get(operand) if isinstance(operand, str) else float(operand)
+        fact = self.known.get(operand) if isinstance(operand, str) else float(operand)
+        if isinstance(fact, Compared):
+            decided = self.compare(fact.op, fact.ahead)
+            return fact if decided is None else decided
+        return fact
 
     def floor(self, hidden: sg.Operand, other: sg.Operand) -> Same | None:
         """The other operand of a maximum, where one is hidden and the other is from outside of the loop."""
@@ -258,7 +273,9 @@ class _Facts:
                 sides = [self.compare(op, args[1].index.scaled(way) + _index(args[0]).scaled(-1)) for way in (1, -1)]
                 return 1.0 if 1.0 in sides else 0.0 if sides == [0.0, 0.0] else None
             case _ if op in COMPARISONS and all(isinstance(a, Index) or _is_whole(a) for a in args):
-                return self.compare(op, _index(args[1]) + _index(args[0]).scaled(-1))
+                ahead = _index(args[1]) + _index(args[0]).scaled(-1)
+                decided = self.compare(op, ahead)
+                return Compared(op, ahead) if decided is None else decided
             case _:
                 return None
 
@@ -329,10 +346,10 @@ def _justified(loop: sg.Loop, side: Sequence[Index], known: Mapping[str, Fact]) 
 
     Args:
         loop: the loop; its own range does not matter.
-        side: affine, over the loop's axis and others.
+        side: affine, some of them over the loop's axis.
         known: facts about the values that are defined before the loop.
     """
-    if not all(c.slope(loop.axis) for c in side):
+    if not any(c.slope(loop.axis) for c in side):
         return None
     facts = _Facts(dict(known), loop.axis, tuple(side), inside=_defined(loop))
     found = False
@@ -432,7 +449,7 @@ def check_ranges(kernel: sg.Kernel) -> None:
     Raises:
         IllegalIRError: a tile outside of a range might change an accumulator, or store.
     """
-    if not any(isinstance(s, sg.Loop) and s.range for s in kernel.statements()):
+    if not any(isinstance(s, sg.Loop) and s.skips for s in kernel.statements()):
         return
 
     def visit(body: Sequence[sg.Stmt], facts: _Facts) -> None:
@@ -494,18 +511,17 @@ def _narrowed(body: Sequence[sg.Stmt], facts: _Facts, open_axes: frozenset[Axis]
     for s in body:
         if isinstance(s, sg.Loop):
             inner = _narrowed(s.body, _Facts(dict(facts.known)), open_axes | {s.axis})
-            new = sg.Loop(s.axis, inner)
-            made.append(replace(new, range=_range(new, facts.known, open_axes)))
+            made.append(_ranged(sg.Loop(s.axis, inner), facts.known, open_axes))
         else:
             made.append(s)
         facts.statement(s)
     return tuple(made)
 
 
-def _range(loop: sg.Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) -> tuple[Index, ...]:
-    """The range of a loop, upper bounds of its axis first."""
+def _ranged(loop: sg.Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) -> sg.Loop:
+    """The loop with its range, upper bounds of its axis first, and its gap."""
     if not any(isinstance(s, sg.Accumulate) for s in loop.body):
-        return ()
+        return loop
     facts = _Facts(dict(known))
     for s in loop.body:
         facts.statement(s)
@@ -514,28 +530,77 @@ def _range(loop: sg.Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis])
         # What is masked may be where the comparison fails, or where it holds.
         for wanted in (question, negated(question)):
             condition = _over(wanted, open_axes | {loop.axis})
-            if condition is not None and condition.slope(loop.axis) and not condition.never_negative:
+            if condition is not None and condition.axes() and not condition.never_negative:
                 asked[condition] = None
-    justified = cache(partial(_justified, loop, known=known))
-    found = [c for c in sorted(asked, key=str) if justified((c,)) is not None]
-    kept: list[tuple[Index, ...]] = []
-    for direction in (-1, 1):
-        mine = [c for c in found if direction * c.slope(loop.axis) > 0]
-        if not mine:
-            # Something may happen where either of two conditions holds, as under a prefix that all see.
-            one_way = [c for c in asked if direction * c.slope(loop.axis) > 0][:MOST_PAIRED]
-            fixed = [c for c in one_way if c.axes() == {loop.axis}]
-            pairs = [(a, b) for a in one_way if a not in fixed for b in fixed]
-            either = [p for p in sorted(pairs, key=str) if justified(p) is not None]
-            if either:
-                kept += either[:1]
-                continue
-            both = {h for a in one_way for b in one_way if (h := _above(a, b, loop.axis)) is not None}
-            mine = [c for c in sorted(both, key=str) if justified((c,)) is not None]
-        tightest = [c for c in mine if all(_follows(o, c, loop.axis) for o in mine)]
-        kept += [(c,) for c in (tightest or mine)[:1]]
-    ways = (kept, *([side] for side in kept)) if len(kept) > 1 else (kept,)
-    return next((tuple(c for side in way for c in side) for way in ways if _hold(loop, way, known, justified)), ())
+    sought = _Sought(loop, tuple(asked), cache(partial(_justified, loop, known=known)))
+    sides = [side for way in (-1, 1) if (side := sought.side(way))]
+    # A loop that is bounded from both ends visits little as it is.
+    kept = [*sides, *([gap] if len(sides) < 2 and (gap := sought.gap()) else [])]
+    for way in (kept, *([side] for side in kept)) if len(kept) > 1 else (kept,):
+        if _hold(loop, way, known, sought.justified):
+            mixed = [side for side in way if len({sign(c.slope(loop.axis)) for c in side if c.slope(loop.axis)}) > 1]
+            ends = dict.fromkeys(c for side in way for c in side if side not in mixed or not c.slope(loop.axis))
+            return replace(loop, range=tuple(ends), gap=tuple(c for side in mixed for c in side if c.slope(loop.axis)))
+    return loop
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """Looks for the conditions that a loop's tiles may be visited under.
+
+    Attributes:
+        loop: the loop.
+        asked: conditions that its comparisons ask for.
+        justified: when nothing happens where some of them fail.
+    """
+
+    loop: sg.Loop
+    asked: tuple[Index, ...]
+    justified: Callable[[tuple[Index, ...]], Grounds | None]
+
+    def side(self, way: int) -> tuple[Index, ...]:
+        """Conditions of one direction, one of which has to hold: the tightest or a pair; or one of rows besides."""
+        one_way = self._one_way(way)
+        # Something may happen where either of two conditions holds, as under a prefix that all see.
+        fixed = [c for c in one_way if c.axes() == {self.loop.axis}]
+        pairs = [(a, b) for a in one_way[:MOST_PAIRED] if a not in fixed for b in fixed[:MOST_PAIRED]]
+        for besides in ((), *self._everywhere()):
+            found = self._tightest([(c,) for c in one_way], besides) or self._first(pairs, besides)
+            if found:
+                return found
+            if not besides:
+                some = one_way[:MOST_PAIRED]
+                both = {h for a in some for b in some if (h := _above(a, b, self.loop.axis)) is not None}
+                found = self._tightest([(c,) for c in sorted(both, key=str)], ())
+                if found:
+                    return found
+        return ()
+
+    def gap(self) -> tuple[Index, ...]:
+        """A condition from above and one from below, one of which has to hold, one of them the same in all programs."""
+        above, below = (self._one_way(way)[:MOST_PAIRED] for way in (-1, 1))
+        fixed = {c for c in self.asked if c.axes() == {self.loop.axis}}
+        pairs = [(a, b) for a in above for b in below if (a in fixed) != (b in fixed)]
+        tried = ((), *self._everywhere())
+        return next((found for besides in tried if (found := self._tightest(pairs, besides))), ())
+
+    def _one_way(self, way: int) -> list[Index]:
+        return sorted((c for c in self.asked if way * c.slope(self.loop.axis) > 0), key=str)
+
+    def _everywhere(self) -> Sequence[tuple[Index, ...]]:
+        """Conditions of rows that may see everything."""
+        return [(c,) for c in sorted(self.asked, key=str) if not c.slope(self.loop.axis)][:MOST_PAIRED]
+
+    def _first(self, among: Sequence[tuple[Index, ...]], besides: tuple[Index, ...]) -> tuple[Index, ...]:
+        return next(((*p, *besides) for p in sorted(among, key=str) if self.justified((*p, *besides)) is not None), ())
+
+    def _tightest(self, among: Sequence[tuple[Index, ...]], besides: tuple[Index, ...]) -> tuple[Index, ...]:
+        """Of those that are justified the one that the others follow from, else the first."""
+        mine = [p for p in among if self.justified((*p, *besides)) is not None]
+        least = [
+            p for p in mine if all(_follows(x, y, self.loop.axis) for o in mine for x, y in zip(o, p, strict=True))
+        ]
+        return next(((*p, *besides) for p in least or mine), ())
 
 
 def _above(a: Index, b: Index, axis: Axis) -> Index | None:
@@ -594,4 +659,4 @@ def ordered(kernel: sg.Kernel) -> bool:
 
 
 def _conditions(kernel: sg.Kernel) -> list[Index]:
-    return [c for s in kernel.statements() if isinstance(s, sg.Loop) for c in s.range]
+    return [c for s in kernel.statements() if isinstance(s, sg.Loop) for c in (*s.range, *s.gap)]

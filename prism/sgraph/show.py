@@ -206,7 +206,8 @@ class _Serialiser:
                     of = "" if moment is None else f" {moment.value}"
                     of += f" added at {self.places(places)}" if places else ""
                     lines.append(f"{self.element(tensor, index)}={self.operand(src)}{of}")
-                case sg.Loop(axis, inner, conditions):
-                    head = " ".join([f"loop {self.axis(axis)}", *map(self.index, conditions)])
+                case sg.Loop(axis, inner, conditions, gap):
+                    bounds = [*map(self.index, conditions), *(["but", *map(self.index, gap)] if gap else [])]
+                    head = " ".join([f"loop {self.axis(axis)}", *bounds])
                     lines += [head, *self.body(inner), "end"]
         return lines

@@ -471,7 +471,7 @@ class _KernelChecker:
         if axis in self.loops:
             self.fail(f"loops over axis {axis} are nested")
         self.range(s)
-        if s.range and any(isinstance(x, sg.Scan) for x in body):
+        if s.skips and any(isinstance(x, sg.Scan) for x in body):
             self.fail(f"the loop over {axis} has a range and a scan", "what is skipped would be missing in its sums")
         if len({x.how.back for x in body if isinstance(x, sg.Scan)}) > 1:
             self.fail(f"the loop over {axis} has a scan from either end", "its tiles come one way")
@@ -488,13 +488,17 @@ class _KernelChecker:
 
     def range(self, s: sg.Loop) -> None:
         """What a range may say; that it changes no value is for the denotation to check."""
-        if any(sum(c.axes() != {s.axis} for c in side) > 1 for side in s.sides):
-            self.fail(f"the loop over {s.axis} has two bounds of one side that vary")
-        for condition in s.range:
+        for side in s.sides:
+            if sum(bool(c.slope(s.axis)) and c.axes() != {s.axis} for c in side) > 1:
+                self.fail(f"the loop over {s.axis} has two bounds of one side that vary")
+        if s.gap and len({c.slope(s.axis) > 0 for c in s.gap}) < 2:
+            self.fail(f"the gap of the loop over {s.axis} has one end")
+        for condition in (*s.range, *s.gap):
             for a in self.index_axes((condition,)):
                 if a != s.axis and a not in self.loops and not isinstance(self.roles[a], sg.Grid):
                     self.fail(f"the range of the loop over {s.axis} mentions {a}", "its tile is not known there")
-            if not condition.slope(s.axis) or not all(ranges.sign(c) for _, c in condition.terms):
+            bounds = condition.slope(s.axis) or (condition in s.everywhere and condition.axes() and s.sides)
+            if not bounds or not all(ranges.sign(c) for _, c in condition.terms):
                 self.fail(f"the loop over {s.axis} has no bound in {condition} >= 0")
 
     # Stores.
