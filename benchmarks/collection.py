@@ -3166,7 +3166,6 @@ KNOWN = (
         bilateral,
         "x:n,h,h/float32",
         "n=16 h=512",
-        reason="291 operations, where a region has 48: eleven kernels with what is between them in memory",
     ),
     Known(
         "Gaussian mixture, E step",
@@ -3183,6 +3182,5 @@ KNOWN = (
         kalman_update,
         "x:m,4/float32 p:m,4,4/float32 h:2,4/float32 r:2,2/float32 z:m,2/float32",
         "m=262144",
-        reason="eleven small products, where a region has four: as one region it is one kernel",
     ),
 )

@@ -283,3 +283,18 @@ def test_a_pruner_that_is_off_changes_no_best_cost(scaled: tuple[Task, set[tuple
     without = generate(t, replace(OPEN, off=frozenset({name})))
     assert name not in without.pruned
     assert best_costs(t, without) == best
+
+
+def test_to_store_what_is_computed_once_changes_no_best_cost(engine: Engine) -> None:
+    """Nothing is reduced: what has both axes is no cut; what has one, and what is read under two names, is."""
+    a, b = Axis("a", 32), Axis("b", 32)
+    x, y, u = read("x", a, b), read("x", b, a), read("u", a)
+    f, g, h = op("exp", mul(x, x)), op("exp", mul(y, y)), op("exp", mul(u, u))
+    body = op("add", mul(f, op("sqrt", op("add", f, h))), g)
+    t = search_task(program("p", {"x": (32, 32), "u": (32,)}, {"o": ((a, b), body)}), engine)
+    found = generate(t, OPEN)
+    assert found.pruned["once"]
+    assert any(len(c.sgraph.kernels) > 1 for c in found.candidates)
+    without = generate(t, replace(OPEN, off=frozenset({"once"})))
+    assert without.generated > found.generated
+    assert best_costs(t, without) == best_costs(t, found)

@@ -46,9 +46,10 @@ from prism.program import spec as program_spec
 from prism.program.build import const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
 from prism.program.extents import symbol, told
-from prism.program.index import Axis
+from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Program, Reduce, Tensor, walk
 from prism.program.region import Region, canonical, subprogram
+from prism.program.transform import substitute
 from prism.sgraph import spec
 from prism.sgraph.compose import Part, compose
 from prism.sgraph.nodes import Store
@@ -218,6 +219,49 @@ def test_random_programs_in_regions(program: Program, data: st.DataObject) -> No
     expected = evaluate(whole, feed)
     for name, found in run_regions(whole, regions, feed).items():
         assert np.allclose(found, expected[name], rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+def taps(steps: int, count: int) -> Program:
+    """A sum of exponentials of so many neighbours, step after step."""
+    n = Axis("n", 65536)
+    made: list[Definition] = []
+    last = "x"
+    for step in range(steps):
+        total: Expr = read(last, n)
+        for k in range(count):
+            tap = read(last, Index(((n, 1),), k))
+            total = op("add", total, op("exp", mul(tap, op("add", tap, const(k + 0.5)))))
+        shorter = Axis("n", 65536 - count * (step + 1))
+        made.append(Definition(f"y{step}", (shorter,), substitute(total, {n: Index.axis(shorter)}), DType.FLOAT32))
+        last = f"y{step}"
+    return Program("taps", (Tensor("x", (65536,), DType.FLOAT32),), tuple(made), (last,))
+
+
+def test_many_operators_without_a_reduction_are_one_region() -> None:
+    (one,) = partition(taps(1, 40), device=SM_90)
+    assert one.program.operator_count == 1
+    # The first of two steps would be done at twelve places: it is stored.
+    assert {o for r in partition(taps(2, 12), device=SM_90) for o in r.outputs} == {"y0", "y1"}
+
+
+def test_products_of_a_few_terms_are_no_products(worker: Worker) -> None:
+    """A rotation of each row, five times: one kernel, which reads a row once."""
+    m, i, j = Axis("m", 4096), Axis("i", 4), Axis("j", 4)
+    made = [
+        Definition(
+            f"y{n + 1}",
+            (m, i),
+            op("exp", reduce("sum", j, mul(read("w", i, j), read(f"y{n}", m, j)))),
+            DType.FLOAT32,
+        )
+        for n in range(5)
+    ]
+    tensors = Tensor("y0", (4096, 4), DType.FLOAT32), Tensor("w", (4, 4), DType.FLOAT32)
+    program = Program("p", tensors, tuple(made), ("y5",))
+    (region,) = partition(program, device=SM_90)
+    assert len(partition(program, RegionBounds(operators=8), SM_90)) > 1
+    best = run_search(region.program, SM_90, SMALL, worker, Recorder()).proved[0]
+    assert len(best.sgraph.kernels) == 1
 
 
 def test_a_chain_is_cut_where_recomputing_costs_more_than_storing() -> None:
@@ -523,7 +567,7 @@ def test_search_yields_sgraphs_of_the_whole_program() -> None:
 
 def test_the_number_of_workers_does_not_show(worker: Worker) -> None:
     program = chain([32, 48, 32, 64, 32, 16, 8, 24], 20)
-    regions = partition(program, RegionBounds(products=3))
+    regions = partition(program, RegionBounds(products=2))
     assert len(regions) > 2
     found = [search_regions(program, regions, SM_90, SMALL, [worker], Recorder())]
     with Worker() as other:

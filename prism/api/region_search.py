@@ -54,7 +54,7 @@ class SearchBudget:
         max_kernels: launches in one sGraph; neither second stages of splits are counted, nor what outputs over other
             axes take besides the first. Further rounds go on to as many as the operators one by one take, a launch at
             a time. 3.
-        max_ops: operators (pointwise, reductions, products) in one kernel. 64.
+        max_ops: operators (pointwise, reductions, products) in one kernel; of what reduces nothing, all. 64.
         max_loops: loops in one kernel, nested or one after another. 6.
         max_forms: forms (one way to compute each value) that are walked. 16.
         max_cuts: values of a form that the first round considers for materialisation together; each is alone. 6.

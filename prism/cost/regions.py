@@ -32,6 +32,9 @@ from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Red
 from prism.program.prefix import recurrence, stepwise
 from prism.program.products import Work, work
 
+FEW = 8
+"""Terms of a reduction that are few: no matrix unit takes them, and a tile has all, so there is no loop (guess)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -41,20 +44,29 @@ class Size:
         products: matrix products, matrix-vector products included: sums of products of two factors.
         reductions: all reductions, products included.
         operators: pointwise operations.
+        few: reductions and products of a few terms (`FEW`), which are counted here alone: they lie in a tile.
+        again: those of the pointwise operations that are there at another index, too.
     """
 
     products: int = 0
     reductions: int = 0
     operators: int = 0
+    few: int = 0
+    again: int = 0
 
     def __add__(self, other: Size) -> Size:
         return Size(
-            self.products + other.products, self.reductions + other.reductions, self.operators + other.operators
+            self.products + other.products,
+            self.reductions + other.reductions,
+            self.operators + other.operators,
+            self.few + other.few,
+            self.again + other.again,
         )
 
     def times(self, count: int) -> Size:
         """The size of so many instances."""
-        return Size(self.products * count, self.reductions * count, self.operators * count)
+        again = self.operators * (count - 1)
+        return Size(self.products * count, self.reductions * count, self.operators * count, self.few * count, again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +159,13 @@ class Costs:
         for root in roots:
             for member, count in root.instances.items():
                 most[member] = max(most.get(member, 0), count)
-        total = self._places(most)
-        for member, count in most.items():
+        return self._size(most)
+
+    def _size(self, instances: Mapping[str, int]) -> Size:
+        total = Size(operators=len(frozenset[Expr]().union(*(self._facts[m].places for m in instances))))
+        for member, count in instances.items():
             total += self._facts[member].size.times(count)
         return total
-
-    def _places(self, members: Iterable[str]) -> Size:
-        return Size(operators=len(frozenset[Expr]().union(*(self._facts[m].places for m in members))))
 
     def forget(self, name: str) -> None:
         """Let go of what is known of a root that will not be asked for again."""
@@ -207,7 +219,7 @@ class Costs:
                     stack.append((t, at, n))
         members = {t for t, _ in spreads if t in self._facts and (t not in kept or t == name)}
         instances = Counter(t for t, _ in spreads)
-        size = self._places(sorted(members))
+        inside = {t: instances[t] for t in sorted(members)}
         matrix = vector = 0.0
         read: dict[str, float] = {}
         for (tensor, _), spread in spreads.items():
@@ -216,13 +228,11 @@ class Costs:
                 if inner.matrix:
                     matrix += spread * inner.matrix * math.sqrt(instances[tensor])
                 vector += spread * inner.vector
-                size += inner.size
             else:
                 read[tensor] = max(read.get(tensor, 0.0), spread)
         seconds = self._seconds(name, read, matrix, vector)
         work = sum(arithmetic(self.device, matrix, vector, self.dtype))
-        inside = {t: instances[t] for t in sorted(members)}
-        return RootCost(seconds, work, frozenset(members), frozenset(read), size, inside)
+        return RootCost(seconds, work, frozenset(members), frozenset(read), self._size(inside), inside)
 
     def _seconds(self, name: str, read: Mapping[str, float], matrix: float, vector: float) -> float:
         device = self.device
@@ -318,4 +328,11 @@ def _counted(exprs: Sequence[Expr], done: Work) -> tuple[Size, frozenset[Expr]]:
     sums = sum(recurrence(e) is not None for e in dict.fromkeys(e for x in exprs for e in walk(x)))
     stepped = dict.fromkeys(e for x in exprs for e in walk(stepwise(x)))
     places = frozenset(e for e in stepped if isinstance(e, Map) and not any(isinstance(p, Read) for p in walk(e)))
-    return Size(len(done.products), sums + done.reductions, done.operators - len(places)), places
+    few = sum(map(_is_few, done.reductions))
+    products = sum(not _is_few(p.depth) for p in done.products)
+    return Size(products, sums + len(done.reductions) - few, done.operators - len(places), few), places
+
+
+def _is_few(axes: Iterable[Axis]) -> bool:
+    """Whether a reduction over the axes is over a few terms at any size."""
+    return math.prod(a.extent if isinstance(a.extent, int) else math.inf for a in axes) <= FEW

@@ -39,7 +39,7 @@ from prism.generate.values import Builder
 from prism.ir.kit import Holds, parts
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
-from prism.program.nodes import Formula, Tensor
+from prism.program.nodes import Formula, Reduce, Tensor, walk
 from prism.program.ops import OPS
 from prism.sgraph import nodes as sg
 from prism.sgraph.launches import fusable, fuse
@@ -63,6 +63,8 @@ HOPE = 1.2
 WRITTEN_PLANS = 16
 # So many of the fastest plans get a further cut.
 DEEPENED = 4
+# A family of so many statements takes as long to look at as one of those that bounds count; a longer one as several.
+LONG = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Bounds:
     Attributes:
         max_kernels: launches in one sGraph; neither second stages of splits are counted, nor what outputs over other
             axes take besides the first. Further rounds go on to `Task.launches`.
-        max_ops: operators (pointwise, reductions, products) in one kernel.
+        max_ops: operators (pointwise, reductions, products) in one kernel; of a form that reduces nothing, all.
         max_loops: loops in one kernel, nested or one after another.
         max_forms: forms that are walked.
         max_families: families of kernels that the first round builds, plans that look fastest first; each further
@@ -131,6 +133,11 @@ class Task:
     device: Device
     points: tuple[Mapping[str, int], ...] = ()
     launches: int = 0
+
+    @property
+    def reduces(self) -> bool:
+        """Whether anything of it is a reduction."""
+        return any(isinstance(e, Reduce) for f in self.formulas for e in walk(f.expr))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +259,9 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     dot = task.device.tiles.dot
     weights = Weights(task.classes, task.hints, dot)
     own = written(task.classes, [f.expr for f in task.formulas], table)
+    if not task.reduces:
+        # One kernel is what there is to find, however long, and the first round has what is better stored.
+        walk.bounds = bounds = replace(bounds, max_ops=max(bounds.max_ops, len(table)), max_rounds=1)
     if soon is not None and own is not None and bounds.below == math.inf:
         first = _Walk(task, bounds, reaches=walk.reaches)
         first.keep_written(own, (), weights)
@@ -646,10 +656,11 @@ class _Walk:
         tensors = {t.name: t for t in (*plan.buffers, *(f.tensor for f in task.formulas))}
         for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, space, self.pruned, tensors):
             self.generated += 1
-            self.built += 1
             if isinstance(family, str):
+                self.built += 1
                 self.pruned[family] += 1
                 continue
+            self.built += max(1, sum(len(list(k.statements())) for k in family.kernels) // LONG)
             if family in seen and "duplicate" not in bounds.off:
                 self.pruned["duplicate"] += 1
                 continue

@@ -572,6 +572,8 @@ class Planner:
         for cls in ranked:
             key, axes = names.of(cls)
             found.setdefault(key if key is not None else cls, []).append((cls, axes))
+        # Where nothing is reduced, what has all axes is computed once an element, unless it is read elsewhere, too.
+        once = "once" not in self.off and not any(reduces.values())
         made: list[tuple[float, Cut]] = []
         seen = {w: key for w in self.windows if (key := names.of(w.at)[0]) in found}
         for value, members in found.items():
@@ -591,7 +593,9 @@ class Planner:
                 at_places = [i.substitute(under_name).substitute(dict(w.places)) for i in index]
                 named.append((w.seen, tuple(at_places)))
             named += (part for part in slices.of(stored, index) if part[0] not in roots)
-            if len(named) > 1 or stored not in outputs or stored in needed:
+            if once and len(named) == 1 and stored not in outputs and classes.axes[stored] >= outer.keys():
+                pruned["once"] += 1
+            elif len(named) > 1 or stored not in outputs or stored in needed:
                 made.append((gains[stored], Cut(tuple(named))))
         for w in (w for w in self.windows if w not in seen):
             axes = tuple(_dimensions(choices, w.at, classes.axes[w.at], outer))

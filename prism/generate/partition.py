@@ -76,6 +76,10 @@ OVERLAP = 0.05
 """A root computes again what is stored for others where that takes this share off its time, at least."""
 
 
+FEW_OPERATORS = 2
+"""Pointwise operations that a sum of a few terms counts as: a product and an addition."""
+
+
 NEAR = 64
 """Roots after one that reads a tensor, too, which it may share a region with: of thousands, pairs would be millions."""
 
@@ -93,20 +97,27 @@ class RegionBounds:
         reductions: reductions, products included.
         operators: pointwise operations.
         outputs: tensors that a region of several roots writes.
+        unreduced: pointwise operations where there is no reduction and at most half of them are done again at other
+            indices, if that is more: one kernel is all that there is to find.
     """
 
     products: int = 4
     reductions: int = 8
     operators: int = 48
     outputs: int = 3
+    unreduced: int = 0
 
     def admits(self, size: Size) -> bool:
         """Whether a region of that size is within the bounds."""
-        return (
-            size.products <= self.products and size.reductions <= self.reductions and size.operators <= self.operators
-        )
+        if size.few == size.products == size.reductions == 0:
+            once = 2 * size.again <= size.operators
+            return size.operators <= max(self.operators, self.unreduced if once else 0)
+        operators = size.operators + FEW_OPERATORS * size.few
+        return size.products <= self.products and size.reductions <= self.reductions and operators <= self.operators
 
 
+AT_FIRST = RegionBounds(unreduced=1024)
+"""Bounds of the regions that a program is cut into, before any is found to be too hard."""
 BEYOND = RegionBounds(products=6, reductions=10, operators=60)
 """A program within these is searched as one region, too, where the bounds cut it."""
 TWICE = RegionBounds(2 * BEYOND.products, 2 * BEYOND.reductions, 2 * BEYOND.operators)
@@ -130,7 +141,7 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
     gathered = _gathered(program, device)
     if gathered:
         return _after_gathered(program, gathered, bounds, device)
-    limits = bounds or RegionBounds()
+    limits = bounds or AT_FIRST
     graph = _Graph.of(program)
     costs = _costs(program, device)
     if limits.admits(_size(graph, costs)) or len(graph.live) == 1:

@@ -88,6 +88,11 @@ PRUNERS = _named(
         "that stores and not again in every tile that reads.",
     ),
     Pruner(
+        "once",
+        "Where a form reduces nothing, a value that has all axes of the outputs and is read at one index is computed "
+        "once an element in any kernel: to store it moves more, in a launch more, and no work is done less.",
+    ),
+    Pruner(
         "one-tile",
         "An output axis that is nowhere reduced and held whole in one tile is a grid axis whose tile covers it: "
         "the same loads, work and stores, and the grid's tile may also be shorter.",

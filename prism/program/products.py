@@ -68,13 +68,13 @@ class Work:
 
     Attributes:
         products: its sums of products, those of a matrix and a vector included.
-        reductions: how many reductions there are, products included.
+        reductions: the axes of each reduction, products included.
         operators: how many pointwise operations, products' own not included.
         others: what reductions and pointwise operations cost an element, by the axes that they are computed over.
     """
 
     products: tuple[Product, ...]
-    reductions: int
+    reductions: tuple[frozenset[Axis], ...]
     operators: int
     others: tuple[tuple[int, frozenset[Axis]], ...]
 
@@ -84,17 +84,18 @@ def work(*exprs: Expr) -> Work:
     inside: set[Expr] = set()
     products: list[Product] = []
     others: list[tuple[int, frozenset[Axis]]] = []
-    reductions = operators = 0
+    reductions: list[frozenset[Axis]] = []
+    operators = 0
     for e in reversed(list(dict.fromkeys(e for x in exprs for e in walk(stepwise(x))))):
         if isinstance(e, Reduce):
             if e in inside:
                 continue  # part of a reduction over several axes
-            reductions += 1
             body, bound = e.body, {e.axis}
             while isinstance(body, Reduce) and body.kind is e.kind:
                 inside.add(body)
                 bound.add(body.axis)
                 body = body.body
+            reductions.append(frozenset(bound))
             found = product_of(body, bound) if e.kind is ReduceKind.SUM else None
             if found is None:
                 others.append((1, free_axes(body)))
@@ -104,4 +105,4 @@ def work(*exprs: Expr) -> Work:
         elif isinstance(e, Map) and e not in inside:
             operators += 1
             others.append((OPS[e.op].flops, free_axes(e)))
-    return Work(tuple(products), reductions, operators, tuple(others))
+    return Work(tuple(products), tuple(reductions), operators, tuple(others))
