@@ -3114,7 +3114,6 @@ KNOWN = (
         "24*P",
         2,
         "four products with one epilogue, partial sums and their sum",
-        reason="found, and by the model the library's products, which store spectra, are faster",
     ),
     Known(
         "triangle multiplication",

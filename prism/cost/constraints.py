@@ -36,6 +36,8 @@ WARP = 32
 """Threads of a warp (data sheet)."""
 MAX_WARPS = 8
 """Warps of the widest block that is tuned (guess)."""
+WARP_GROUP_ROWS = 64
+"""Rows from which a group of warps multiplies operands that lie in shared memory, where devices can (data sheet)."""
 INT32_MAX = 2**31 - 1
 """The largest offset that kernels compute (by definition)."""
 MAX_OPERANDS = 384
@@ -388,12 +390,32 @@ def staged_bytes(f: Footprint, sizes: Mapping[Axis, Any]) -> Any:
     return total
 
 
+def held_bytes(f: Footprint, sizes: Mapping[Axis, Any], device: Device) -> Any:
+    """Shared memory of operands that stay there while loops run: those that groups of warps multiply."""
+    total: Any = 0
+    for v in f.held if device.is_gpu and device.multiprocessor.warp_groups else ():
+        mine = {*f.axes[v]}
+        sides = [side for m, n, k in f.dots if k in mine and not mine.isdisjoint((*m, *n)) for side in (m, n)]
+        groups: Any = 0
+        for side in sides:
+            groups = _larger(groups, elements(side, sizes) // WARP_GROUP_ROWS)
+        # None of shorter ones, all of longer.
+        total = total + _smaller(groups, 1) * elements(f.axes[v], sizes) * f.width[f.tensor_of[v]]
+    return total
+
+
 def _larger(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
+    if isinstance(a, sympy.Basic) or isinstance(b, sympy.Basic):
+        return sympy.Max(a, b)
     import numpy
 
     return numpy.maximum(a, b)
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return -_larger(-a, -b)
 
 
 # Domains and checks.
@@ -483,8 +505,8 @@ def checks(
     for shape in f.largest():
         yield "tile_elements", elements(shape, sizes) <= tiles.elements
     yield tiles.held, live_elements(f, sizes) <= (tiles.live or _register_elements(device, warps))
-    if f.staged:
-        yield "shared", staged_bytes(f, sizes) * stages <= device.shared_limit_bytes
+    if f.staged or f.held:
+        yield "shared", staged_bytes(f, sizes) * stages + held_bytes(f, sizes, device) <= device.shared_limit_bytes
     if f.full_precision and tiles.unrolled:
         for m, n, k in f.dots:
             yield "unrolled", operand_registers(m, n, k, sizes, 1) <= MAX_OPERANDS**2 * WARP * warps
@@ -649,10 +671,10 @@ def constraints(sgraph: sg.SGraph, device: Device) -> tuple[Constraint, ...]:
         for shapes in f.live_shapes():
             total = sympy.Add(*(REGISTER_BYTES * count * elements(s, sizes) for s, count in shapes))
             add(tiles.held, sympy.Le(total, limit), "the values that are live together would spill")
-        if f.staged:
+        if f.staged or f.held:
             stages = sympy.Symbol(f"stages_{launch_of[kernel.name]}", integer=True, positive=True)
-            total = sympy.sympify(staged_bytes(f, sizes)) * stages
-            add("shared", sympy.Le(total, device.shared_limit_bytes), "the operands of the loop's dots would not fit")
+            total = sympy.sympify(staged_bytes(f, sizes) * stages + held_bytes(f, sizes, device))
+            add("shared", sympy.Le(total, device.shared_limit_bytes), "the operands of the dots would not fit")
         if f.full_precision and tiles.unrolled:
             for m, n, k in f.dots:
                 held = sympy.sympify(operand_registers(m, n, k, sizes, 1))

@@ -17,6 +17,7 @@ from prism.cost.constraints import (
     Footprint,
     elements,
     footprint,
+    held_bytes,
     live_elements,
     operand_registers,
     staged_bytes,
@@ -28,7 +29,7 @@ from prism.cost.persistent import PERSISTENT
 from prism.cost.pipelining import pipelined_loads
 from prism.cost.roofline import dealt, memory
 from prism.cost.shared_memory import BANKS_BYTES, DESCRIPTORS, described, shared_memory
-from prism.cost.trips import WARP_GROUP_ROWS, trips
+from prism.cost.trips import trips
 from prism.errors import BackendError
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -298,7 +299,7 @@ class KernelModel:
                 held = np.maximum(held, np.sqrt(operand_registers(*dims, sizes, warps * 32)))
             live = live + held * warps * 32
         shared: Any = staged_bytes(self.footprint, sizes) * stages + self.pipelined.buffer_bytes(sizes, stages)
-        shared = shared + self._held_bytes(sizes)
+        shared = shared + held_bytes(self.footprint, sizes, d)
         registers = live / (warps * 32) + BASE_REGISTERS
         # Every value over the limit is stored once and loaded once, four bytes each.
         spills = np.maximum(registers - m.registers_per_thread, 0) * 8
@@ -492,19 +493,6 @@ class KernelModel:
         for extent in self.tensors[a.tensor].shape:
             whole = whole * value(extent, env)
         return whole
-
-    def _held_bytes(self, sizes: Mapping[Axis, Any]) -> Any:
-        """Shared memory of operands that stay there while loops run: those that groups of warps multiply."""
-        total: Any = 0
-        for v in self.footprint.held if self.device.multiprocessor.warp_groups else ():
-            mine = self.footprint.axes[v]
-            feeds = [d for d in self.cost.dots if d.depth in mine and not {*mine}.isdisjoint((*d.rows, *d.columns))]
-            longest: Any = 0
-            for dot in feeds:
-                longest = np.maximum(longest, np.maximum(elements(dot.rows, sizes), elements(dot.columns, sizes)))
-            own = elements(mine, sizes) * self.tensors[self.footprint.tensor_of[v]].dtype.bytes
-            total = total + np.where(longest >= WARP_GROUP_ROWS, own, 0)
-        return total
 
     def _utilisation(self, dot: Dot, sizes: Mapping[Axis, Any], warps: Any) -> Any:
         """The part of the matrix units' rate that a product of these tiles reaches."""

@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from prism.cost.constraints import Footprint, elements
+from prism.cost.constraints import WARP_GROUP_ROWS, Footprint, elements
 from prism.ir.kit import sources
 from prism.program.index import Axis
 from prism.sgraph.nodes import Contract, Load, Loop, Stmt
 from prism.sgraph.products import dot_dims, is_dot
 
-WARP_GROUP_ROWS = 64
-"""Rows from which a group of warps multiplies operands that lie in shared memory, where devices can (data sheet)."""
 PRODUCT_CYCLES = 450.0
 """Cycles that the result of a product of fewer rows or columns is waited for in a trip; larger ones take longer
 themselves (measured on an H200, of all configurations of the suite)."""

@@ -144,7 +144,9 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
     limits = bounds or AT_FIRST
     graph = _Graph.of(program)
     costs = _costs(program, device)
-    if limits.admits(_size(graph, costs)) or len(graph.live) == 1:
+    # One kernel is what there is to find of a few outputs.
+    at_once = limits if len(graph.forced) <= limits.outputs else replace(limits, unreduced=0)
+    if at_once.admits(_size(graph, costs)) or len(graph.live) == 1:
         return tuple(affine(Region(program, graph.forced)))
     greedy = _Greedy(graph, costs, limits)
     kept = greedy.run()
