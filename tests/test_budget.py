@@ -26,7 +26,6 @@ from test_study import large
 from prism.api import choosing, composing, partitioned
 from prism.api.loading import load
 from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch, search_regions
-from prism.api.proofs import ProvedSGraph
 from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.api.time_limit import (
     CLOSING_S,
@@ -46,7 +45,7 @@ from prism.api.time_limit import (
     trials_end,
 )
 from prism.cli.app import main
-from prism.cost.device import multicore
+from prism.cost.device import Device, multicore
 from prism.egraph.worker import Worker as EGraphWorker
 from prism.errors import ExitCode, NoImprovementError
 from prism.events import Evidence, Recorder
@@ -629,29 +628,31 @@ def test_where_no_trial_was_made_in_time_the_same_finalists_have_another_turn(
     assert run.stages.count("emission") == 1
 
 
-def test_where_time_is_short_the_region_that_takes_longest_is_tuned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_time_is_short_the_region_of_which_most_is_gained_is_tuned(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one_by_one(monkeypatch)
-    chosen, tuned = composing._region_chosen, []
-    searched: list[Sequence[ProvedSGraph]] = []
-    longest_first = composing._longest_first
+    chosen, tuned, asked = composing._region_chosen, [], []
+    gains = partitioned.gains
 
-    def ordered(searches: PartitionedSearch) -> Any:
-        searched.extend(r.result.proved for r in searches.distinct.values())
-        return longest_first(searches)
+    def ordered(searches: PartitionedSearch, target: Device) -> dict[str, float]:
+        asked.append((searches, gains(searches, target)))
+        return asked[-1][1]
 
-    monkeypatch.setattr(composing, "_longest_first", ordered)
+    monkeypatch.setattr(composing, "gains", ordered)
 
     def once(request: Any, found: Any, tools: Any, place: Path) -> Any:
-        tuned.append(found.proved[0].seconds)
+        tuned.append(found)
         monkeypatch.setattr(composing, "LEAST_S", 1000.0)
         return chosen(request, found, tools, place)
 
     monkeypatch.setattr(composing, "_region_chosen", once)
     made = run(REGIONS, seconds=120.0)
     assert made.report.measurement is not None
+    ((searches, gained),) = asked
     (first,) = tuned
-    assert first == max(proved[0].seconds for proved in searched)
-    assert len(searched) > 2
+    assert len({*gained.values()}) > 2
+    assert first is searches.distinct[max(gained, key=lambda key: gained[key])].result
 
 
 def test_contenders_leave_time_to_write_what_they_came_to(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -473,12 +473,13 @@ def test_a_product_is_compiled_once_and_linked(
     for path, rows in zip(paths, (8, 16), strict=True):
         built = compile_module(path, config({**sample.symbols[0], "T_m": rows}))
         assert built.library is not None, built.error
-        (made,) = (tmp_path / "cache").glob("*.o")
+        (made,) = (tmp_path / "cache").glob("multiply*.o")
         result = torch.zeros(out.shape, dtype=getattr(torch, dtype.value))
         pointers = (ctypes.c_void_p * 3)(*(t.data_ptr() for t in (*given, result)))
         ctypes.CDLL(str(built.library)).run(pointers, None, 1)
         assert torch.equal(result.float(), given[0].float() @ given[1].float())
     assert made.name.startswith(name)
+    assert len([*(tmp_path / "cache").glob("launch_*.o")]) == len(paths)
     assert build.product_known(name, tmp_path / "cache")
 
 

@@ -35,6 +35,10 @@ from prism.api.proofs import ProvedSGraph
 from prism.api.records import Request
 from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.api.searching import search as prism_search
+from prism.backends.cpu.build import compile_module, find_compiler
+from prism.backends.cpu.emit import emit_module
+from prism.backends.loading import load_module
+from prism.backends.protocol import write_module
 from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.errors import CompilerError, ExitCode, IllegalIRError, NoImprovementError, PrismError, VerificationError
@@ -52,6 +56,7 @@ from prism.program.region import Region, canonical, subprogram
 from prism.program.transform import substitute
 from prism.sgraph import spec
 from prism.sgraph.compose import Part, compose
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import Store
 from prism.sgraph.show import key, text
 
@@ -480,7 +485,7 @@ def test_names_in_the_whole_are_its_own(tiny_search: PartitionedSearch) -> None:
     launches = [x for n in composed.names for x in n.launches.values()]
     assert launches == [x.name for x in composed.sgraph.launches]
     symbols = [s for n in composed.names for s in n.symbols.values()]
-    assert sorted(symbols) == sorted(s.name for s in composed.sgraph.symbols)
+    assert {*symbols} == {s.name for s in composed.sgraph.symbols}
     assert {t.name for t in composed.sgraph.inputs} == {t.name for t in tiny_layer().inputs}
     whole = tiny_search.whole(chosen, composed)
     granted = [replace(p, verdict=p.verdict.assuming([f"of {n}"])) for n, p in enumerate(chosen)]
@@ -507,6 +512,41 @@ def test_a_tensor_is_handed_over_as_the_reader_declares_it(tiny_search: Partitio
     halves = [replace(t, dtype=DType.FLOAT16) for t in program.inputs]
     with pytest.raises(IllegalIRError, match="float16"):
         compose("p", halves, outputs, parts)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
+@pytest.mark.usefixtures("unoptimised")
+def test_equal_regions_share_their_sources_and_what_was_compiled_of_them(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def layers(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.relu(x @ a + b) @ c + d)
+
+    monkeypatch.setenv("PRISM_CPP_CACHE", str(tmp_path / "cache"))
+    given = [torch.randn(s) for s in ((12, 24), (24, 24), (24,), (24, 24), (24,))]
+    program = trace(layers, tuple(given))
+    regions = partition(program, RegionBounds(1, 1, 8, 1))
+    found = search_regions(program, regions, SM_90, SMALL, [worker], Recorder(), as_one=False)
+    (kind,) = found.distinct.values()
+    assert len(found.regions) == 2
+    chosen = kind.result.proved[0].sgraph
+    composed = found.compose([chosen, chosen])
+    own = Config({s.name: 8 for s in chosen.symbols}, {}, {})
+    config = Config.together(own.renamed(n.symbols, n.launches) for n in composed.names)
+    assert len(config.symbols) == len(own.symbols) == len(composed.sgraph.symbols)
+    alone, whole = emit_module(chosen), emit_module(composed.sgraph, configs={"cpu": [config]})
+    assert len([n for n in whole.extra if n.endswith("kernel.cpp")]) == len(chosen.launches)
+    modules = []
+    for name, source, tiles in (("alone", alone, own), ("whole", whole, config)):
+        (tmp_path / name).mkdir()
+        modules.append(write_module(source, tmp_path / name / "kernels.py"))
+        assert compile_module(modules[-1], tiles).library
+        assert len([*(tmp_path / "cache").glob("launch_*.o")]) == len(chosen.launches), name
+    made = getattr(load_module(modules[-1]), whole.entry)(*given)
+    assert torch.allclose(made, layers(*given), rtol=1e-4, atol=1e-4)
+    # Other tiles are another kernel.
+    assert compile_module(modules[0], Config(dict.fromkeys(own.symbols, 4), {}, {})).library
+    assert len([*(tmp_path / "cache").glob("launch_*.o")]) == 2 * len(chosen.launches)
 
 
 @pytest.mark.slow

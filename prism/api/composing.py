@@ -25,10 +25,9 @@ from prism.api.choosing import (
 from prism.api.finalists import Finalist, emitted, emitting, finalists, formula_of
 from prism.api.partitioned import (
     PartitionedSearch,
-    RegionSearch,
-    bound,
     composed_choice,
     finer,
+    gains,
     merged_checks,
     search_regions,
 )
@@ -278,9 +277,11 @@ def _each_chosen(
     while True:
         refused: set[str] = set()
         waiting = searches.waiting
-        for key_, r in _longest_first(searches) if until.finite else searches.distinct.items():
+        gained = gains(searches, request.device) if until.finite else dict.fromkeys(searches.distinct, 0.0)
+        for key_ in gained:
             if key_ in choices:
                 continue
+            r = searches.distinct[key_]
             tools.recorder.count("regions tuned", len(choices), len(searches.distinct))
             place = tools.folder / f"region_{len(choices)}_{len(searches.regions)}_{len(refused)}_{len(waiting)}"
             place.mkdir()
@@ -291,12 +292,13 @@ def _each_chosen(
             if all_steps is not None:
                 own, of = replace(own, program=all_steps.program), all_steps.result(r.result)
             try:
-                left = len(searches.distinct) - len(choices)
+                left = [gained[k] for k in gained if k not in choices]
+                part = max(gained[key_] / (sum(left) or 1.0), 1 / (2 * len(left)))
                 which = f"region {len(choices) + 1} of {len(searches.distinct)}"
                 with tools.recorder.within(1, which):
                     before = until.left
                     least = max(here(LEAST_S), 2.0 * short)
-                    choice = _in_time(own, of, replace(tools, time=until, part=True), place, left, least)
+                    choice = _in_time(own, of, replace(tools, time=until, part=True), place, part, least)
                     if all_steps is not None:
                         choice = all_steps.of_step(choice, tools.platform.model)
                     choices[key_] = choice
@@ -339,13 +341,6 @@ def _each_chosen(
         searches = replace(searches, waiting=waiting)
 
 
-def _longest_first(searches: PartitionedSearch) -> list[tuple[str, RegionSearch]]:
-    """The different regions by the estimated time of all that are equal, those of which nothing was found first."""
-    many = Counter(r.canonical.key for r in searches.regions)
-
-    return sorted(searches.distinct.items(), key=lambda x: -many[x[0]] * bound(x[1].result))
-
-
 def _region_chosen(request: Request, found: SearchResult, tools: Tools, place: Path) -> Choice:
     """What is chosen of a region's search, or was by an earlier run."""
     kept = _recalled(request, tools)
@@ -365,7 +360,7 @@ def _region_chosen(request: Request, found: SearchResult, tools: Tools, place: P
     return choice
 
 
-def _in_time(request: Request, found: SearchResult, tools: Tools, place: Path, regions: int, least: float) -> Choice:
+def _in_time(request: Request, found: SearchResult, tools: Tools, place: Path, part: float, least: float) -> Choice:
     """What is chosen of a region's search within its share of the time.
 
     Where that is too short, it is the best by the cost model alone, checked with the whole, and measured with it.
@@ -375,7 +370,7 @@ def _in_time(request: Request, found: SearchResult, tools: Tools, place: Path, r
         found: its search.
         tools: their time is that of all regions that are left.
         place: for modules.
-        regions: how many are left.
+        part: its share of it.
         least: the seconds that one should have.
 
     Raises:
@@ -384,7 +379,7 @@ def _in_time(request: Request, found: SearchResult, tools: Tools, place: Path, r
     if not tools.time.finite:
         return _region_chosen(request, found, tools, place)
     left = tools.time.left
-    share = max(left / regions, least)
+    share = max(left * part, least)
     try:
         if share > left:
             kept = _recalled(request, tools)

@@ -41,12 +41,14 @@ class Part:
         tensors: the whole's name for each input and output of the region.
         loop: of whose step the region is a part; parts of one loop follow one another.
         waits: whether steps are launches even where they need not wait for each other.
+        kind: parts of one kind, which have equal sGraphs, have their symbols in common; empty where there is no other.
     """
 
     sgraph: sg.SGraph
     tensors: Mapping[str, str]
     loop: ProgramLoop | None = None
     waits: bool = False
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def compose(
     together: list[tuple[str, ...]] = []
     repeats: list[sg.Repeat] = []
     renamings: list[_Renaming] = []
+    first: dict[str, int] = {}
     for loop, group in groupby(enumerate(parts), lambda p: p[1].loop):
         begin, scope = len(kernels), whole
         if loop is not None:
@@ -109,7 +112,9 @@ def compose(
             scope = _Scope({**whole.known, **steps}, stored, buffers)
         for place, part in group:
             where = f"{name}, region {place}"
-            renaming = _Renaming(part, place, name, reserved)
+            # A step's tiles may yet become another's.
+            alike = first.setdefault(part.kind, place) if part.kind and loop is None else place
+            renaming = _Renaming(part, place, alike, name, reserved)
             scope.add(part, renaming, where)
             kernels += [renaming.kernel(k) for k in part.sgraph.kernels]
             together += [tuple(renaming.kernels[k] for k in group) for group in part.sgraph.together]
@@ -259,10 +264,15 @@ def steps_differ(repeats: Sequence[sg.Repeat], loops: Sequence[ProgramLoop]) -> 
 
 @dataclass(slots=True)
 class _Renaming:
-    """The new names of one part. `taken` are tensor names of the whole, to which the part's buffers are added."""
+    """The new names of one part.
+
+    `alike` is the place of the first part with these symbols, and `taken` are tensor names of the whole, to which the
+    part's buffers are added.
+    """
 
     part: Part
     place: int
+    alike: int
     whole: str
     taken: set[str]
     tensors: dict[str, str] = field(default_factory=dict)
@@ -279,7 +289,7 @@ class _Renaming:
         for b in sgraph.buffers:
             self.tensors[b.name] = free_name(f"{prefix}_{b.name.removeprefix(f'{sgraph.name}_')}", self.taken)
         for s in sgraph.symbols:
-            self.symbols[s] = sympy.Symbol(f"{s.name}_{self.place}", integer=True, positive=True)
+            self.symbols[s] = sympy.Symbol(f"{s.name}_{self.alike}", integer=True, positive=True)
         for k in sgraph.kernels:
             for axis, role in k.roles:
                 if isinstance(role, sg.Split):

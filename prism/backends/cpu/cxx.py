@@ -5,6 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
+
+import sympy
 
 from prism.backends.source import PRODUCT, IntegerPrinter, Lines
 from prism.errors import UnsupportedError
@@ -89,6 +92,11 @@ class CxxIntegers(IntegerPrinter):
     def name(self, symbol: str) -> str:
         """As `names` has it."""
         return self._names(symbol)
+
+    def order(self, e: Any) -> list[Any]:
+        """By what operands are made of, not by how long their names are: sources of equal kernels differ in these."""
+        operands = (a for a in e.args if not a.is_Number)
+        return sorted(operands, key=lambda a: (-sum(1 for _ in sympy.preorder_traversal(a)), str(a)))
 
     def number(self, value: int) -> str:
         """A literal of 64 bits where it needs them."""

@@ -1,7 +1,8 @@
 """Emission: from an sGraph to C++17 and the Python that compiles, loads and calls it.
 
-<launch>.cpp   one launch: the support code that it uses, its programs, and a function that runs its grid
-<entry>.cpp    all launches, and a function that runs them in order; this is what is compiled
+<launch>.cpp   one launch: the support code that it uses, its programs, and a function that runs its grid; compiled once
+               for all modules that hold it, whatever it is called there; equal launches of a module share one
+<entry>.cpp    a function that runs all launches in order, linked with them
 multiply*.cpp  a matrix product as a function of its own, for each kind of operands: compiled once for all tiles, linked
 direct-call.cpp  calls like an earlier one, past the interpreter; compiled once for a machine
 the module     numpy or torch tensors in and out, like the Triton module (loader.py)
@@ -17,11 +18,12 @@ from prism.backends.cpu.cxx import Names, Writer, factor, integer
 from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
 from prism.backends.cpu.loader import direct, loader_text
 from prism.backends.cpu.products import product_source, support
-from prism.backends.cpu.support import PRODUCTS, products_in
+from prism.backends.cpu.support import NAMES, PRODUCTS, nameless, products_in
 from prism.backends.lower import lower
 from prism.backends.passes.exponents import of_two
 from prism.backends.protocol import Backend, ModuleSource
 from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, scalars
+from prism.backends.tile import Load as TileLoad
 from prism.backends.tile import Store as TileStore
 from prism.backends.tile_spec import check_module
 from prism.ir.kit import statements
@@ -48,11 +50,18 @@ def emit_module(
     module = complete(lower(sgraph, defer=False).over(of_two))
     check_module(module)
     entry = identifier(sgraph.name)
-    extra = {f"{launch.name}.cpp": _launch(launch, module) for launch in module.launches}
+    extra: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    alike: dict[str, str] = {}
+    for launch in module.launches:
+        text = _launch(launch)
+        symbols = [c.name for c in launch.constants if c.symbol is not None]
+        sources[launch.name] = alike.setdefault(nameless(text, symbols), launch.name)
+        extra.setdefault(f"{sources[launch.name]}.cpp", text)
     main = f"{entry}.cpp"
     while main in extra:
         main = main.removesuffix(".cpp") + "_all.cpp"
-    extra[main] = _main(module)
+    extra[main] = _main(module, sources, bool(products_in("".join(extra.values()))))
     extra |= {f"{name}.cpp": product_source(name) for name in products_in("".join(extra.values()))}
     if direct(module, returned):
         extra["direct-call.cpp"] = support("direct")
@@ -66,7 +75,8 @@ CPP = Backend("C++", emit_module)
 def complete(module: TileModule) -> TileModule:
     """The module with the lengths and constants that grids and axes name among each program's parameters.
 
-    On a GPU the host counts the programs; here the launch does.
+    On a GPU the host counts the programs; here the launch does. Tensors are in the order in which they are met, which
+    hangs on no names.
     """
     symbols = {identifier(s): s for s in module.symbols}
 
@@ -76,33 +86,38 @@ def complete(module: TileModule) -> TileModule:
         known = {c.name for c in p.constants}
         constants = tuple(Constant(n, symbols[n]) for n in sorted(named - known) if n in symbols)
         lengths = sorted({*p.lengths, *(n for n in named - known if n not in symbols)})
-        return replace(p, constants=p.constants + constants, lengths=tuple(lengths))
+        met = dict.fromkeys(s.tensor for s in statements(p.body) if isinstance(s, (TileLoad, TileStore)))
+        tensors = sorted(p.tensors, key=lambda t: [*met].index(t.name) if t.name in met else len(met))
+        return replace(p, tensors=tuple(tensors), constants=p.constants + constants, lengths=tuple(lengths))
 
     def launch(old: TileLaunch) -> TileLaunch:
         programs = tuple(program(p) for p in old.programs)
         constants = {c.name: c for c in (*old.constants, *(c for p in programs for c in p.constants))}
         lengths = sorted({*old.lengths, *(n for p in programs for n in p.lengths)})
-        return replace(old, programs=programs, constants=tuple(constants.values()), lengths=tuple(lengths))
+        tensors = tuple(dict.fromkeys((*(t for p in programs for t in p.tensors), *old.tensors)))
+        return replace(
+            old, programs=programs, tensors=tensors, constants=tuple(constants.values()), lengths=tuple(lengths)
+        )
 
     return replace(module, launches=tuple(launch(old) for old in module.launches))
 
 
-def _launch(launch: TileLaunch, module: TileModule) -> str:
+def _launch(launch: TileLaunch) -> str:
     programs = Writer()
     emitters = [KernelEmitter(p, programs) for p in launch.programs]
     for emitter in emitters:
         emitter.run()
         programs.line()
     w = Writer()
-    w.line(f"// {launch.name}: one launch of {module.name}, written by prism.")
+    w.line("// One launch, written by prism.")
     products = sorted(set().union(*(e.products for e in emitters)))
     if products:
         w.line(f"{PRODUCTS}{' '.join(products)}")
-    for part in ("core", "math", *(["calls"] if products else [])):
-        w.line(f"#ifndef PRISM_{part.upper()}")
-        w.line(f"#define PRISM_{part.upper()}")
-        w.lines(support(part).splitlines())
-        w.line("#endif")
+    _support(w, ("core", "math", *(["calls"] if products else [])))
+    names = _names(launch)
+    symbols = [c.name for c in launch.constants if c.symbol is not None]
+    space = f"{launch.name}_space"
+    w.line(f"{NAMES}{' '.join([launch.name, space, *symbols])}")
     w.line("#ifndef PRISM_NAME")
     w.line("#define PRISM_NAME(name) name")
     w.line("#endif")
@@ -111,13 +126,13 @@ def _launch(launch: TileLaunch, module: TileModule) -> str:
             w.line(f"#ifndef PRISM_{c.name}")
             w.line(f"#define PRISM_{c.name} {DEFAULT_TILE}")
             w.line("#endif")
-    space = f"PRISM_NAME({launch.name}_space)"
+    space = f"PRISM_NAME({space})"
     w.line()
     with w.block(f"namespace {space}"):
         w.line("using namespace prism;")
         for c in launch.constants:
             if c.symbol is not None:
-                w.line(f"constexpr int64_t {Names([c.name])(c.name)} = PRISM_{c.name};")
+                w.line(f"constexpr int64_t {names(c.name)} = PRISM_{c.name};")
         w.line()
         w.lines(programs.text.splitlines())
         _grid(w, launch, emitters)
@@ -128,11 +143,24 @@ def _launch(launch: TileLaunch, module: TileModule) -> str:
     return w.text
 
 
+def _support(w: Writer, parts: Sequence[str]) -> None:
+    """The support code, where it is not there yet."""
+    for part in parts:
+        w.line(f"#ifndef PRISM_{part.upper()}")
+        w.line(f"#define PRISM_{part.upper()}")
+        w.lines(support(part).splitlines())
+        w.line("#endif")
+
+
+def _names(launch: TileLaunch) -> Names:
+    return Names([*(t.name for t in launch.tensors), *launch.lengths, *(c.name for c in launch.constants)])
+
+
 def _grid(w: Writer, launch: TileLaunch, emitters: Sequence[KernelEmitter]) -> None:
     """The function that runs all programs of the launch."""
-    names = Names([*(t.name for t in launch.tensors), *launch.lengths, *(c.name for c in launch.constants)])
+    names = _names(launch)
     written = {s.tensor for p in launch.programs for s in statements(p.body) if isinstance(s, TileStore)}
-    with w.block("inline void run_grid(void* const* tensors, const int64_t* lengths, int threads)"):
+    with w.block("static void run_grid(void* const* tensors, const int64_t* lengths, int threads)"):
         for n, t in enumerate(launch.tensors):
             kind = ("" if t.name in written else "const ") + TENSOR_TYPES[t.dtype]
             w.line(f"{kind}* p_{names(t.name)} = ({kind}*)tensors[{n}];")
@@ -205,26 +233,44 @@ _HOLDING = (
 )
 
 
-def _main(module: TileModule) -> str:
+def _main(module: TileModule, sources: Mapping[str, str], products: bool) -> str:
+    """All launches in order.
+
+    Args:
+        module: the tile programs.
+        sources: by launch, the one whose source it shares.
+        products: whether any calls a matrix product, of whose operands some may be held.
+    """
     w = Writer()
     w.line(f"// {module.name}: all launches in order, written by prism.")
-    for launch in module.launches:
-        w.line(f'#include "{launch.name}.cpp"')
+    if products:
+        _support(w, ("core", "calls"))
+    takes = "(void* const* tensors, const int64_t* lengths, int threads)"
+    w.line("#ifdef PRISM_APART")
+    w.line("#include <cstdint>")
+    w.line("#ifndef PRISM_NAME")
+    w.line("#define PRISM_NAME(name) name")
+    w.line("#endif")
+    for name in dict.fromkeys(sources.values()):
+        w.line(f'extern "C" void PRISM_NAME({name}){takes};')
+    w.line("#else")
+    for name in dict.fromkeys(sources.values()):
+        w.line(f'#include "{name}.cpp"')
+    w.line("#endif")
     w.line()
     everything = [t.name for t in (*module.inputs, *module.outputs, *module.exchanged, *module.kept)]
     pointers = {name: f"tensors[{n}]" for n, name in enumerate(everything)}
     lengths = module.lengths
-    takes = "(void* const* tensors, const int64_t* lengths, int threads)"
     if module.before:
         with w.block(f'extern "C" void PRISM_NAME(prepare){takes}'):
             for launch in module.prepared:
-                _call(w, launch, pointers, lengths)
+                _call(w, sources[launch.name], launch, pointers, lengths)
     with w.block(f'extern "C" void PRISM_NAME(run){takes}'):
         for x in module.order:
             if isinstance(x, TileRepeat):
-                _steps(w, module, x, pointers, lengths)
+                _steps(w, module, x, sources, pointers, lengths)
             else:
-                _call(w, x, pointers, lengths)
+                _call(w, sources[x.name], x, pointers, lengths)
     # What a caller says of memory that stays as it is.
     for name, takes, calls in _HOLDING:
         with w.block(f'extern "C" void PRISM_NAME({name})({takes})'):
@@ -234,18 +280,25 @@ def _main(module: TileModule) -> str:
     return w.text
 
 
-def _call(w: Writer, launch: TileLaunch, pointers: Mapping[str, str], lengths: Sequence[str]) -> None:
-    """One launch; `pointers` says where tensors are."""
+def _call(w: Writer, name: str, launch: TileLaunch, pointers: Mapping[str, str], lengths: Sequence[str]) -> None:
+    """One launch, by the function of that name; `pointers` says where tensors are."""
     with w.block():
+        if name != launch.name:
+            w.line(f"// {launch.name}")
         given = ", ".join(pointers[t.name] for t in launch.tensors) or "nullptr"
         sizes = ", ".join(f"lengths[{lengths.index(n)}]" for n in launch.lengths) or "0"
         w.line(f"void* const own[] = {{{given}}};")
         w.line(f"const int64_t sizes[] = {{{sizes}}};")
-        w.line(f"PRISM_NAME({launch.name})(own, sizes, threads);")
+        w.line(f"PRISM_NAME({name})(own, sizes, threads);")
 
 
 def _steps(
-    w: Writer, module: TileModule, repeat: TileRepeat, pointers: Mapping[str, str], lengths: Sequence[str]
+    w: Writer,
+    module: TileModule,
+    repeat: TileRepeat,
+    sources: Mapping[str, str],
+    pointers: Mapping[str, str],
+    lengths: Sequence[str],
 ) -> None:
     """The launches of a loop's step, once for each step."""
     with w.block():
@@ -269,4 +322,4 @@ def _steps(
                 own[window.tensor.name] = f"window_{n}"
                 w.line(f"char* const window_{n} = {place};  // {window.tensor.name}")
             for launch in module.within(repeat):
-                _call(w, launch, own, lengths)
+                _call(w, sources[launch.name], launch, own, lengths)

@@ -160,7 +160,7 @@ class KernelEmitter:
         """Writes both functions."""
         p, w = self.program, self.w
         lengths = [f"int64_t {self.names(n)}" for n in p.lengths]
-        with w.block(f"inline int64_t {p.name}_room({', '.join(lengths)})"):
+        with w.block(f"static int64_t {p.name}_room({', '.join(lengths)})"):
             w.line("int64_t bytes = 0;")
             for name in sorted(self.storage.arrays):
                 kind = KIND_TYPES[self.v.kind_of(name)]

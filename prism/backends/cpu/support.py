@@ -2,16 +2,20 @@
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FLAGS = ("-std=c++17", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-# Sources of launches that a compiler gets the whole limit for; of more it gets so much more.
-MANY = 32
+# How the source of a launch begins after the support code: its function, and the constants that it is compiled for.
+NAMES = "// launch: "
+# What launches declare.
+DECLARED = re.compile(r"\b(?:auto|bool|char|float|void|\w+_t|b?f16)\b[*&]* (?:const |__restrict )*(?!const\b|__)(\w+)")
 # How a source says which matrix products it calls: each has a source of its own, in the same folder.
 PRODUCTS = "// products: "
 # How compilers say that it was the linker who failed.
@@ -35,19 +39,33 @@ def find_compiler() -> Path | None:
     return None
 
 
+def included_by(main: Path) -> list[Path]:
+    """The sources beside it that a C++ source includes."""
+    lines = main.read_text(encoding="utf-8").splitlines()
+    return [main.parent / line.split('"')[1] for line in lines if line.startswith('#include "')]
+
+
 def sources_of(main: Path) -> list[Path]:
     """A C++ source and those of its own that it includes."""
-    found = [main]
-    for line in main.read_text(encoding="utf-8").splitlines():
-        if line.startswith('#include "'):
-            found += sources_of(main.parent / line.split('"')[1])
-    return found
+    return [main, *(path for beside in included_by(main) for path in sources_of(beside))]
 
 
 def products_in(text: str) -> list[str]:
     """The matrix products that a source calls, each once."""
     lines = [line[len(PRODUCTS) :] for line in text.splitlines() if line.startswith(PRODUCTS)]
     return sorted({name for line in lines for name in line.split()})
+
+
+def nameless(text: str, kept: Sequence[str] = ()) -> str:
+    """A launch's source with what it declares replaced by places: equal for sources that differ in names alone.
+
+    Nothing that others define is replaced, so what is compiled of equal ones is the same. Names that are `kept` stay.
+    """
+    head, _, own = text.partition(NAMES)
+    names = dict.fromkeys([*own.partition("\n")[0].split(), *DECLARED.findall(own)])
+    places = {name: f"\0{n}" for n, name in enumerate(names) if name not in kept}
+    places |= {f"PRISM_{name}": f"\0PRISM{place}" for name, place in places.items()}
+    return head + re.sub(r"\w+", lambda word: places.get(word[0], word[0]), own)
 
 
 def machine() -> str:
@@ -106,13 +124,13 @@ def compile_source(
 ) -> tuple[Path, bool]:
     """Compile a C++ source for the values of its constants; returns the library's path, and whether it was there.
 
-    Matrix products that it calls are compiled apart, each once for all sources that call it, and linked.
+    Launches and matrix products are compiled apart, each once for all sources that hold or call it, and linked.
 
     Args:
         main: the source.
         constants: by name; known to the source as PRISM_<name>.
-        timeout_s: for the compiler, of up to MANY launches; after a quarter of it in processor seconds, one that
-            optimises too long is asked to optimise less. Other work on the machine makes no difference to that.
+        timeout_s: for one run of the compiler; after a quarter of it in processor seconds, one that optimises too long
+            is asked to optimise less. Other work on the machine makes no difference to that.
         level: how much it optimises.
         folders: where libraries may go, the best first, if not to those of `cache_folders`.
 
@@ -128,12 +146,21 @@ def compile_source(
     found, name = _known(main.stem, ".so", folders, *parts, *defines, level)
     if found is not None:
         return found, True
-    timeout_s *= max(1.0, (len(sources) - 1) / MANY)
-    with ThreadPoolExecutor(max(1, len(products))) as several:
-        objects = list(several.map(lambda p: compile_product(p, timeout_s), products.values()))
+    own = (path for path in included_by(main) if NAMES in text[path])
+    launches = [_Launch(path, text[path], constants, level) for path in own]
+    todo = [*{x.stem: x for x in launches}.values(), *products.values()]
+
+    def made(what: _Launch | Path) -> tuple[Path, bool]:
+        if isinstance(what, Path):
+            return compile_product(what, timeout_s)
+        return _object(what.source, what.stem, what.parts, level, what.options, folders, timeout_s)
+
+    with ThreadPoolExecutor(max(1, min(len(todo), os.cpu_count() or 1))) as several:
+        objects = list(several.map(made, todo))
     linked = [str(path) for path, _ in objects]
+    renamed = ["-DPRISM_APART", *(f"-D{x.called}={x.stem}" for x in launches)] if launches else []
     try:
-        return _compiled(main, folders, name, timeout_s, level, ["-shared", *defines], linked), False
+        return _compiled(main, folders, name, timeout_s, level, ["-shared", *defines, *renamed], linked), False
     except CompilerError as error:
         if not any(known for _, known in objects) or not any(by in str(error) for by in LINKERS):
             raise
@@ -142,15 +169,65 @@ def compile_source(
     return compile_source(main, constants, timeout_s, level, folders)
 
 
+class _Launch:
+    """The source of a launch as it is compiled: `stem` is its function, called alike in all sources of this meaning."""
+
+    def __init__(self, source: Path, text: str, constants: Mapping[str, int], level: str) -> None:
+        names = text.partition(NAMES)[2].partition("\n")[0].split()
+        own = {name: constants[name] for name in names if name in constants}
+        self.source, self.called = source, names[0]
+        self.parts = [nameless(text), *(str(constants.get(name, "")) for name in names), level]
+        self.stem = f"launch_{hashlib.sha256(chr(0).join(self.parts).encode()).hexdigest()[:24]}"
+        self.options = [f"-D{self.called}={self.stem}", *(f"-DPRISM_{name}={n}" for name, n in own.items())]
+
+
 def compile_product(source: Path, timeout_s: float = 120.0) -> tuple[Path, bool]:
     """Compile the source of a matrix product; returns the object's path, and whether it was there.
 
     Raises:
         CompilerError: as for `compile_source`.
     """
-    folders = products_folders(source)
-    found, name = product_in(folders, source.stem, source.read_text(encoding="utf-8"))
-    return (found, True) if found else (_compiled(source, folders, name, timeout_s, "-O3", ["-c"]), False)
+    return _object(
+        source, source.stem, [source.read_text(encoding="utf-8")], "-O3", [], products_folders(source), timeout_s
+    )
+
+
+def _object(
+    source: Path,
+    stem: str,
+    parts: Sequence[str],
+    level: str,
+    options: Sequence[str],
+    folders: list[Path],
+    timeout_s: float,
+) -> tuple[Path, bool]:
+    """What is compiled of a source that others are linked with, and whether it was there; `parts` say what it is."""
+    found, name = _known(stem, ".o", folders, *parts)
+    if found is None:
+        with _alone(folders, name):
+            found, _ = _known(stem, ".o", folders, *parts)  # by another process, meanwhile
+            if found is None:
+                return _compiled(source, folders, name, timeout_s, level, ["-c", *options]), False
+    return found, True
+
+
+@contextmanager
+def _alone(folders: list[Path], name: str) -> Iterator[None]:
+    """While no other process, or thread, makes what has this name in these folders; where files can be locked."""
+    file = None
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        folder = scratch_folder(folders)
+        folder.rmdir()
+        file = (folder.parent / f".{name}.lock").open("w", encoding="utf-8")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if file is not None:
+            Path(file.name).unlink(missing_ok=True)
+            file.close()
 
 
 def product_in(folders: list[Path], stem: str, text: str) -> tuple[Path | None, str]:
