@@ -63,6 +63,8 @@ from prism.sgraph.show import key
 
 WHOLE_CASES = 3
 """Cases of the numeric gate for a module of several regions, each of which has passed all of them by itself."""
+AS_BEFORE, AT_LEAST = 1.25, 0.5
+"""So many times what regions took that were tuned is enough for the next one; no less than this share of LEAST_S is."""
 SHORT = "a search ended before all of it was proved"
 
 
@@ -273,7 +275,7 @@ def _each_chosen(
     """
     choices: dict[str, Choice] = {}
     until = regions_end(tools.time, request.matches)
-    short = 0.0
+    short = took = 0.0
     while True:
         refused: set[str] = set()
         waiting = searches.waiting
@@ -297,12 +299,17 @@ def _each_chosen(
                 which = f"region {len(choices) + 1} of {len(searches.distinct)}"
                 with tools.recorder.within(1, which):
                     before = until.left
-                    least = max(here(LEAST_S), 2.0 * short)
+                    enough_s = max(AT_LEAST * here(LEAST_S), AS_BEFORE * took) if took else math.inf
+                    least = max(min(here(LEAST_S), enough_s), 2.0 * short)
                     choice = _in_time(own, of, replace(tools, time=until, part=True), place, part, least)
                     if all_steps is not None:
                         choice = all_steps.of_step(choice, tools.platform.model)
                     choices[key_] = choice
-                    if until.finite and not choices[key_].tuned.trials:
+                    if not until.finite:
+                        continue
+                    if choice.tuned.trials:
+                        took = max(took, before - until.left)
+                    else:
                         short = max(short, before - until.left)
             except (NoImprovementError, VerificationError, CompilerError) as error:
                 if all_steps is not None and not isinstance(error, VerificationError):
