@@ -36,26 +36,28 @@ static void put(bf16* p, float x) { v_put(p, x); }
 static void put(f16* p, float x) { v_put(p, x); }
 
 // c[m][n] += sum a[m][k] b[k][n], or = where it is FRESH, all integers: exact, whatever the order of the sum.
-template <class B, bool FRESH = false>
+template <class B, bool FRESH = false, class A = float>
 void product(int64_t M, int64_t K, int64_t N, bool columns, bool halves = false, bool turned = false) {
     const int64_t am = turned ? 1 : K + 3, ak = turned ? M + 3 : 1, cm = N + 5;
     const int64_t bk = columns ? 1 : N + 2, bn = columns ? K + 2 : 1;
-    std::vector<float> a(M * am + K * ak + 64), c(M * cm + 64, 0.5f), exact(M * N);
+    std::vector<A> a(M * am + K * ak + 64);
+    std::vector<float> c(M * cm + 64, 0.5f), exact(M * N), rows(a.size());
     std::vector<B> b((columns ? N * bn : K * bk) + 64);
-    for (auto& x : a) x = (float)draw();
+    for (size_t i = 0; i < a.size(); ++i) put(&a[i], rows[i] = (float)draw());
     std::vector<float> plain(b.size());
     for (size_t i = 0; i < b.size(); ++i) put(&b[i], plain[i] = (float)draw());
     for (int64_t m = 0; m < M; ++m)
         for (int64_t n = 0; n < N; ++n) {
             float sum = 0;
-            for (int64_t k = 0; k < K; ++k) sum += a[m * am + k * ak] * plain[k * bk + n * bn];
+            for (int64_t k = 0; k < K; ++k) sum += rows[m * am + k * ak] * plain[k * bk + n * bn];
             exact[m * N + n] = (FRESH ? 0.0f : 0.5f) + sum;
         }
     std::vector<float> pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
     if constexpr (sizeof(B) == 4 || std::is_same_v<B, bf16>)
         if (halves)
             multiply_halves(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
-    if (!halves) multiply(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+    if constexpr (sizeof(A) == 4)
+        if (!halves) multiply(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
     for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
         int64_t m = i / cm, n = i % cm;
         float wanted = m < M && n < N ? exact[m * N + n] : 0.5f;
@@ -195,6 +197,14 @@ int main() {
                     product<float, true>(M, K, N, columns);
                     product<bf16, true>(M, K, N, columns, true);
                     if (!columns) product<float>(M, K, N, columns, false, true);
+                }
+    for (int64_t M : {1, 4, 8, 9, 16, 41, 64})
+        for (int64_t K : {1, 7, 33, 64, 96, 320, 576})
+            for (int64_t N : {1, 33, 64})
+                for (bool columns : {false, true}) {
+                    product<bf16, false, bf16>(M, K, N, columns, true);
+                    product<bf16, true, bf16>(M, K, N, columns, true);
+                    product<bf16, false, bf16>(M, K, N, columns, true, true);
                 }
     for (int64_t M : {1, 3, 8, 9, 16, 40, 64})
         for (int64_t K : {1, 4, 7, 64, 65, 130, 192})

@@ -30,7 +30,7 @@ from prism.process.child import Fork, child_environment, module_command
 from prism.process.fork_server import ForkServer
 from prism.process.memory import KEEPING
 from prism.process.worker import Background, Ending, Pool, Reply, Worker
-from prism.program.nodes import Program, Reduce, walk
+from prism.program.nodes import DType, Program, Reduce, walk
 from prism.program.products import product_of
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
@@ -47,7 +47,7 @@ COMPARES = (*RUNS, "prism.backends.native", "torch._dynamo")
 """and before one that runs baselines, too; but for what few of them need."""
 GRACE_S = 10.0
 """What a worker may take beyond the compiler's own limit, seconds."""
-PROTOCOL = "cpu protocol 6"
+PROTOCOL = "cpu protocol 7"
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
 
@@ -146,8 +146,9 @@ class CpuPlatform(Timed):
             return
         sums = (e for d in program.definitions for e in walk(d.expr) if isinstance(e, Reduce))
         if any(product_of(e.body, {e.axis}) for e in sums):
-            types = sorted({TENSOR_TYPES[t.dtype] for t in program.inputs if t.dtype.is_float})
-            self.products.begin(f"multiply-{kind}" for kind in types)
+            types = {t.dtype for t in program.inputs if t.dtype.is_float}
+            halves = {DType.BFLOAT16: "multiply_halves"}
+            self.products.begin(f"{halves.get(dtype, 'multiply')}-{TENSOR_TYPES[dtype]}" for dtype in types)
 
     def resources(self, sgraph: SGraph, config: Config, hints: Mapping[str, int]) -> tuple[Resources, ...]:
         """See Timed."""

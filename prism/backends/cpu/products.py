@@ -26,12 +26,16 @@ def product_source(name: str) -> str:
 
     Args:
         name: the function, as `multiply`, and the C++ types of its operands, all but float32 ones of the first: parted
-            by hyphens, as `multiply-f16` and `multiply_bytes-uint8_t-int8_t`.
+            by hyphens, as `multiply-f16` and `multiply_bytes-uint8_t-int8_t`. Of halves the first may be
+            bfloat16, too.
     """
     function, *types = name.split("-")
-    called = f"{function}<{', '.join(types)}>"
+    called = [f"{function}<{', '.join(types)}>"]
+    if function == "multiply_halves":
+        called.append(f"{function}<{', '.join(types)}, bf16>")
+    made = [f"    __attribute__((used)) static auto* const made_{n} = &{c};\n" for n, c in enumerate(called)]
     return (
-        f"// {called} of calls.hpp as a function of its own, written by prism.\n"
+        f"// {' and '.join(called)} of calls.hpp as functions of their own, written by prism.\n"
         + support("core", "calls", *_DEFINED[function])
-        + f"namespace prism {{\n    __attribute__((used)) static auto* const made = &{called};\n}}\n"
+        + f"namespace prism {{\n{''.join(made)}}}\n"
     )

@@ -261,6 +261,8 @@ class Scheduler:
             return False
         if role == "b":
             return True
+        if product.halves:
+            return view.strides.get(product.lane) == 1  # pairs of terms as they lie
         # Neighbours along the sum are read one by one, neighbours across it packed in runs.
         across = [n for n in v.lanes_of(name) if n not in v.lanes_of(other)]
         return stored is DType.FLOAT32 and any(view.strides.get(n) == 1 for n in (product.lane, *across))

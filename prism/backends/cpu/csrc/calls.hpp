@@ -5,9 +5,9 @@ namespace prism __attribute__((visibility("hidden"))) {
 template <class B>
 void multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
               int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
-// The same of two operands that may be rounded to bfloat16.
-template <class B>
-void multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+// The same of two operands that may be rounded to bfloat16; a is float32, or as it is stored.
+template <class B, class A = float>
+void multiply_halves(bool fresh, float* c, int64_t cm, const A* a, int64_t am, int64_t ak, const B* b, int64_t bk,
                      int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
 // A byte that is a whole number in float32.
 template <class T> struct Level {

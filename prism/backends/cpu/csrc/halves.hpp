@@ -41,9 +41,10 @@ struct Pair : Kept<Pair> {
 // What `mul_tiles` takes of `a`: rows of pairs, whole tiles of them; what is outside is 0.
 constexpr int64_t v_tiled_a(int64_t M, int64_t K) { return v_cdiv(M, TILE) * TILE * v_cdiv(K, 2 * TILE) * TILE; }
 
-// `mul_packed` of pairs by tiles: two by two of them at a time, over the depth of a panel that the first cache holds.
-template <class B>
-void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
+// `mul_packed` of pairs by tiles: two by two of them at a time, over the depth of a panel that the first cache holds. Tiles
+// of `a` that are stored as pairs are taken where they lie.
+template <class B, class A>
+void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const A* __restrict a, int64_t am, int64_t ak,
                const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, uint32_t* __restrict pa,
                uint32_t* __restrict pb) {
     static_assert(PANEL == 2 * TILE, "two tiles are as wide as a panel");
@@ -53,8 +54,10 @@ void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const float* __restr
         panels = pb;
     }
     const int64_t depth = v_cdiv(K, 2), wide = v_cdiv(depth, TILE) * TILE;
-    for (int64_t m = 0; m < v_cdiv(M, TILE) * TILE; ++m) {
-        uint32_t* row = pa + m * wide;
+    const bool stored = sizeof(A) == 2 && ak == 1 && K % (2 * TILE) == 0;
+    const int64_t packed = stored ? M / TILE * TILE : 0;  // the first row of `pa`
+    for (int64_t m = packed; m < v_cdiv(M, TILE) * TILE; ++m) {
+        uint32_t* row = pa + (m - packed) * wide;
         int64_t k = 0;
         if (m < M) {
             if (ak == 1)
@@ -95,16 +98,21 @@ void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const float* __restr
                         PRISM_TILE_LOAD(3, to + TILE * step + TILE, step);
                     }
                 }
+                const auto tile = [&](int64_t m) PRISM_BODY {
+                    return m < packed ? (const char*)(a + m * am) : (const char*)(pa + (m - packed) * wide);
+                };
+                const auto row = [&](int64_t m) PRISM_BODY { return m < packed ? 2 * am : 4 * wide; };
+                const char *upper = tile(m), *lower = tile(m + TILE);
+                const int64_t upper_row = row(m), lower_row = row(m + TILE);
                 for (int64_t l = k; l < end; l += TILE) {
-                    const uint32_t* x = pa + m * wide + l;
                     const uint32_t* y = l < whole ? w + l * PANEL : last;
                     PRISM_TILE_LOAD(6, y, PANEL);
-                    PRISM_TILE_LOAD(4, x, wide);
+                    PRISM_TILE_ROWS(4, upper + 4 * l, upper_row);
                     PRISM_TILE_LOAD(7, y + TILE, PANEL);
                     PRISM_TILE_ADD("tdpbf16ps", 0, 4, 6);
                     PRISM_TILE_ADD("tdpbf16ps", 1, 4, 7);
                     if (two) {
-                        PRISM_TILE_LOAD(5, x + TILE * wide, wide);
+                        PRISM_TILE_ROWS(5, lower + 4 * l, lower_row);
                         PRISM_TILE_ADD("tdpbf16ps", 2, 5, 6);
                         PRISM_TILE_ADD("tdpbf16ps", 3, 5, 7);
                     }
@@ -125,8 +133,8 @@ void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const float* __restr
 #else
 #define PRISM_PAIR_TILES 0
 #endif
-template <class B>
-void multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+template <class B, class A>
+void multiply_halves(bool fresh, float* c, int64_t cm, const A* a, int64_t am, int64_t ak, const B* b, int64_t bk,
                      int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
 #if PRISM_PAIRS
     if (M > (bn == 1 ? MR : FEW)) {
@@ -138,6 +146,17 @@ void multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int64_t a
         return mul_packed<Pair>(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
     }
 #endif
-    multiply(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    if constexpr (sizeof(A) == sizeof(float)) {
+        multiply(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    } else {  // rows of neighbours are taken as they are, so there is room for all of them
+        for (int64_t m = 0; m < M; ++m) {
+            const A* row = a + m * am;
+            int64_t k = 0;
+            if (ak == 1)
+                for (; k + VL <= K; k += VL) v_store(pa + m * K + k, v_ld(Whole{}, row + k, VL));
+            for (; k < K; ++k) pa[m * K + k] = v_one(row + k * ak);
+        }
+        multiply(fresh, c, cm, pa, K, 1, b, bk, bn, M, K, N, (float*)nullptr, pb);
+    }
 }
 }  // namespace prism

@@ -253,8 +253,8 @@ void pack_b(typename E::type* __restrict to, const B* __restrict b, int64_t bk, 
     }
 }
 // a as panels of MR rows, place by place along k; what is outside is 0.
-template <class E>
-void pack_a(typename E::type* __restrict p, const float* __restrict a, int64_t am, int64_t ak, int64_t M, int64_t K) {
+template <class E, class A>
+void pack_a(typename E::type* __restrict p, const A* __restrict a, int64_t am, int64_t ak, int64_t M, int64_t K) {
     constexpr int64_t T = E::TERMS;
     const int64_t depth = v_cdiv(K, T);
     for (int64_t m = 0; m < M; m += MR) {
@@ -390,8 +390,8 @@ const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, in
     return (const typename E::type*)asked.at;
 }
 
-template <class E, class B>
-void mul_packed(bool fresh, float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
+template <class E, class B, class A>
+void mul_packed(bool fresh, float* __restrict c, int64_t cm, const A* __restrict a, int64_t am, int64_t ak,
                 const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N,
                 typename E::type* __restrict pa, typename E::type* __restrict pb) {
     const typename E::type* panels = v_kept<E>(b, bk, bn, K, N);
