@@ -28,7 +28,8 @@ from prism.cost.trip_counts import allowed, visited
 from prism.errors import IllegalIRError
 from prism.program.extents import Extent, evaluate, symbol
 from prism.program.index import Axis, Index
-from prism.program.nodes import DType, Tensor
+from prism.program.nodes import DType, ReduceKind, Tensor
+from prism.program.prefix import SO_FAR, Recurrence
 from prism.sgraph import spec
 from prism.sgraph.config import Config
 from prism.sgraph.denote import denote
@@ -42,6 +43,7 @@ from prism.sgraph.nodes import (
     LoopRole,
     Pointwise,
     Position,
+    Scan,
     SGraph,
     Split,
     Stmt,
@@ -833,6 +835,70 @@ def test_emitted_functions_compute_the_closed_form(tmp_path: Path) -> None:
         expected += [sample.reference(**drawn)] * 2
     for (got,), want in zip(run_batch(cases, tmp_path), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+def summed_so_far(
+    predicates: Sequence[tuple[str, Index, Index]],
+    how: Recurrence = SO_FAR,
+    growth: str | None = None,
+    src: str = "w",
+    tile: int | None = None,
+) -> SGraph:
+    """y[i] = sum_j of x[i, j] times the sum so far of what is visible of it."""
+    mask: list[Stmt] = []
+    for n, (test, lhs, rhs) in enumerate(predicates):
+        mask += [Position(f"a{n}", lhs), Position(f"b{n}", rhs), op(f"p{n}", test, f"a{n}", f"b{n}")]
+        mask.append(op(f"seen{n}", "and", f"p{n}", f"seen{n - 1}" if n else 1.0))
+    seen = f"seen{len(predicates) - 1}"
+    body = (
+        Load("x1", "x", at(ROW, KEY)),
+        *mask,
+        op("w", "where", seen, "x1", 0.0),
+        Scan("s", KEY, src, growth, how),
+        op("e", "mul", "x1", "s"),
+        op("t", "where", seen, "e", 0.0),
+        TileReduce("total", SUM, KEY, "t"),
+        Accumulate("y1", SUM, "total"),
+    )
+    roles = ((ROW, Grid(sym("T_i"))), (KEY, LoopRole(tile or sym("T_j"))))
+    kernel = Kernel("sums_kernel", roles, (Loop(KEY, body), Store("y", at(ROW), "y1")))
+    return SGraph("sums", (Tensor("x", (37, 37), F32),), (), (Tensor("y", (37,), F32),), (kernel,))
+
+
+BACK = Recurrence(back=True)
+
+
+def test_a_loop_with_a_scan_leaves_out_tiles_with_nothing_to_combine() -> None:
+    for how in (SO_FAR, BACK):
+        assert bounds(narrowed(summed_so_far(CAUSAL, how)).kernels[0]) == ["j <= i"]
+        assert bounds(narrowed(summed_so_far(WINDOW, how)).kernels[0]) == ["j <= i", "j >= i - 6"]
+    assert bounds(narrowed(summed_so_far(CAUSAL, growth="w")).kernels[0]) == []
+    assert bounds(narrowed(summed_so_far(CAUSAL, src="x1")).kernels[0]) == []
+    assert bounds(narrowed(summed_so_far(CAUSAL, Recurrence(ReduceKind.MAX))).kernels[0]) == []
+
+
+def test_scans_of_a_range_compute_the_closed_form(interpreter: InterpreterPool, tmp_path: Path) -> None:
+    x = np.random.default_rng(5).standard_normal((37, 37)).astype(np.float32)
+    place = np.arange(37)
+    ahead = place[:, None] - place
+    cases, jobs, expected = [], [], []
+    for predicates, seen in ((CAUSAL, ahead >= 0), (WINDOW, (ahead >= 0) & (ahead < 7))):
+        for how in (SO_FAR, BACK):
+            w = np.where(seen, x.astype(float), 0.0)
+            so_far = w[:, ::-1].cumsum(1)[:, ::-1] if how.back else w.cumsum(1)
+            expected.append((w * so_far).sum(1))
+            g = narrowed(summed_so_far(predicates, how))
+            spec.check(g)
+            for tiles in ({"T_i": 8, "T_j": 4}, {"T_i": 4, "T_j": 16}):
+                got = simulate(g, {"x": x}, tiles)["y"]
+                np.testing.assert_allclose(got, expected[-1], rtol=1e-5, atol=1e-5)
+            jobs.append(job(tmp_path, g, [x], {"T_i": 8, "T_j": 8}))
+            cases.append(Case(narrowed(summed_so_far(predicates, how, tile=1)), {"T_i": 8}, [x]))
+    for result, want in zip(interpreter.run_many(jobs), expected, strict=True):
+        assert not result.error
+        np.testing.assert_allclose(result.outputs[0], want, rtol=2e-5, atol=2e-5)
+    for (made,), want in zip(run_batch(cases, tmp_path), expected, strict=True):
+        np.testing.assert_allclose(made, want, rtol=2e-5, atol=2e-5)
 
 
 def test_tiles_outside_of_the_range_are_not_read(interpreter: InterpreterPool, tmp_path: Path) -> None:

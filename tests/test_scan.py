@@ -159,7 +159,6 @@ BROKEN: dict[str, tuple[SGraph, str]] = {
         graph(LOAD, Load("b", "x", (Index.const(0), Index.axis(K))), replace(SCAN, src="b", growth="a"), STORE),
         "axes that b does not have",
     ),
-    "with tiles left out": (graph(LOAD, SCAN, STORE, ranged=True), "a range and a scan"),
 }
 
 
@@ -168,6 +167,12 @@ def test_what_is_no_scan_is_refused(what: str) -> None:
     g, message = BROKEN[what]
     with pytest.raises(IllegalIRError, match=message):
         spec.check(g)
+
+
+def test_tiles_that_are_summed_up_may_not_be_left_out() -> None:
+    spec.check(graph(LOAD, SCAN, STORE, ranged=True))
+    with pytest.raises(IllegalIRError, match="skips tiles"):
+        denote(graph(LOAD, SCAN, STORE, ranged=True))
 
 
 def test_it_denotes_a_sum_of_what_is_zero_behind_the_place() -> None:

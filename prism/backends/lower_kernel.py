@@ -506,16 +506,19 @@ class KernelLowering:
         self._spans[axis] = span = Span(index, start, stop, step)
         outer, self._out = self._out, []
         known = dict(self._known)
-        if gap is not None:
-            begin, skipped = gap
-            trip = self.names.fresh(f"trip_{axis.name}")
-            behind = sympy.Min(sympy.Max(add(add(symbol(trip), 1), mul(-1, begin)), 0), 1)
-            self._out.append(tile.Scalar(index, add(symbol(trip), mul(behind, skipped))))
-            stop = add(stop, mul(-1, skipped))
-        if loop.back:
-            # From the last tile to the first; such a loop is of the whole axis.
-            trip = self.names.fresh(f"done_{axis.name}")
-            self._out.append(tile.Scalar(index, add(mul(add(cdiv(stop, step), -1), step), mul(-1, symbol(trip)))))
+        if gap is not None or loop.back:
+            trip = self.names.fresh(f"{'trip' if gap is not None else 'done'}_{axis.name}")
+            place: Extent = symbol(trip)
+            if gap is not None:
+                stop = add(stop, mul(-1, gap[1]))
+            if loop.back:
+                # From the last tile to the first.
+                last = mul(add(cdiv(stop, step), -1), step)
+                place = add(add(last, start), mul(-1, place))
+            if gap is not None:
+                behind = sympy.Min(sympy.Max(add(add(place, 1), mul(-1, gap[0])), 0), 1)
+                place = add(place, mul(behind, gap[1]))
+            self._out.append(tile.Scalar(index, place))
         self._indexing.step(axis, index)
         self._block(body, axis)
         outer.append(tile.For(trip, start, stop, step, tuple(self._out)))

@@ -3,7 +3,8 @@
 A condition `e >= 0` may be in the range of a loop when, on a tile where e is negative everywhere, each accumulator of
 the loop takes its kind's identity (0 for a sum, -inf for a maximum) and the body stores nothing; several of one side,
 of which one has to hold, when that is so where all of them are negative everywhere; so may conditions of either side,
-which leave a gap, and those without the axis, under which nothing is left out. Whether that is so is decided by
+which leave a gap, and those without the axis, under which nothing is left out. A scan along the axis stays what it was
+where its operand takes its kind's identity and nothing grows. Whether that is so is decided by
 propagating constants and affine indices through the body under the assumption e <= -1:
 
     positions   values of affine indices; sums and multiples of them stay affine
@@ -368,6 +369,10 @@ def _justified(loop: sg.Loop, side: Sequence[Index], known: Mapping[str, Fact]) 
             # Inside the loop the name means what other tiles have left in it.
             facts.known[s.dst] = RunningMaximum() if largest else None
             found = True
+        elif isinstance(s, sg.Scan) and s.axis == loop.axis:
+            # What there is so far goes on as it is, where a tile has nothing to combine with it and it does not grow.
+            if s.growth is not None or facts.of(s.src) != s.how.kind.identity:
+                return None
         elif any(isinstance(x, sg.Store | sg.Scan) for x in statements((s,))):
             return None
         else:
