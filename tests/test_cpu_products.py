@@ -185,6 +185,14 @@ int main() {
     product<bf16, true>(64, 512, 64, false, true);
     product<bf16>(64, 600, 96, true, true);
     product<float>(48, 320, 64, false, true, true);
+    for (int64_t M : {130, 200, 271})  // more than meet all panels at once
+        for (bool fresh : {false, true}) {
+            const bool turned = M == 200;
+            if (fresh) product<float, true>(M, 300, 70, false, false, turned);
+            else product<float>(M, 300, 70, true, false, turned);
+            if (fresh) product<bf16, true, bf16>(M, 544, 70, false, true, turned);
+            else product<bf16>(M, 600, 70, true, true, turned);
+        }
     for (int64_t M : {1, 2, 4, 5, 8, 17, 33, 41})
         for (int64_t K : {1, 7, 65, 300})
             for (int64_t N : {1, 3, 16, 33, 130, 300})

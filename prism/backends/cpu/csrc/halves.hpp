@@ -67,66 +67,69 @@ void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const A* __restrict 
         for (; k < wide; ++k) row[k] = 0;
     }
     v_begin_tiles();
-    constexpr int64_t STEP = BLOCK / 2;
+    constexpr int64_t STEP = BLOCK;  // pairs: what is loaded and stored of c between them counts more than for vectors
     for (int64_t k = 0; k < depth; k += STEP) {
         const int64_t end = v_mini(k + STEP, depth);
         const bool set = fresh && k == 0;
-        for (int64_t n = 0; n < N; n += PANEL) {
-            const uint32_t* w = panels + n * depth;
-            const int64_t left = v_mini(PANEL, N - n);
-            uint32_t last[TILE * PANEL];
-            const int64_t whole = end - (end - k) % TILE;
-            if (whole < end) v_last_tile(last, w + whole * PANEL, end - whole);
-            for (int64_t m = 0; m < M; m += 2 * TILE) {
-                const int64_t rows = v_mini(2 * TILE, M - m);
-                const bool two = rows > TILE, inside = left == PANEL && rows % TILE == 0;
-                float edge[2 * TILE * PANEL];
-                float* to = inside ? c + m * cm + n : edge;
-                const int64_t step = inside ? cm : PANEL;
-                if (!inside && !set)
-                    for (int64_t i = 0; i < rows; ++i) memcpy(edge + i * PANEL, c + (m + i) * cm + n, left * sizeof(float));
-                if (set) {
-                    PRISM_TILE_ZERO(0);
-                    PRISM_TILE_ZERO(1);
-                    PRISM_TILE_ZERO(2);
-                    PRISM_TILE_ZERO(3);
-                } else {
-                    PRISM_TILE_LOAD(0, to, step);
-                    PRISM_TILE_LOAD(1, to + TILE, step);
-                    if (two) {
-                        PRISM_TILE_LOAD(2, to + TILE * step, step);
-                        PRISM_TILE_LOAD(3, to + TILE * step + TILE, step);
+        for (int64_t first = 0; first < M; first += TALL)
+            for (int64_t n = 0; n < N; n += PANEL) {
+                const uint32_t* w = panels + n * depth;
+                const int64_t left = v_mini(PANEL, N - n);
+                uint32_t last[TILE * PANEL];
+                const int64_t whole = end - (end - k) % TILE;
+                if (whole < end) v_last_tile(last, w + whole * PANEL, end - whole);
+                for (int64_t m = first; m < v_mini(M, first + TALL); m += 2 * TILE) {
+                    const int64_t rows = v_mini(2 * TILE, M - m);
+                    const bool two = rows > TILE, inside = left == PANEL && rows % TILE == 0;
+                    float edge[2 * TILE * PANEL];
+                    float* to = inside ? c + m * cm + n : edge;
+                    const int64_t step = inside ? cm : PANEL;
+                    if (!inside && !set)
+                        for (int64_t i = 0; i < rows; ++i)
+                            memcpy(edge + i * PANEL, c + (m + i) * cm + n, left * sizeof(float));
+                    if (set) {
+                        PRISM_TILE_ZERO(0);
+                        PRISM_TILE_ZERO(1);
+                        PRISM_TILE_ZERO(2);
+                        PRISM_TILE_ZERO(3);
+                    } else {
+                        PRISM_TILE_LOAD(0, to, step);
+                        PRISM_TILE_LOAD(1, to + TILE, step);
+                        if (two) {
+                            PRISM_TILE_LOAD(2, to + TILE * step, step);
+                            PRISM_TILE_LOAD(3, to + TILE * step + TILE, step);
+                        }
                     }
-                }
-                const auto tile = [&](int64_t m) PRISM_BODY {
-                    return m < packed ? (const char*)(a + m * am) : (const char*)(pa + (m - packed) * wide);
-                };
-                const auto row = [&](int64_t m) PRISM_BODY { return m < packed ? 2 * am : 4 * wide; };
-                const char *upper = tile(m), *lower = tile(m + TILE);
-                const int64_t upper_row = row(m), lower_row = row(m + TILE);
-                for (int64_t l = k; l < end; l += TILE) {
-                    const uint32_t* y = l < whole ? w + l * PANEL : last;
-                    PRISM_TILE_LOAD(6, y, PANEL);
-                    PRISM_TILE_ROWS(4, upper + 4 * l, upper_row);
-                    PRISM_TILE_LOAD(7, y + TILE, PANEL);
-                    PRISM_TILE_ADD("tdpbf16ps", 0, 4, 6);
-                    PRISM_TILE_ADD("tdpbf16ps", 1, 4, 7);
-                    if (two) {
-                        PRISM_TILE_ROWS(5, lower + 4 * l, lower_row);
-                        PRISM_TILE_ADD("tdpbf16ps", 2, 5, 6);
-                        PRISM_TILE_ADD("tdpbf16ps", 3, 5, 7);
+                    const auto tile = [&](int64_t m) PRISM_BODY {
+                        return m < packed ? (const char*)(a + m * am) : (const char*)(pa + (m - packed) * wide);
+                    };
+                    const auto row = [&](int64_t m) PRISM_BODY { return m < packed ? 2 * am : 4 * wide; };
+                    const char *upper = tile(m), *lower = tile(m + TILE);
+                    const int64_t upper_row = row(m), lower_row = row(m + TILE);
+                    for (int64_t l = k; l < end; l += TILE) {
+                        const uint32_t* y = l < whole ? w + l * PANEL : last;
+                        PRISM_TILE_LOAD(6, y, PANEL);
+                        PRISM_TILE_ROWS(4, upper + 4 * l, upper_row);
+                        PRISM_TILE_LOAD(7, y + TILE, PANEL);
+                        PRISM_TILE_ADD("tdpbf16ps", 0, 4, 6);
+                        PRISM_TILE_ADD("tdpbf16ps", 1, 4, 7);
+                        if (two) {
+                            PRISM_TILE_ROWS(5, lower + 4 * l, lower_row);
+                            PRISM_TILE_ADD("tdpbf16ps", 2, 5, 6);
+                            PRISM_TILE_ADD("tdpbf16ps", 3, 5, 7);
+                        }
                     }
+                    PRISM_TILE_STORE(0, to, step);
+                    PRISM_TILE_STORE(1, to + TILE, step);
+                    if (two) {
+                        PRISM_TILE_STORE(2, to + TILE * step, step);
+                        PRISM_TILE_STORE(3, to + TILE * step + TILE, step);
+                    }
+                    if (!inside)
+                        for (int64_t i = 0; i < rows; ++i)
+                            memcpy(c + (m + i) * cm + n, edge + i * PANEL, left * sizeof(float));
                 }
-                PRISM_TILE_STORE(0, to, step);
-                PRISM_TILE_STORE(1, to + TILE, step);
-                if (two) {
-                    PRISM_TILE_STORE(2, to + TILE * step, step);
-                    PRISM_TILE_STORE(3, to + TILE * step + TILE, step);
-                }
-                if (!inside)
-                    for (int64_t i = 0; i < rows; ++i) memcpy(c + (m + i) * cm + n, edge + i * PANEL, left * sizeof(float));
             }
-        }
     }
     v_end_tiles();
 }

@@ -9,6 +9,7 @@ constexpr int TERMS = 16;         // rows of b at a time, half as many where one
 constexpr int64_t SOON = 8192;    // how far ahead memory is asked for, bytes
 constexpr int STREAMS = 4;        // places in memory that a core reads from in turn: more than one draws more of it
 constexpr int64_t BLOCK = 256;    // terms that are added one after another before they join the rest of a sum
+constexpr int64_t TALL = 16 * MR; // rows of `a` that meet all panels, some of the depth at a time: in the second cache
 
 // A function of which there is one, so that a product takes a compiler no longer than it has to: neither copies where it
 // is called, nor of its own for arguments that are constants there.
@@ -323,26 +324,28 @@ void mul_panels(bool fresh, float* __restrict c, int64_t cm, const typename E::t
     for (int64_t k = 0; k < depth; k += STEP) {
         const bool set = fresh && k == 0;
         const int64_t count = v_mini(STEP, depth - k);
-        for (int64_t n = 0; n < N; n += PANEL) {
-            const auto* w = pb + n * depth + k * PANEL;
-            auto rows = [&](auto many, int64_t m, int64_t inside) PRISM_BODY {
-                constexpr int R = decltype(many)::n;
-                const auto* x = APART ? a + m * am + k : a + m * depth + k * MR;
-                float* to = c + m * cm + n;
-                if (inside == R && n + PANEL <= N) return mul_block<E, R, APART>(set, to, cm, x, am, w, count);
-                float edge[R * PANEL];
-                mul_block<E, R, APART>(true, edge, PANEL, x, am, w, count);
-                mul_edge(set, to, cm, edge, inside, v_mini(PANEL, N - n));
-            };
-            int64_t m = 0;
-            for (; m + MR <= M; m += MR) rows(Count<(int)MR>{}, m, MR);
-            if constexpr (APART) {
-                for (; m + 2 <= M; m += 2) rows(Count<2>{}, m, 2);
-                if (m < M) rows(Count<1>{}, m, 1);
-            } else if (m < M) {
-                rows(Count<(int)MR>{}, m, M - m);
+        for (int64_t first = 0; first < M; first += TALL)
+            for (int64_t n = 0; n < N; n += PANEL) {
+                const int64_t stop = v_mini(M, first + TALL);
+                const auto* w = pb + n * depth + k * PANEL;
+                auto rows = [&](auto many, int64_t m, int64_t inside) PRISM_BODY {
+                    constexpr int R = decltype(many)::n;
+                    const auto* x = APART ? a + m * am + k : a + m * depth + k * MR;
+                    float* to = c + m * cm + n;
+                    if (inside == R && n + PANEL <= N) return mul_block<E, R, APART>(set, to, cm, x, am, w, count);
+                    float edge[R * PANEL];
+                    mul_block<E, R, APART>(true, edge, PANEL, x, am, w, count);
+                    mul_edge(set, to, cm, edge, inside, v_mini(PANEL, N - n));
+                };
+                int64_t m = first;
+                for (; m + MR <= stop; m += MR) rows(Count<(int)MR>{}, m, MR);
+                if constexpr (APART) {
+                    for (; m + 2 <= stop; m += 2) rows(Count<2>{}, m, 2);
+                    if (m < stop) rows(Count<1>{}, m, 1);
+                } else if (m < stop) {
+                    rows(Count<(int)MR>{}, m, stop - m);
+                }
             }
-        }
     }
 }
 
