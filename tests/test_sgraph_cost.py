@@ -25,6 +25,7 @@ from prism.cost.constraints import (
     domains,
     first_unsatisfiable,
     footprint,
+    held_bytes,
     live_elements,
     staged_bytes,
     tile_sizes,
@@ -354,6 +355,23 @@ def test_relationals_agree_with_the_fast_checks() -> None:
                 for name in fast:
                     assert fast[name] == slow.get(name, True), (g.name, kernel.name, name, env)
         assert all(c.why and c.name for c in stated)
+
+
+def test_operands_that_stay_in_shared_memory_count_where_groups_of_warps_multiply_them() -> None:
+    """Queries of 512 channels stay, by 128 rows 128 KB of them, beside keys and values of a trip."""
+    g = samples.attention(DType.FLOAT16, seq=4096, d=512).sgraph
+    (kernel,) = g.kernels
+    f = footprint(kernel, g)
+
+    def outcome(rows: int, on: Device) -> bool:
+        binding = {"T_i": rows, "T_j": 32}
+        return all(ok for name, ok in checks(f, on, binding) if name == "shared")
+
+    assert held_bytes(f, tile_sizes(kernel, {"T_i": 128, "T_j": 32}), H200) == 128 * 512 * 2
+    assert held_bytes(f, tile_sizes(kernel, {"T_i": 32, "T_j": 32}), H200) == 0  # a warp has them in registers
+    assert held_bytes(f, tile_sizes(kernel, {"T_i": 128, "T_j": 32}), device("sm_80")) == 0
+    assert outcome(128, H200)
+    assert not outcome(256, H200)
 
 
 def test_footprints_by_hand() -> None:
