@@ -249,6 +249,18 @@ def test_many_operators_without_a_reduction_are_one_region() -> None:
     assert {o for r in partition(taps(2, 12), device=SM_90) for o in r.outputs} == {"y0", "y1"}
 
 
+def test_regions_are_no_deeper_than_walks_go(worker: Worker) -> None:
+    n = Axis("n", 65536)
+    made = [
+        Definition(f"y{k}", (n,), op("tanh", read(f"y{k - 1}" if k else "x", n)), DType.FLOAT32) for k in range(300)
+    ]
+    program = Program("deep", (Tensor("x", (65536,), DType.FLOAT32),), tuple(made), ("y299",))
+    regions = partition(program, device=SM_90)
+    assert 1 < len(regions) < 5
+    for r in regions:
+        assert run_search(r.program, SM_90, SMALL, worker, Recorder()).proved
+
+
 def test_products_of_a_few_terms_are_no_products(worker: Worker) -> None:
     """A rotation of each row, five times: one kernel, which reads a row once."""
     m, i, j = Axis("m", 4096), Axis("i", 4), Axis("j", 4)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prism.cost.device import Device
 from prism.cost.roofline import TILE, arithmetic, traffic
@@ -36,6 +36,10 @@ FEW = 8
 """Terms of a reduction that are few: no matrix unit takes them, and a tile has all, so there is no loop (guess)."""
 
 
+SHALLOW = 64
+"""Definitions of which it does not matter how many of them are one within another (guess)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """How hard a region is to search: distinct instances of what it computes.
@@ -46,6 +50,7 @@ class Size:
         operators: pointwise operations.
         few: reductions and products of a few terms (`FEW`), which are counted here alone: they lie in a tile.
         again: those of the pointwise operations that are there at another index, too.
+        depth: no more definitions than this are one within another.
     """
 
     products: int = 0
@@ -53,6 +58,7 @@ class Size:
     operators: int = 0
     few: int = 0
     again: int = 0
+    depth: int = 0
 
     def __add__(self, other: Size) -> Size:
         return Size(
@@ -61,6 +67,7 @@ class Size:
             self.operators + other.operators,
             self.few + other.few,
             self.again + other.again,
+            max(self.depth, other.depth),
         )
 
     def times(self, count: int) -> Size:
@@ -165,7 +172,14 @@ class Costs:
         total = Size(operators=len(frozenset[Expr]().union(*(self._facts[m].places for m in instances))))
         for member, count in instances.items():
             total += self._facts[member].size.times(count)
-        return total
+        if len(instances) <= SHALLOW:
+            return replace(total, depth=len(instances))
+        depth: dict[str, int] = {}
+        for member in sorted(instances, key=self.program.order.__getitem__):
+            facts = self._facts[member]
+            below = (*facts.straight, *(r.tensor for r in facts.reads))
+            depth[member] = 1 + max((depth.get(t, 0) for t in below), default=0)
+        return replace(total, depth=max(depth.values(), default=0))
 
     def forget(self, name: str) -> None:
         """Let go of what is known of a root that will not be asked for again."""

@@ -80,6 +80,10 @@ FEW_OPERATORS = 2
 """Pointwise operations that a sum of a few terms counts as: a product and an addition."""
 
 
+DEEP = 128
+"""Definitions one within another in a long region without reductions: walks are recursive, and end at some 190."""
+
+
 NEAR = 64
 """Roots after one that reads a tensor, too, which it may share a region with: of thousands, pairs would be millions."""
 
@@ -110,8 +114,8 @@ class RegionBounds:
     def admits(self, size: Size) -> bool:
         """Whether a region of that size is within the bounds."""
         if size.few == size.products == size.reductions == 0:
-            once = 2 * size.again <= size.operators
-            return size.operators <= max(self.operators, self.unreduced if once else 0)
+            fits = 2 * size.again <= size.operators and size.depth <= DEEP
+            return size.operators <= max(self.operators, self.unreduced if fits else 0)
         operators = size.operators + FEW_OPERATORS * size.few
         return size.products <= self.products and size.reductions <= self.reductions and operators <= self.operators
 
