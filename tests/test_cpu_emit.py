@@ -465,7 +465,7 @@ def test_a_product_is_compiled_once_and_linked(
     for folder in (tmp_path / "one", tmp_path / "other"):
         folder.mkdir()
         paths.append(write_module(source, folder / f"{source.entry}.py"))
-    (name,) = build.products_of(paths[0])
+    (_, name) = build.products_of(paths[0])
     assert name == {F32: "multiply-float", BF16: "multiply_halves-bf16"}[dtype]
     assert not build.product_known(name, tmp_path / "cache")
     given = [torch.randint(-3, 4, t.shape).to(getattr(torch, dtype.value)) for t in sample.sgraph.inputs]
@@ -491,9 +491,9 @@ def test_what_is_damaged_is_compiled_again(tmp_path: Path, monkeypatch: pytest.M
     source = emit_module(sample.sgraph)
     path = write_module(source, tmp_path / f"{source.entry}.py")
     symbols = {**sample.symbols[0], "T_m": 8}
-    (name,) = build.products_of(path)
+    (_, name) = build.products_of(path)
     assert build.compile_product(name) == ""
-    (object_,) = (tmp_path / "cache").glob("*.o")
+    (object_,) = (tmp_path / "cache").glob("multiply*.o")
     object_.write_bytes(b"damaged")
     built = compile_module(path, config(symbols))
     assert built.library is not None

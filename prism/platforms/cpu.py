@@ -15,6 +15,7 @@ from prism.backends.cpu.build import COMPILE_LIMIT_S, check_compiler, product_kn
 from prism.backends.cpu.emit import CPP
 from prism.backends.cpu.kernel import TENSOR_TYPES
 from prism.backends.cpu.machine import Machine, describe
+from prism.backends.cpu.products import HELD
 from prism.backends.cpu.support import FLAGS, TUNING, find_compiler
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
@@ -148,6 +149,7 @@ class CpuPlatform(Timed):
         if any(product_of(e.body, {e.axis}) for e in sums):
             types = {t.dtype for t in program.inputs if t.dtype.is_float}
             halves = {DType.BFLOAT16: "multiply_halves"}
+            self.products.begin([HELD])
             self.products.begin(f"{halves.get(dtype, 'multiply')}-{TENSOR_TYPES[dtype]}" for dtype in types)
 
     def resources(self, sgraph: SGraph, config: Config, hints: Mapping[str, int]) -> tuple[Resources, ...]:

@@ -4,6 +4,7 @@
                for all modules that hold it, whatever it is called there; equal launches of a module share one
 <entry>.cpp    a function that runs all launches in order, linked with them
 multiply*.cpp  a matrix product as a function of its own, for each kind of operands: compiled once for all tiles, linked
+held.cpp       what products know of weights that stay as they are
 direct-call.cpp  calls like an earlier one, past the interpreter; compiled once for a machine
 the module     numpy or torch tensors in and out, like the Triton module (loader.py)
 """
@@ -17,7 +18,7 @@ from dataclasses import replace
 from prism.backends.cpu.cxx import Names, Writer, factor, integer
 from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
 from prism.backends.cpu.loader import direct, loader_text
-from prism.backends.cpu.products import product_source, support
+from prism.backends.cpu.products import HELD, product_source, support
 from prism.backends.cpu.support import NAMES, PRODUCTS, nameless, products_in
 from prism.backends.lower import lower
 from prism.backends.passes.exponents import of_two
@@ -227,10 +228,8 @@ def _bytes(tensors: Sequence[Tensor], names: Names) -> str:
     return integer(total, names)
 
 
-_HOLDING = (
-    ("hold", "const void* first, int64_t bytes", "first, bytes"),
-    ("forget", "const void* first", "first"),
-)
+_HOLDING = (("hold", "const void*, int64_t"), ("forget", "const void*"))
+"""What a caller says of memory that stays as it is, to who has no products: nothing."""
 
 
 def _main(module: TileModule, sources: Mapping[str, str], products: bool) -> str:
@@ -244,7 +243,7 @@ def _main(module: TileModule, sources: Mapping[str, str], products: bool) -> str
     w = Writer()
     w.line(f"// {module.name}: all launches in order, written by prism.")
     if products:
-        _support(w, ("core", "calls"))
+        w.line(f"{PRODUCTS}{HELD}")
     takes = "(void* const* tensors, const int64_t* lengths, int threads)"
     w.line("#ifdef PRISM_APART")
     w.line("#include <cstdint>")
@@ -271,12 +270,8 @@ def _main(module: TileModule, sources: Mapping[str, str], products: bool) -> str
                 _steps(w, module, x, sources, pointers, lengths)
             else:
                 _call(w, sources[x.name], x, pointers, lengths)
-    # What a caller says of memory that stays as it is.
-    for name, takes, calls in _HOLDING:
-        with w.block(f'extern "C" void PRISM_NAME({name})({takes})'):
-            w.line("#ifdef PRISM_CALLS")
-            w.line(f"prism::v_{name}({calls});")
-            w.line("#endif")
+    for name, takes in () if products else _HOLDING:
+        w.line(f'extern "C" void PRISM_NAME({name})({takes}) {{}}')
     return w.text
 
 

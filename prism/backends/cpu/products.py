@@ -21,14 +21,25 @@ def support(*parts: str) -> str:
     return "\n".join((folder / f"{part}.hpp").read_text(encoding="utf-8").rstrip("\n") for part in parts) + "\n"
 
 
+HELD = "held"
+"""What products know of memory that stays as it is, as a source of its own beside theirs."""
+
+
 def product_source(name: str) -> str:
     """The source of a matrix product for all tile sizes.
 
     Args:
         name: the function, as `multiply`, and the C++ types of its operands, all but float32 ones of the first: parted
             by hyphens, as `multiply-f16` and `multiply_bytes-uint8_t-int8_t`. Of halves the first may be
-            bfloat16, too.
+            bfloat16, too. Or `HELD`.
     """
+    if name == HELD:
+        return (
+            "// What a caller says of memory that stays as it is, written by prism.\n"
+            + support("core", "calls")
+            + 'extern "C" void hold(const void* first, int64_t bytes) { prism::v_hold(first, bytes); }\n'
+            + 'extern "C" void forget(const void* first) { prism::v_forget(first); }\n'
+        )
     function, *types = name.split("-")
     called = [f"{function}<{', '.join(types)}>"]
     if function == "multiply_halves":
