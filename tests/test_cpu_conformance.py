@@ -243,6 +243,7 @@ def test_not_a_number_passes_every_reduction_and_masked_rows_are_as_eager_has_th
 
 UNARY: dict[str, Callable[..., Array]] = {
     "exp": np.exp,
+    "exp2": np.exp2,
     "log": np.log,
     "tanh": np.tanh,
     "atan": np.arctan,
@@ -290,6 +291,7 @@ def call(function: Callable[..., None], *arrays: Array) -> None:
 def test_functions_are_right_to_two_units_in_the_last_place(functions: ctypes.CDLL, name: str) -> None:
     rng = np.random.default_rng(0)
     odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 1.5, 2.5, -0.5, 8388609.0]
+    odd += [-149.0, -149.5, -150.0, -150.5, -151.0, -103.97, -103.98, -103.99]
     large = [3e38, -3e38, 1e30] if name not in ("sin", "cos") else [1e4, 1e5]
     ordinary = [scale * rng.standard_normal(4000) for scale in (1.0, 100.0, 1e-3)]
     x = np.concatenate(
