@@ -1283,6 +1283,29 @@ def looked_up_product(m: int = 21, k: int = 40, n: int = 24) -> Sample:
     return Sample(sgraph, reference, ({},), ({"T_m": 32, "T_n": 16},))
 
 
+def filtered(dtype: DType = F32, h: int = 9, n: int = 37) -> Sample:
+    """y[h, n] = sum_t sum_u w[t, u] x[h + t - 1, n + u - 1], zeros around x: a filter of three by three taps."""
+    ah, an, at_, au = Axis("h", h), Axis("n", n), Axis("t", 3), Axis("u", 3)
+    around = Index(((ah, 1), (at_, 1)), -1), Index(((an, 1), (au, 1)), -1)
+    body = (
+        Load("x1", "x", around),
+        Load("w1", "w", at(at_, au)),
+        op("p", "mul", "x1", "w1"),
+        TileReduce("rows", SUM, at_, "p"),
+        TileReduce("s", SUM, au, "rows"),
+        Store("y", at(ah, an), "s"),
+    )
+    roles = ((ah, Grid(sym("T_h"))), (an, Grid(sym("T_n"))), (at_, Whole()), (au, Whole()))
+    inputs = Tensor("x", (h, n), dtype), Tensor("w", (3, 3), dtype)
+    sgraph = SGraph("filtered", inputs, (), (Tensor("y", (h, n), dtype),), (Kernel("filter_kernel", roles, body),))
+
+    def reference(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray]:
+        wide = np.pad(x, 1)
+        return (sum(w[t, u] * wide[t : t + h, u : u + n] for t in range(3) for u in range(3)),)
+
+    return Sample(sgraph, reference, ({},), ({"T_h": 2, "T_n": 16}, {"T_h": 4, "T_n": 64}))
+
+
 def added_rows(dtype: DType = F32, m: int = 45, d: int = 40, rows: Extent = 3, looped: bool = False) -> Sample:
     """y[v, d] = w[v, d] + 2 sum_m x[m, d] where i[m] is v, some of which is nowhere: zeros, additions, conversion"""
     am, ad, av = Axis("m", m), Axis("d", d), Axis("v", rows)
@@ -1360,6 +1383,7 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     lookups,
     lookups_in_any_table,
     lookups_beyond_a_table,
+    filtered,
     added_rows,
     added_in_a_loop,
 )

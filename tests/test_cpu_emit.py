@@ -109,6 +109,13 @@ def test_reductions_over_one_tile_share_a_nest() -> None:
     assert max(nest.count("part.n] =") for nest in nests) >= 2
 
 
+def test_vectors_go_along_an_axis_that_fills_them() -> None:
+    """Three taps are no vector, though what is read of x and w has neighbours along them."""
+    text = kernels(samples.filtered())
+    assert set(re.findall(r"auto part, int64_t (\w+), int64_t lanes", text)) == {"i_offs_n"}
+    assert "i_offs_u * n_offs_h * n_offs_n" in text, "what one sum leaves for the other lies in vectors, too"
+
+
 def test_a_row_of_a_product_reads_the_weight_where_it_is() -> None:
     text = kernels(samples.matmul(m=1))
     (call,) = re.findall(r"multiply\((.*?)\);", text, re.DOTALL)

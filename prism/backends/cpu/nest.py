@@ -9,7 +9,7 @@ from functools import partial
 from prism.backends import tile
 from prism.backends.cpu.cxx import KIND_TYPES, Names, Writer, converted, factor, integer, literal, operation
 from prism.backends.cpu.schedule import Group, Root, Scheduler
-from prism.backends.cpu.values import KINDS, Values, View
+from prism.backends.cpu.values import KINDS, Lane, Values, View
 from prism.backends.tile import Operand
 from prism.errors import UnsupportedError
 from prism.ir.kit import operands
@@ -27,6 +27,11 @@ RUN = 32
 """Vectors that each of the sums of a vectorised reduction takes before a second sum takes theirs."""
 SMALLEST = 8
 """Lanes that vectors have at least, where sums of many elements are worth a thought."""
+
+
+def narrow(lane: Lane) -> bool:
+    """Whether all of an axis fills no vector."""
+    return isinstance(lane.extent, int) and lane.extent < SMALLEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,18 @@ class Storage:
     blocked: frozenset[str] = frozenset()
 
     def lanes(self, name: str) -> tuple[str, ...]:
-        """The lanes of an array in the order of memory, the slowest first."""
-        return self.scheduler.order.get(name, self.v.lanes_of(name))
+        """The lanes of an array in the order of memory, the slowest first.
+
+        What reductions make is walked in vectors, along a lane that fills them if there is one.
+        """
+        lanes = self.scheduler.order.get(name)
+        if lanes is not None:
+            return lanes
+        lanes = self.v.lanes_of(name)
+        value = self.v.values.get(name)
+        if value is None or not isinstance(value.stmt, tile.Reduce) or not narrow(self.v.lanes[lanes[-1]]):
+            return lanes
+        return tuple(sorted(lanes, key=lambda n: not narrow(self.v.lanes[n])))
 
     def is_stored(self, name: str) -> bool:
         """Whether a value is taken from where it is held, and not computed anew."""
@@ -220,7 +235,7 @@ class NestEmitter:
         return next(iter(gone)) if len(gone) == 1 and self.vector not in gone else None
 
     def _choose(self) -> tuple[str, ...]:
-        """The loops, outermost first: the lane in which most of memory is contiguous is the last."""
+        """The loops, outermost first: the lane that fills vectors in which most of memory is contiguous is the last."""
         lanes = self.group.lanes
         if not lanes:
             return ()
@@ -254,7 +269,8 @@ class NestEmitter:
                 s = root.stmt
                 weigh(self.v.view(s.tensor, s.offset, s.masks).strides, 3)
         order = {n: k for k, n in enumerate(lanes)}
-        last = max(lanes, key=lambda n: (score[n], order[n]))
+        wide = [n for n in lanes if not narrow(self.v.lanes[n]) and score[n] > 0]
+        last = max(wide or lanes, key=lambda n: (score[n], order[n]))
         return (*(n for n in lanes if n != last), last)
 
     # Roots.

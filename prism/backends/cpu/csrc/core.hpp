@@ -368,14 +368,23 @@ template <class X, class... P> PRISM_INLINE int64_t v_offset(int64_t l, X place,
     return (int64_t)place[l] * stride + v_offset(l, more...);
 }
 // Only where the mask holds; elsewhere 0, and memory is not touched.
-template <class F, class S> PRISM_INLINE auto v_gather_if(F f, vi m, const S* p, int64_t stride, int64_t n) {
-    if constexpr (!F::all) m &= v_lanes(n);
-    if (stride == 1 && !v_any(~m)) return v_load(p);
+template <class S> PRISM_INLINE auto v_some(vi m, const S* p, int64_t stride) {
     S buffer[VL] = {};
     if (v_any(m))
         for (int64_t l = 0; l < VL; ++l)
             if (m[l]) buffer[l] = p[l * stride];
     return v_load(buffer);
+}
+#if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_loadups512_mask) && __has_builtin(__builtin_ia32_ptestmd512)
+PRISM_INLINE auto v_some(vi m, const float* p, int64_t stride) {
+    if (stride != 1) return v_some<float>(m, p, stride);
+    return (vf)__builtin_ia32_loadups512_mask(p, vf{}, __builtin_ia32_ptestmd512(m, m, (unsigned short)-1));
+}
+#endif
+template <class F, class S> PRISM_INLINE auto v_gather_if(F f, vi m, const S* p, int64_t stride, int64_t n) {
+    if constexpr (!F::all) m &= v_lanes(n);
+    if (stride == 1 && !v_any(~m)) return v_load(p);
+    return v_some(m, p, stride);
 }
 // The same at places of their own: each lane's are added, each times a stride.
 template <class F, class S, class... P>
