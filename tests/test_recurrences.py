@@ -246,6 +246,22 @@ def test_long_sequences_are_read_and_stay_small() -> None:
     assert str(again) == str(program)
 
 
+def gated_twice(x: torch.Tensor, f: torch.Tensor, p: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """A simple recurrent unit (Lei 2018): pointwise, and not linear in what it carries."""
+    found = []
+    for t in range(x.shape[0]):
+        gate = torch.sigmoid(f[t] + p * c)
+        c = gate * c + (1 - gate) * x[t]
+        found.append(torch.tanh(c))
+    return torch.stack(found)
+
+
+def test_many_pointwise_steps_are_a_loop_and_few_are_not() -> None:
+    for steps, loops in (4, 0), (16, 1):
+        _, found = _read(gated_twice, (steps, 3, 4), (steps, 3, 4), (4,), (3, 4))
+        assert len(found.loops) == loops
+
+
 # What is pointwise and linear in what it carries is there at every place at once.
 
 STEPS, ROWS = 7, (7, 5)

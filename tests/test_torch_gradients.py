@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from prism.api import trace
+from prism.errors import UnsupportedError
 from prism.program.evaluate import evaluate
 from prism.program.inline import inline
 
@@ -65,6 +66,35 @@ def test_gradients_are_read(name: str) -> None:
     found = evaluate(program, {t.name: a.numpy() for t, a in zip(program.inputs, args, strict=True)})
     for output, expected in zip(program.outputs, gradient(*args), strict=True):
         assert np.allclose(found[output], expected.numpy(), rtol=1e-10, atol=1e-10), output
+
+
+def test_differentiation_within_a_function_is_written_down() -> None:
+    """torch.export alone has the numbers of a power's gradient in bfloat16 for tensors without values."""
+
+    def gradient(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> Any:
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        with torch.enable_grad():
+            h = x.float()
+            h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-5)
+            return torch.autograd.grad(w * h.type_as(x), (x, w), dy)
+
+    given = [torch.randn(3, 4).bfloat16(), torch.randn(4).bfloat16(), torch.randn(3, 4).bfloat16()]
+    program = trace(gradient, given)
+    assert program.conformance is not None
+    assert program.conformance.draws
+    assert [str(program.tensor(o).dtype) for o in program.outputs] == ["bfloat16", "bfloat16"]
+
+
+def test_differentiation_does_not_see_values_either() -> None:
+    def gradient(x: torch.Tensor) -> Any:
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            h = x.float()
+            y = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-5)
+            return torch.autograd.grad(y.sum() if h.sum() > 0 else -y.sum(), x)
+
+    with pytest.raises(UnsupportedError):
+        trace(gradient, [torch.randn(3, 4).bfloat16()])
 
 
 def test_places_that_torch_counts_by_in_memory_are_drawn_among_the_rows() -> None:

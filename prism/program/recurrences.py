@@ -60,6 +60,8 @@ PHASES = 8
 """Places where a step may begin that are tried."""
 LOOPS = 32
 """Loops of a program that are looked for."""
+MANY = 64
+"""Operators of pointwise steps, all together, that stay as they are, for what is around them to be computed with them."""
 
 
 def looped(program: Program) -> Program:
@@ -594,7 +596,13 @@ class _Steps:
         return found
 
     def _worth(self, held: set[int]) -> bool:
-        """Whether a step reduces what hangs on a state, for which all of the step before has to be there."""
+        """Whether a step reduces what hangs on a state, for which all of the step before has to be there.
+
+        Or whether steps, each at a place of its own, are many: written out they are more than a region holds, and as a
+        loop one launch, whose programs keep their states.
+        """
+        if self.slices and len(held) * len(self.steps) > MANY:
+            return True
         names = {self.steps[0][j].name for j in held} | set(self.states.values())
         sums = (x for j in held for x in walk(self.exprs[j]) if isinstance(x, Reduce))
         return any(not names.isdisjoint(reads(x.body)) for x in sums)

@@ -199,7 +199,7 @@ def _export(
     """torch's graph of the function: as it is captured, and with what has no translation decomposed."""
     try:
         with torch.no_grad(), conformance.quietly():
-            exported = torch.export.export(Positional(fn), examples, dynamic_shapes=shapes)
+            fn, exported = _captured(fn, examples, shapes)
             if all(map(_stays, exported.graph.nodes)):
                 return exported, Graph.of(exported)
             known = _assumed(exported)
@@ -226,6 +226,24 @@ def _export(
             why=_first_line(error),
             fix="make the function free of data-dependent control flow and of side effects",
         ) from error
+
+
+def _captured(
+    fn: Callable[..., Any], examples: tuple[torch.Tensor, ...], shapes: Any
+) -> tuple[Callable[..., Any], torch.export.ExportedProgram]:
+    """What torch captures of a function, and the function of which it did.
+
+    Of the operators that differentiation calls by itself torch.export takes some numbers for tensors of no values. What
+    they are all called with is then written down first, which has no symbols: where the shapes have some, torch's error
+    stands. Values are none there either, so that what depends on them is still refused.
+    """
+    try:
+        return fn, torch.export.export(Positional(fn), examples, dynamic_shapes=shapes)
+    except RuntimeError:
+        if shapes is not None or isinstance(fn, torch.nn.Module):
+            raise
+        written = make_fx(fn, tracing_mode="fake")(*examples)
+        return written, torch.export.export(Positional(written), examples)
 
 
 def _failure(fn: Callable[..., Any], examples: tuple[torch.Tensor, ...]) -> Exception | None:
