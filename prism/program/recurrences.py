@@ -61,7 +61,7 @@ PHASES = 8
 LOOPS = 32
 """Loops of a program that are looked for."""
 MANY = 64
-"""Operators of pointwise steps, all together, that stay as they are, for what is around them to be computed with them."""
+"""Operators of pointwise steps, all together, that stay as they are, to be computed with what is around them."""
 
 
 def looped(program: Program) -> Program:
