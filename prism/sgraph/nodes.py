@@ -86,7 +86,7 @@ from typing import Annotated, TypeAlias
 import sympy
 
 from prism.ir import kit
-from prism.ir.kit import Changed, Defined, Holds, Used, sources
+from prism.ir.kit import Changed, Defined, Holds, Used, defined, parts, sources
 from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
@@ -739,33 +739,13 @@ def value_axes(kernel: Kernel) -> dict[str, tuple[Axis, ...]]:
     order = {a: n for n, (a, _) in enumerate(kernel.roles)}
     found: dict[str, frozenset[Axis]] = {}
     none = frozenset[Axis]()
-
-    def of(operand: Operand) -> frozenset[Axis]:
-        return found[operand] if isinstance(operand, str) else none
-
-    def visit(body: Sequence[Stmt]) -> None:
-        for s in body:
-            match s:
-                case Load(dst, _, index):
-                    found[dst] = frozenset(a for i in index for a in i.axes())
-                case Gather(dst, _, index, places):
-                    found[dst] = frozenset(a for i in index for a in i.axes()).union(*(of(p.value) for p in places))
-                case Position(dst, index):
-                    found[dst] = index.axes()
-                case Pointwise(dst, _, args):
-                    found[dst] = none.union(*map(of, args))
-                case TileReduce(dst, _, axis, src):
-                    found[dst] = found[src] - {axis}
-                case Contract(dst, axis, lhs, rhs):
-                    found[dst] = (found[lhs] | found[rhs]) - {axis}
-                case Accumulate(dst, _, src, _) | Scan(dst, _, src):
-                    found[dst] = found[src]
-                case Loop(_, inner):
-                    visit(inner)
-                case Store():
-                    pass
-
-    visit(kernel.body)
+    for s in kernel.statements():
+        dst = defined(s)
+        if dst is not None:
+            # What a sum is rescaled or grows by has no other axes than what is summed.
+            of = [x.axes() if isinstance(x, Index) else found.get(x, none) for x in parts(s, Holds.INDEX, Holds.USES)]
+            axes = none.union(*of)
+            found[dst] = axes - {s.axis} if isinstance(s, TileReduce | Contract) else axes
     # Values are many, the sets of axes that they have few.
     each = {axes: tuple(sorted(axes, key=lambda a: order.get(a, len(order)))) for axes in set(found.values())}
     return {name: each[axes] for name, axes in found.items()}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from prism.ir.kit import sources
+from prism.ir.kit import Holds, mapped, sources
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
@@ -154,7 +154,7 @@ class _Serialiser:
         for axis, role in kernel.roles:
             if isinstance(role, sg.Split):
                 self.axes.setdefault(sg.part_axis(axis, role.parts), f"{self.axes[axis]}.part")
-        return "\n".join(["kernel", *lines, *self.body(kernel.body)])
+        return "\n".join(["kernel", *lines, *(repr(self.statement(s)) for s in kernel.body)])
 
     def axis(self, axis: Axis) -> str:
         return self.axes.setdefault(axis, f"a{len(self.axes)}")
@@ -163,9 +163,6 @@ class _Serialiser:
         terms = sorted(f"{self.extent(c)}*{self.axis(a)}" for a, c in index.terms if isinstance(a, Axis))
         return "+".join([*terms, self.extent(index.offset)])
 
-    def element(self, tensor: str, index: Sequence[Index]) -> str:
-        return f"{self.buffers.get(tensor, tensor)}[{','.join(map(self.index, index))}]"
-
     def define(self, name: str) -> str:
         self.values[name] = f"v{len(self.values)}"
         return self.values[name]
@@ -173,41 +170,18 @@ class _Serialiser:
     def operand(self, a: sg.Operand) -> str:
         return self.values[a] if isinstance(a, str) else repr(float(a))
 
-    def places(self, places: Sequence[sg.Place]) -> str:
-        return ",".join(f"{p.dimension}:{self.operand(p.value)}<{self.extent(p.extent)}" for p in places)
-
-    def body(self, body: Sequence[sg.Stmt]) -> list[str]:
-        lines: list[str] = []
-        for s in body:
-            match s:
-                case sg.Load(dst, tensor, index):
-                    lines.append(f"{self.define(dst)}=load {self.element(tensor, index)}")
-                case sg.Gather(dst, tensor, index, places):
-                    at = self.places(places)
-                    lines.append(f"{self.define(dst)}=gather {self.element(tensor, index)} {at}")
-                case sg.Position(dst, i):
-                    lines.append(f"{self.define(dst)}=position {self.index(i)}")
-                case sg.Pointwise(dst, op, args):
-                    operands = ",".join(map(self.operand, args))
-                    lines.append(f"{self.define(dst)}={op}({operands})")
-                case sg.TileReduce(dst, kind, axis, src, moments):
-                    operands = " ".join(map(self.operand, (src, *moments)))
-                    lines.append(f"{self.define(dst)}={kind.value} {self.axis(axis)} {operands}")
-                case sg.Contract(dst, axis, lhs, rhs):
-                    operands = f"{self.operand(lhs)} {self.operand(rhs)}"
-                    lines.append(f"{self.define(dst)}=contract {self.axis(axis)} {operands}")
-                case sg.Accumulate(dst, kind, src, shift):
-                    operands = self.operand(src) + ("" if shift is None else f" shift {self.operand(shift)}")
-                    lines.append(f"{self.define(dst)}<-{kind.value} {operands}")
-                case sg.Scan(dst, axis, src, growth, how):
-                    operands = self.operand(src) + ("" if growth is None else f" growth {self.operand(growth)}")
-                    lines.append(f"{self.define(dst)}=scan {self.axis(axis)} {operands} {how}".rstrip())
-                case sg.Store(tensor, index, src, moment, places):
-                    of = "" if moment is None else f" {moment.value}"
-                    of += f" added at {self.places(places)}" if places else ""
-                    lines.append(f"{self.element(tensor, index)}={self.operand(src)}{of}")
-                case sg.Loop(axis, inner, conditions, gap):
-                    bounds = [*map(self.index, conditions), *(["but", *map(self.index, gap)] if gap else [])]
-                    head = " ".join([f"loop {self.axis(axis)}", *bounds])
-                    lines += [head, *self.body(inner), "end"]
-        return lines
+    def statement(self, s: sg.Stmt) -> sg.Stmt:
+        """The statement with what it would be written as in the place of whatever has a name."""
+        return mapped(
+            s,
+            {
+                Holds.DEFINES: self.define,
+                Holds.CHANGES: self.define,
+                Holds.USES: self.operand,
+                Holds.TENSOR: lambda name: self.buffers.get(name, name),
+                Holds.AXIS: self.axis,
+                Holds.INDEX: self.index,
+                Holds.INTEGER: self.extent,
+                Holds.BODY: self.statement,
+            },
+        )
