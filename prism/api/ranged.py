@@ -10,7 +10,6 @@ A cell in which nothing is faster than what was given, or compiles, takes the ke
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.shapes import middle
 from prism.errors import CompilerError, NoImprovementError, PrismError, UsageError
 from prism.events import CellReport, ModelReport, RangedReport, Recorder, RunReport
-from prism.generate.cells import Cell, cells
+from prism.generate.cells import Cell, apart, cells
 from prism.instantiate.lock import versions
 from prism.platforms.choice import meant
 from prism.process.deadline import OutOfTimeError
@@ -240,7 +239,7 @@ def _assembled(
     ways: list[Way] = []
     reports: list[CellReport] = []
     for n, cell in enumerate(found):
-        taken = n if n in own else min(own, key=lambda m: (_apart(found[m], cell), m))
+        taken = n if n in own else min(own, key=lambda m: (apart(found[m].at, cell.at), m))
         kernels, mine = made[taken], made[n]
         assert isinstance(kernels, Produced)
         inner = names.get(kernels.artifacts.module)
@@ -297,11 +296,6 @@ def _original(model: Path | None, program: Program) -> Original | None:
     if model is None:
         return None
     return Original(MODEL, tuple("" if t.name in program.weights else t.name for t in program.inputs))
-
-
-def _apart(a: Cell, b: Cell) -> float:
-    """How far the middles of two cells are from each other, in logarithms."""
-    return sum(math.log(a.at[n] / b.at[n]) ** 2 for n in a.at)
 
 
 def _nothing(found: Sequence[Cell], errors: Sequence[PrismError]) -> NoImprovementError:

@@ -90,7 +90,8 @@ def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
         lines.append("they differ at")
         lines += [f"  {name} = {_short(value)}" for name, value in verdict.counterexample.items()]
     if verdict.enodes:
-        lines.append(f"{number(verdict.enodes)} e-nodes, {verdict.iterations} iterations, rules: {_names(verdict)}")
+        named = ", ".join(verdict.rules) or "none"
+        lines.append(f"{number(verdict.enodes)} e-nodes, {verdict.iterations} iterations, rules: {named}")
     write_line("\n".join(lines))
 
 
@@ -112,10 +113,6 @@ def _guarded(write: Callable[[], None]) -> None:
         if not isinstance(error, BrokenPipeError):
             why = error.strerror or str(error)
             raise UsageError("the result cannot be printed", where="standard output", why=why) from error
-
-
-def _names(verdict: Verdict) -> str:
-    return ", ".join(verdict.rules) or "none"
 
 
 def _nested(value: object) -> Any:

@@ -614,18 +614,15 @@ def feasible(f: Footprint, sgraph: sg.SGraph, device: Device, hints: Mapping[str
 
 def too_long(f: Footprint, sgraph: sg.SGraph, hints: Mapping[str, int]) -> bool:
     """Whether an offset in some tensor that the kernel touches takes more than 32 bits."""
-    for name in (*f.kernel.reads, *f.kernel.writes):
-        n = 1
-        for extent in sgraph.tensor(name).shape:
-            # A part count counts as its least: what is asked is whether any assignment is left.
-            n *= value(extent, hints) if isinstance(extent, int) or _bound(extent, hints) else 1
-        if n > INT32_MAX:
-            return True
-    return False
+    # What is asked is whether any assignment is left.
+    shapes = (sgraph.tensor(name).shape for name in (*f.kernel.reads, *f.kernel.writes))
+    return any(least_elements(s, hints) > INT32_MAX for s in shapes)
 
 
-def _bound(extent: sympy.Expr, hints: Mapping[str, int]) -> bool:
-    return all(s.name in hints for s in extent.free_symbols)
+def least_elements(shape: Sequence[Extent], hints: Mapping[str, int]) -> Any:
+    """How many elements a tensor has, of which a part count counts as its least."""
+    known = (e for e in shape if all(s.name in hints for s in getattr(e, "free_symbols", ())))
+    return math.prod(value(e, hints) for e in known)
 
 
 # Relationals, to read.
@@ -642,7 +639,7 @@ def constraints(sgraph: sg.SGraph, device: Device) -> tuple[Constraint, ...]:
     launch_of = {k.name: launch.name for launch in sgraph.launches for k in launch.kernels}
     for kernel in sgraph.kernels:
         f = footprint(kernel, sgraph)
-        sizes = _symbolic_sizes(kernel)
+        sizes = {a: power_of_two_above(sympy.sympify(a.extent)) if r.tile is None else r.tile for a, r in kernel.roles}
 
         def add(name: str, relational: Any, why: str, owner: str = kernel.name) -> None:
             if relational is not sympy.true:
@@ -687,7 +684,3 @@ def constraints(sgraph: sg.SGraph, device: Device) -> tuple[Constraint, ...]:
             numel = sympy.Mul(*(sympy.sympify(e) for e in sgraph.tensor(tensor).shape))
             add("int32_offsets", sympy.Le(numel, INT32_MAX), f"offsets into {tensor} would overflow 32 bits")
     return tuple(found)
-
-
-def _symbolic_sizes(kernel: sg.Kernel) -> dict[Axis, Any]:
-    return {a: power_of_two_above(sympy.sympify(a.extent)) if r.tile is None else r.tile for a, r in kernel.roles}

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from prism.cost.compiled_expr import value
-from prism.cost.constraints import elements, footprint, live_elements, tile_sizes
+from prism.cost.constraints import elements, footprint, least_elements, live_elements, tile_sizes
 from prism.cost.counts import kernel_cost
 from prism.cost.device import Device
 from prism.cost.gpu import Times
@@ -304,10 +304,7 @@ class _Kept:
 def _kept(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> _Kept:
     whole: dict[str, Any] = {}
     for t in sgraph.tensors.values():
-        n: Any = t.dtype.bytes
-        for extent in t.shape:
-            n = n * value(extent, hints) if not _unbound(extent, hints) else n
-        whole[t.name] = n
+        whole[t.name] = t.dtype.bytes * least_elements(t.shape, hints)
     floats = {t.dtype for t in sgraph.inputs if t.dtype.is_float}
     room = CACHE_PART * device.cache_bytes
     given = {t.name for t in (*sgraph.inputs, *sgraph.outputs)}
@@ -316,8 +313,3 @@ def _kept(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> _Kept:
     # What a kernel leaves for the next one is still there, unless it is large itself.
     cached = frozenset(t for t, n in whole.items() if (together if t in given else 2 * n) <= room)
     return _Kept(whole, cached, device.core.bf16_speed if floats == {DType.BFLOAT16} else 1.0)
-
-
-def _unbound(extent: Any, hints: Mapping[str, int]) -> bool:
-    """Whether an extent mentions symbols that are no lengths: part counts."""
-    return any(s.name not in hints for s in getattr(extent, "free_symbols", ()))

@@ -87,63 +87,30 @@ class Visited:
 
     def _mean(self, tile: Any, binding: Mapping[str, Any], limit: Any, least: bool = False, whole: bool = False) -> Any:
         """How many tiles are visited on average, but for programs that visit all."""
-        below, skipped = self._means(self.bounds, tile, binding, limit, least, whole)
+
+        def lines(bounds: Sequence[Bound]) -> list[tuple[Bound, _Line]]:
+            return [(b, _Line.of(b, tile, binding, least, whole)) for b in bounds]
+
+        below, skipped = _means(lines(self.bounds), limit)
         left = below - skipped
         if self.gap:
-            left = left - self._skipped(tile, binding, limit, least, whole)
+            left = left - _in_gap(lines(self.gap), limit)
         return _clamp(left, 0.0, None)
-
-    def _skipped(self, tile: Any, binding: Mapping[str, Any], limit: Any, least: bool, whole: bool) -> Any:
-        """How many tiles lie in the gap on average: from where the bounds from above end to the others' begin."""
-        lines = [(b, _Line.of(b, tile, binding, least, whole)) for b in self.gap]
-        begin: Any = reduce(_larger, (line.at(0, limit) for b, line in lines if b.slope < 0 and not b.terms), 0)
-        end: Any = reduce(_smaller, (line.at(0, limit) for b, line in lines if b.slope > 0 and not b.terms), limit)
-        most = _clamp(end - begin, 0, None)
-        for b, line in lines:
-            if b.terms:
-                beyond = replace(line, start=line.start - begin * line.divisor).sum(most) / line.count
-                return beyond if b.slope > 0 else most - beyond
-        return most
-
-    @staticmethod
-    def _means(
-        bounds: Sequence[Bound],
-        tile: Any,
-        binding: Mapping[str, Any],
-        limit: Any,
-        least: bool = False,
-        whole: bool = False,
-    ) -> tuple[Any, Any]:
-        """How many tiles come before the last that is visited, it included, and before the first, on average."""
-        lines = [(b, _Line.of(b, tile, binding, least, whole)) for b in bounds]
-        ends = [line.at(0, limit) for b, line in lines if b.slope < 0 and not b.terms]
-        starts = [line.at(0, limit) for b, line in lines if b.slope > 0 and not b.terms]
-        # What one bound allows in all programs, another adds to; what one skips in all, no other skips more than.
-        below: Any = reduce(_larger, ends) if ends else limit if all(b.slope > 0 for b in bounds) else 0
-        skipped: Any = reduce(_smaller, starts) if starts else 0 if all(b.slope < 0 for b in bounds) else limit
-        for b, line in lines:
-            if b.terms and b.slope < 0:
-                more = replace(line, start=line.start - below * line.divisor)
-                below = below + more.sum(limit - below) / line.count
-            elif b.terms:
-                skipped = line.sum(skipped) / line.count
-        return below, skipped
 
     def _most(self, binding: Mapping[str, Any]) -> Any:
         t = _size(self.tile, binding)
         tiles = -(-value(self.extent, binding) // t)
+
+        def ends(bounds: Sequence[Bound], way: int, place: int) -> list[Any]:
+            return [_Line.of(b, t, binding).part(place, tiles) for b in bounds if way * b.slope > 0]
+
         best: Any = 0
         for place in (0, 1, 2):
-            ends: list[Any] = []
-            starts: list[Any] = []
-            for b in self.bounds:
-                (ends if b.slope < 0 else starts).append(_Line.of(b, t, binding).part(place, tiles))
-            below = reduce(_larger, ends) if ends else tiles
-            seen = below - (reduce(_smaller, starts) if starts else 0)
+            below = reduce(_larger, ends(self.bounds, -1, place) or [tiles])
+            seen = below - reduce(_smaller, ends(self.bounds, 1, place) or [0])
             if self.gap:
-                ends = [_Line.of(b, t, binding).part(place, tiles) for b in self.gap if b.slope < 0]
-                starts = [_Line.of(b, t, binding).part(place, tiles) for b in self.gap if b.slope > 0]
-                seen = seen - _clamp(reduce(_smaller, starts) - reduce(_larger, ends), 0, None)
+                behind = reduce(_smaller, ends(self.gap, 1, place))
+                seen = seen - _clamp(behind - reduce(_larger, ends(self.gap, -1, place)), 0, None)
             for b in self.everywhere:
                 seen = _larger(seen, tiles * _Line.of(b, 1, binding).part(place, 1))
             best = _larger(best, seen)
@@ -249,6 +216,34 @@ def _max(a: Extent, b: Extent) -> Extent:
 
 def _unit(bound: Bound) -> Bound:
     return Bound(bound.slope, tuple(Term(t.coefficient, t.above, t.extent, 1) for t in bound.terms), bound.offset)
+
+
+def _means(lines: Sequence[tuple[Bound, _Line]], limit: Any) -> tuple[Any, Any]:
+    """How many tiles come before the last that is visited, it included, and before the first, on average."""
+    ends = [line.at(0, limit) for b, line in lines if b.slope < 0 and not b.terms]
+    starts = [line.at(0, limit) for b, line in lines if b.slope > 0 and not b.terms]
+    # What one bound allows in all programs, another adds to; what one skips in all, no other skips more than.
+    below: Any = reduce(_larger, ends) if ends else limit if all(b.slope > 0 for b, _ in lines) else 0
+    skipped: Any = reduce(_smaller, starts) if starts else 0 if all(b.slope < 0 for b, _ in lines) else limit
+    for b, line in lines:
+        if b.terms and b.slope < 0:
+            more = replace(line, start=line.start - below * line.divisor)
+            below = below + more.sum(limit - below) / line.count
+        elif b.terms:
+            skipped = line.sum(skipped) / line.count
+    return below, skipped
+
+
+def _in_gap(lines: Sequence[tuple[Bound, _Line]], limit: Any) -> Any:
+    """How many tiles lie in the gap on average: from where the bounds from above end to the others' begin."""
+    begin: Any = reduce(_larger, (line.at(0, limit) for b, line in lines if b.slope < 0 and not b.terms), 0)
+    end: Any = reduce(_smaller, (line.at(0, limit) for b, line in lines if b.slope > 0 and not b.terms), limit)
+    most = _clamp(end - begin, 0, None)
+    for b, line in lines:
+        if b.terms:
+            beyond = replace(line, start=line.start - begin * line.divisor).sum(most) / line.count
+            return beyond if b.slope > 0 else most - beyond
+    return most
 
 
 def _size(tile: Tile, binding: Mapping[str, Any]) -> Any:
@@ -374,6 +369,3 @@ def _gcd(a: Any, b: Any) -> Any:
     import numpy
 
     return numpy.gcd(a, b)
-
-
-# The same as an expression.

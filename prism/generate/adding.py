@@ -92,7 +92,7 @@ def _sum(choices: Choices, axes: Mapping[int, frozenset[Axis]], cls: int) -> Add
                 outer = False
                 waiting += [lhs, rhs]
             case "mul", _, (lhs, rhs):
-                waiting += [lhs, rhs] if not _sums(choices, lhs) else [rhs, lhs]
+                waiting += [lhs, rhs] if choices[lhs].op not in ("sum", "contract") else [rhs, lhs]
             case ("where", _, (mask, value, other)) if choices[other].payload == Const(0.0):
                 outer = False
                 masks += _all_of(choices, mask, written)
@@ -104,10 +104,6 @@ def _sum(choices: Choices, axes: Mapping[int, frozenset[Axis]], cls: int) -> Add
                 continue
         written.add(c)
     return _with_places(choices, axes, cls, tuple(bound), masks, factors, frozenset(written)) if masks else None
-
-
-def _sums(choices: Choices, cls: int) -> bool:
-    return choices[cls].op in ("sum", "contract")
 
 
 def _all_of(choices: Choices, mask: int, written: set[int]) -> Iterator[int]:

@@ -119,7 +119,7 @@ class _Part:
         """It, with the shape in its middle."""
         wanted = {n: middle(*self.ends(n)) for n in names}
         inside = self.winner is None or self.winner.holds(wanted)
-        at = wanted if inside else min(self.samples, key=lambda p: _apart(p, wanted))
+        at = wanted if inside else min(self.samples, key=lambda p: apart(p, wanted))
         conditions: list[sympy.Basic] = []
         said: list[str] = []
         if self.winner is not None and self.winner.predicate != sympy.true:
@@ -147,5 +147,6 @@ def _across(names: Sequence[str], winners: Sequence[Winner], ranges: Mapping[str
     return tuple(p.cell(names) for p in parts)
 
 
-def _apart(a: Point, b: Point) -> float:
+def apart(a: Point, b: Point) -> float:
+    """How far two shapes are from each other, in logarithms."""
     return sum(math.log(a[n] / b[n]) ** 2 for n in b)

@@ -176,10 +176,6 @@ def _nothing() -> None:
     pass
 
 
-def _none() -> float:
-    return 0.0
-
-
 class Queue:
     """How long the thread that makes it has waited for a core, by the scheduler's account; zero where there is none.
 
@@ -239,7 +235,7 @@ class Prepared:
         self._settle_s = settle_s
         self._rest_s = rest_s
         self._ready = ready
-        self._waited = waited or _none
+        self._waited = waited or (lambda: 0.0)
         self.lasting = lasting
         self._clock = clock
         self._sleep = sleep

@@ -233,7 +233,7 @@ def tune(
             known.append(Trial(by_key[key], outcome))
     before = len(known)
     repeats = 0
-    leaders = _leaders(ordered)
+    leaders = min(LEADERS, len({p.candidate for p in ordered}))  # sGraphs that are sure of a first trial
     ends = _Idle(budget) if least is None else _Ends(by_key, candidates, min(leaders, goal), least)
     while ends.after(known) is None and (
         len(known) < goal
@@ -351,11 +351,6 @@ class _Ends:
             point = self._points[key]
             self._bounds[key] = self._least(self._candidates[point.candidate], point.config)
         return self._bounds[key]
-
-
-def _leaders(ordered: Sequence[Point]) -> int:
-    """How many sGraphs are sure of a first trial."""
-    return min(LEADERS, len({p.candidate for p in ordered}))
 
 
 def _seconds(trials: Iterable[Trial]) -> Iterator[float]:

@@ -154,7 +154,7 @@ def _formula(definition: Definition, inner: _Inner, bounds: Callable[[str], Inte
     renamed: dict[Axis, Axis] = {}
     taken: list[Axis] = []
     for i in index:
-        for atom, _ in sorted(i.terms, key=lambda t: _order(t[1]), reverse=True):
+        for atom, _ in sorted(i.terms, key=lambda t: float(t[1]) if is_static(t[1]) else math.inf, reverse=True):
             assert isinstance(atom, Axis)
             name = least_instance(atom.extent, taken)
             taken.append(name)
@@ -193,10 +193,6 @@ def _affine(definition: Definition, expr: Expr) -> tuple[tuple[Index, ...], Expr
             fix="split the model at this reshape",
         )
     return index, expr
-
-
-def _order(coefficient: Extent) -> float:
-    return float(coefficient) if is_static(coefficient) else float("inf")
 
 
 def _expand(expr: Expr, inner: _Inner, memo: dict[Read, Expr]) -> Expr:

@@ -455,7 +455,7 @@ def floor_quotient(a: Expr, b: Expr) -> Expr:
 
     Halfway between two multiples of 1/b no rounding reaches a whole number.
     """
-    if _is_power_of_two(b):
+    if isinstance(b, Const) and b.value > 0 and math.frexp(b.value)[0] == 0.5:
         return op("floor", div(a, b))
     return op("floor", div(op("add", a, op("mul", Const(0.5), op("sign", b))), b))
 
@@ -474,10 +474,6 @@ def trunc_quotient(a: Expr, b: Expr) -> Expr:
 def trunc_remainder(a: Expr, b: Expr) -> Expr:
     """a - b * trunc(a / b) of whole numbers, b not 0: of the sign of a."""
     return sub(a, op("mul", b, trunc_quotient(a, b)))
-
-
-def _is_power_of_two(e: Expr) -> bool:
-    return isinstance(e, Const) and e.value > 0 and math.frexp(e.value)[0] == 0.5
 
 
 def quotient_bounds(a: Interval, b: Interval) -> Interval:

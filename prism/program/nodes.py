@@ -111,20 +111,33 @@ class Expr:
         return ()
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Remembering(Expr):
+    """A node that remembers its hash, its free axes, a node that was found equal to it, and its text."""
+
+    _hash: int = field(init=False, repr=False)
+    _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
+    _same: Map | Reduce | None = field(default=None, init=False, repr=False)
+    _text: str | None = field(default=None, init=False, repr=False)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Read(Expr):
+class Read(_Remembering):
     """One element of a tensor: `index` names, dimension by dimension, which."""
 
     tensor: str
     index: tuple[Index, ...]
-    _hash: int = field(init=False, repr=False)
-    _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.tensor, self.index)))
 
-    def __hash__(self) -> int:
-        return self._hash
+    __hash__ = _Remembering.__hash__  # a class that says what is equal says it anew
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -178,21 +191,16 @@ class Position(Expr):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Map(Expr):
+class Map(_Remembering):
     """A pointwise operation; its free axes are the union of its arguments' (broadcasting)."""
 
     op: str
     args: tuple[Expr, ...]
-    _hash: int = field(init=False, repr=False)
-    _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
-    _same: Map | Reduce | None = field(default=None, init=False, repr=False)
-    _text: str | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.op, self.args)))
 
-    def __hash__(self) -> int:
-        return self._hash
+    __hash__ = _Remembering.__hash__
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -209,30 +217,22 @@ class Map(Expr):
         """The arguments."""
         return self.args
 
-    def __repr__(self) -> str:
-        return f"<{_text(self)}>"
-
     def __str__(self) -> str:
         return _text(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Reduce(Expr):
+class Reduce(_Remembering):
     """The reduction of `body` over the whole of `axis`, which is bound here."""
 
     kind: ReduceKind
     axis: Axis
     body: Expr
-    _hash: int = field(init=False, repr=False)
-    _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
-    _same: Map | Reduce | None = field(default=None, init=False, repr=False)
-    _text: str | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.kind, self.axis, self.body)))
 
-    def __hash__(self) -> int:
-        return self._hash
+    __hash__ = _Remembering.__hash__
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -253,9 +253,6 @@ class Reduce(Expr):
     def children(self) -> tuple[Expr, ...]:
         """The body."""
         return (self.body,)
-
-    def __repr__(self) -> str:
-        return f"<{_text(self)}>"
 
     def __str__(self) -> str:
         return _text(self)

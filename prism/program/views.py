@@ -54,6 +54,12 @@ def compare_extents(name: str, a: Extent, b: Extent) -> bool | None:
             return False if at_most(add(a, 1), b) or at_most(add(b, 1), a) else None
 
 
+def broadcast_index(shape: Shape, at: Sequence[Index]) -> list[Index]:
+    """The index of what broadcasts to the dimensions that `at` is an index into, aligned at the last one."""
+    aligned = at[len(at) - len(shape) :]
+    return [Index.const(0) if e == 1 else i for e, i in zip(shape, aligned, strict=True)]
+
+
 def broadcast_shapes(*shapes: Sequence[Extent], where: str = "") -> Shape:
     """The shape that the shapes broadcast to, aligned at the last dimension.
 

@@ -327,15 +327,12 @@ class _Renaming:
             return index
         return index.substitute({a: Index.axis(b) for a, b in self.axes.items()})
 
-    def _axis(self, axis: Axis) -> Axis:
-        return self.axes.get(axis, axis)
-
     def _statement(self, s: sg.Stmt) -> sg.Stmt:
         return mapped(
             s,
             {
                 Holds.TENSOR: self.tensors.__getitem__,
-                Holds.AXIS: self._axis,
+                Holds.AXIS: lambda a: self.axes.get(a, a),
                 Holds.INDEX: self._index,
                 Holds.BODY: self._statement,
             },

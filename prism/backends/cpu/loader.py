@@ -520,7 +520,7 @@ def loader_text(
     pasted = (files("prism.backends.cpu") / "support.py").read_text(encoding="utf-8")
     _, imports, rest = pasted.split("\n\n", 2)
     own = ["import ctypes", "import sys", "import threading", "import weakref", "from operator import itemgetter"]
-    for line in [*sorted([*own, *imports.splitlines()], key=_import_order), ""]:
+    for line in [*sorted([*own, *imports.splitlines()], key=lambda x: (x.startswith("from"), x)), ""]:
         w.line(line)
     w.line("import numpy as np")
     w.blank()
@@ -548,10 +548,6 @@ def direct(module: TileModule, returned: Sequence[Returned]) -> bool:
     """Whether calls of tensors like those of an earlier call can do without the interpreter."""
     tensors = len(module.inputs) + len(module.outputs) + len(module.exchanged)
     return not module.before and not returned and tensors <= DIRECT_TENSORS
-
-
-def _import_order(line: str) -> tuple[bool, str]:
-    return line.startswith("from"), line
 
 
 def _buffers(module: TileModule) -> str:

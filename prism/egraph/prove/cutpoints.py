@@ -200,7 +200,7 @@ class Cuts:
             shape = self.names.a.definition(alike.of).tensor.shape
             if t.shape != shape or alike.order is not None:
                 axes = axes_of(shape)
-                back = None if alike.order is None else _inverse(alike.order)
+                back = None if alike.order is None else tuple(map(alike.order.index, range(len(alike.order))))
                 output = f"{target}."
                 body = (*body, Definition(output, axes, _read(t, axes, back), t.dtype, view=True))
         return replace(sub, inputs=tuple(inputs.values()), definitions=body, outputs=(output,)), frozenset(used)
@@ -316,7 +316,3 @@ def _read(tensor: Tensor, axes: Sequence[Axis], order: Order | None) -> Expr:
         else:
             return Read(tensor.name, tuple(index))
     raise ShapeError(f"{tensor.name} is not transposed so", why="the extents are others")
-
-
-def _inverse(order: Order) -> Order:
-    return tuple(order.index(n) for n in range(len(order)))

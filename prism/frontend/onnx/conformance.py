@@ -330,7 +330,8 @@ class _Runtime:
 
     def _precision(self, names: Iterable[str]) -> Precision:
         """That of what is computed of these values."""
-        return _coarsest([self.reading.values[v].dtype for v in names if v in self.reading.values])
+        types = [self.reading.values[v].dtype for v in names if v in self.reading.values]
+        return max((PRECISIONS[t] for t in types if t.is_float), key=lambda p: p.relative, default=DOUBLE)
 
     def second(self, value: str) -> tuple[np.ndarray, Precision] | None:
         """What onnxruntime says a value is, where its node was run last; None where it cannot tell."""
@@ -379,11 +380,6 @@ class _Runtime:
             return np.broadcast_to(made, shape).astype(kind)
         within = None if value.dtype.is_float else (0, 0)
         return _lift(example_draws.draw("mixed", shape, value.dtype, (0,), within), lifted)
-
-
-def _coarsest(types: Sequence[DType]) -> Precision:
-    """The precision of what is computed of values of these types."""
-    return max((PRECISIONS[t] for t in types if t.is_float), key=lambda p: p.relative, default=DOUBLE)
 
 
 def _lift(array: np.ndarray, lifted: np.dtype[Any]) -> np.ndarray:

@@ -32,7 +32,7 @@ from prism.program.lookup import from_end
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, Tensor, walk
 from prism.program.octagon import Octagon, octagon
 from prism.program.transform import substitute
-from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, places_index, same_extent
+from prism.program.views import Elements, Shape, axes_of, broadcast_index, broadcast_shapes, places_index, same_extent
 
 MAIN_DOMAINS = ("", "ai.onnx")
 """What models call ONNX's own operators."""
@@ -220,8 +220,7 @@ class Operand:
 
     def read(self, axes: Sequence[Axis]) -> Expr:
         """One element broadcast to the axes, aligned at the last dimension."""
-        aligned = axes[len(axes) - len(self.shape) :]
-        return self.at([Index.const(0) if e == 1 else Index.axis(a) for e, a in zip(self.shape, aligned, strict=True)])
+        return self.at(broadcast_index(self.shape, list(map(Index.axis, axes))))
 
 
 def known_elements(value: OnnxValue) -> Elements | None:

@@ -16,7 +16,7 @@ from prism.program.index import Axis, Index
 from prism.program.integers import floor_remainder
 from prism.program.lookup import looked_up
 from prism.program.nodes import Const, Expr
-from prism.program.views import axes_of, places_index, same_extent
+from prism.program.views import axes_of, broadcast_index, places_index, same_extent
 
 
 def _how(node: Node) -> str:
@@ -58,11 +58,6 @@ def _whole(places: OnnxValue) -> np.ndarray | None:
     return known.astype(np.int64) if known is not None and all(map(is_static, known.ravel())) else None
 
 
-def _over(shape: Sequence[Extent], at: Sequence[Index]) -> list[Index]:
-    """An index into as many dimensions, of which those of one element have no other place."""
-    return [Index.const(0) if e == 1 else i for e, i in zip(shape, at, strict=True)]
-
-
 def _scatter_elements(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """Elements of a dimension, for each one that is written a place."""
     x, places, updates = node.input(0), node.input(1), node.input(2)
@@ -77,7 +72,7 @@ def _scatter_elements(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     own = graph.read(x, axes)
 
     def whole(at: Sequence[Index]) -> list[Index]:
-        return _over(places.shape, [at[0] if k == d else Index.axis(a) for k, a in enumerate(axes)])
+        return broadcast_index(places.shape, [at[0] if k == d else Index.axis(a) for k, a in enumerate(axes)])
 
     writes = Writes(
         (Axis(f"s{d}", places.shape[d]),),
@@ -115,10 +110,10 @@ def _scatter_nd(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         axes_of(places.shape[:-1], "s"),
         axes[:many],
         lambda at: [
-            _place(graph, node, places, [*_over(places.shape[:-1], at), Index.const(k)], x.shape[k])
+            _place(graph, node, places, [*broadcast_index(places.shape[:-1], at), Index.const(k)], x.shape[k])
             for k in range(many)
         ],
-        lambda at: graph.at(updates, _over(updates.shape, [*at, *rest])),
+        lambda at: graph.at(updates, broadcast_index(updates.shape, [*at, *rest])),
     )
     return [graph.define(node, axes, scattered(_how(node), graph.read(x, axes), writes), x.dtype)]
 
@@ -135,7 +130,7 @@ def _tensor_scatter(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     own, extent, bound = graph.read(cache, axes), cache.shape[d], Axis("s", update.shape[d])
     place = build.position(Index.axis(axes[d]))
     if starts is not None:
-        start = graph.at(starts, _over(starts.shape, [Index.axis(axes[0])]))
+        start = graph.at(starts, broadcast_index(starts.shape, [Index.axis(axes[0])]))
         place = op("add", place, op("neg", start))
     if mode == "circular":
         place = floor_remainder(place, build.size(extent))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -105,16 +106,14 @@ def _truth(n: Node, argument: str) -> Expr:
     return e if is_truth(n[argument]) else truth(e)
 
 
-def _add(n: Node) -> Result:
-    return n.define(op("add", _operand(n, "self"), op("mul", number(n.get("alpha", 1), n.axes), _operand(n, "other"))))
+def _with_alpha(combined: Callable[[Expr, Expr], Expr], first: str = "self", second: str = "other") -> Handler:
+    """An operand together with `alpha` times another one."""
 
+    def handle(n: Node) -> Result:
+        times = number(n.get("alpha", 1), n.axes)
+        return n.define(combined(_operand(n, first), op("mul", times, _operand(n, second))))
 
-def _sub(n: Node) -> Result:
-    return n.define(sub(_operand(n, "self"), op("mul", number(n.get("alpha", 1), n.axes), _operand(n, "other"))))
-
-
-def _rsub(n: Node) -> Result:
-    return n.define(sub(_operand(n, "other"), op("mul", number(n.get("alpha", 1), n.axes), _operand(n, "self"))))
+    return handle
 
 
 def _div(n: Node) -> Result:
@@ -476,9 +475,9 @@ HANDLERS: Mapping[str, Handler] = {
     "log_sigmoid_forward": _log_sigmoid,
     "softplus": _softplus,
     "elu": _elu,
-    "add": _add,
-    "sub": _sub,
-    "rsub": _rsub,
+    "add": _with_alpha(partial(op, "add")),
+    "sub": _with_alpha(sub),
+    "rsub": _with_alpha(sub, "other", "self"),
     "mul": _binary("mul"),
     "div": _div,
     "true_divide": _div,

@@ -702,15 +702,12 @@ def _refuse_unread(call: Node, target: Any) -> None:
         given = call[argument]
         if argument in _WITHOUT_MEANING or (argument in defaults and _same(given, defaults[argument])):
             continue
-        raise call.unsupported(f"its argument {argument} is {_short(given)}, which is not translated")
+        said = "a tensor" if isinstance(given, TorchValue) else given
+        raise call.unsupported(f"its argument {argument} is {said}, which is not translated")
 
 
 def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
-
-
-def _short(given: Any) -> str:
-    return "a tensor" if isinstance(given, TorchValue) else str(given)
 
 
 def _flat(results: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from prism.program.fold import div, op
 from prism.program.index import Axis, Index
 from prism.program.lookup import from_end
 from prism.program.nodes import Const, DType, Expr
-from prism.program.views import axes_of, broadcast_shapes, places_index, same_extent
+from prism.program.views import axes_of, broadcast_index, broadcast_shapes, places_index, same_extent
 
 _REDUCTIONS = {
     "sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min", "mean": "mean"
@@ -36,12 +36,6 @@ def _place(n: Node, v: TorchValue, at: Sequence[Index], extent: Extent, negative
             return build.position(regular)
     place = v.at(at)
     return from_end(place, Axis("", extent)) if negative and n.bounds(place).low < 0 else place
-
-
-def _over(shape: Sequence[Extent], at: Sequence[Index]) -> list[Index]:
-    """An index into a tensor that broadcasts to the dimensions that `at` is an index into."""
-    aligned = at[len(at) - len(shape) :]
-    return [Index.const(0) if e == 1 else i for e, i in zip(shape, aligned, strict=True)]
 
 
 def _number_of(n: Node, argument: str) -> Callable[[Sequence[Index]], Expr]:
@@ -99,7 +93,7 @@ def _along(n: Node, how: str, source: Callable[[Sequence[Index]], Expr], *, itse
     bound = Axis(f"s{d}", places.shape[d])
 
     def whole(at: Sequence[Index]) -> list[Index]:
-        return _over(places.shape, [at[0] if k == d else Index.axis(a) for k, a in enumerate(n.axes)])
+        return broadcast_index(places.shape, [at[0] if k == d else Index.axis(a) for k, a in enumerate(n.axes)])
 
     writes = Writes(
         (bound,),
@@ -168,7 +162,7 @@ def _slices(
     writes = Writes(
         (bound,),
         (n.axes[d],),
-        lambda at: [_place(n, places, _over(places.shape, at), x.shape[d], negative)],
+        lambda at: [_place(n, places, broadcast_index(places.shape, at), x.shape[d], negative)],
         lambda at: source(whole(at)),
     )
     return _defined(n, _meeting(n, how, writes, itself=itself))
@@ -208,13 +202,14 @@ def _index_put(n: Node) -> Result:
     rest = [Index.axis(a) for d, a in enumerate(n.axes) if d not in chosen]
 
     def source(at: Sequence[Index]) -> Expr:
-        return converted(n, values.at(_over(values.shape, [*rest[:first], *at, *rest[first:]])), n.dtype)
+        return converted(n, values.at(broadcast_index(values.shape, [*rest[:first], *at, *rest[first:]])), n.dtype)
 
     writes = Writes(
         bound,
         tuple(n.axes[d] for d in chosen),
         lambda at: [
-            _place(n, v, _over(v.shape, at), x.shape[d], negative=True) for d, v in zip(chosen, named, strict=True)
+            _place(n, v, broadcast_index(v.shape, at), x.shape[d], negative=True)
+            for d, v in zip(chosen, named, strict=True)
         ],
         source,
     )

@@ -19,7 +19,7 @@ from prism.program.index import Axis, Index
 from prism.program.integers import EXACT, Interval, from_fraction, stored
 from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, Tensor, walk
 from prism.program.transform import substitute
-from prism.program.views import Shape, axes_of
+from prism.program.views import Shape, axes_of, broadcast_index
 
 UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
 """ATen's operators whose results hold what happens to be in memory."""
@@ -37,8 +37,7 @@ class TorchValue(Value):
 
     def under(self, axes: Sequence[Axis]) -> Expr:
         """The element under the last of the axes, as broadcasting aligns them."""
-        aligned = axes[len(axes) - len(self.shape) :]
-        return self.at([Index.const(0) if e == 1 else Index.axis(a) for e, a in zip(self.shape, aligned, strict=True)])
+        return self.at(broadcast_index(self.shape, list(map(Index.axis, axes))))
 
     @property
     def position(self) -> Index | None:

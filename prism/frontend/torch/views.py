@@ -14,7 +14,7 @@ from prism.program.fold import chosen, op
 from prism.program.index import Axis, Index
 from prism.program.lookup import from_end, looked_up
 from prism.program.nodes import Const, DType, Expr
-from prism.program.views import MAX_CHOICES, axes_of, places_index, reshape_index, same_extent
+from prism.program.views import MAX_CHOICES, axes_of, broadcast_index, places_index, reshape_index, same_extent
 
 
 def _indices(axes: Sequence[Axis]) -> list[Index]:
@@ -442,8 +442,7 @@ def _slice_scatter(n: Node) -> Result:
     else:
         inside.append(op("eq", build.position(index[d].mod(step)), Const(float(start % step))))
         index[d] = index[d].floordiv(step) + -(start // step)
-    index = [Index.const(0) if e == 1 else i for i, e in zip(index, source.shape, strict=True)]
-    return _written(n, inside, converted(n, source.at(index), n.dtype))
+    return _written(n, inside, converted(n, source.at(broadcast_index(source.shape, index)), n.dtype))
 
 
 def _same(n: Node) -> TorchValue:

@@ -39,10 +39,6 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> n
     return _some_of(rng.standard_normal, shape, dtype)
 
 
-def _positive(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    return 0.5 + _some_of(rng.random, shape, dtype)
-
-
 def _outlier_channel(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     x = _normal(rng, shape, dtype)
     if x.ndim:
@@ -58,10 +54,6 @@ def _subnormals(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) 
 def _equal_rows(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     row = _normal(rng, shape[-1:], dtype)
     return np.broadcast_to(row, shape).copy()
-
-
-def _zeros(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    return np.asarray(np.copysign(0.0, _normal(rng, shape, dtype)))
 
 
 def _some(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, odd: tuple[float, ...]) -> np.ndarray:
@@ -84,7 +76,7 @@ DRAWS: Mapping[str, Draw] = MappingProxyType(
     {
         "normal": _normal,
         "log-normal": lambda rng, shape, dtype: np.exp(_normal(rng, shape, dtype)),
-        "positive": _positive,
+        "positive": lambda rng, shape, dtype: 0.5 + _some_of(rng.random, shape, dtype),
         "large": lambda rng, shape, dtype: 1e3 * _normal(rng, shape, dtype),
         "small": lambda rng, shape, dtype: 1e-3 * _normal(rng, shape, dtype),
         "large mean": lambda rng, shape, dtype: 1e3 + _normal(rng, shape, dtype),
@@ -92,7 +84,7 @@ DRAWS: Mapping[str, Draw] = MappingProxyType(
         "subnormals": _subnormals,
         "equal rows": _equal_rows,
         "masked row": _masked_row,
-        "zeros": _zeros,
+        "zeros": lambda rng, shape, dtype: np.asarray(np.copysign(0.0, _normal(rng, shape, dtype))),
         "infinities": lambda rng, shape, dtype: _some(rng, shape, dtype, (np.inf, -np.inf)),
         "not a number": lambda rng, shape, dtype: _some(rng, shape, dtype, (np.nan,)),
     }
