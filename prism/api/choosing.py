@@ -25,12 +25,7 @@ from prism.api.records import Choice, Request, not_timed
 from prism.api.region_search import SearchResult
 from prism.api.results import Results, results_of
 from prism.api.time_limit import CLOSING_S, LEAST_S, MATCH_S, SHORT_CASES, WRITING_S, here, trials_end
-from prism.errors import (
-    CompilerError,
-    NoImprovementError,
-    VerificationError,
-    some,
-)
+from prism.errors import CompilerError, NoImprovementError, VerificationError, some
 from prism.events import CheckSummary, Recorder
 from prism.instantiate.cache import Cache, Store, version_of
 from prism.instantiate.confirm import LEAST_MATCHES, challenged, confirm, installed, rematch

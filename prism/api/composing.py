@@ -23,33 +23,13 @@ from prism.api.choosing import (
     right_of,
 )
 from prism.api.finalists import Finalist, emitted, emitting, finalists, formula_of
-from prism.api.partitioned import (
-    PartitionedSearch,
-    composed_choice,
-    finer,
-    gains,
-    merged_checks,
-    search_regions,
-)
+from prism.api.partitioned import PartitionedSearch, composed_choice, finer, gains, merged_checks, search_regions
 from prism.api.records import Choice, Request
 from prism.api.region_search import SearchResult, enough, run_search
 from prism.api.second_opinion import merged
-from prism.api.time_limit import (
-    AGAIN,
-    FINISHED,
-    LEAST_S,
-    UNPROVED,
-    here,
-    regions_end,
-    search_end,
-    search_time,
-)
+from prism.api.time_limit import AGAIN, FINISHED, LEAST_S, UNPROVED, here, regions_end, search_end, search_time
 from prism.egraph.worker import Worker
-from prism.errors import (
-    CompilerError,
-    NoImprovementError,
-    VerificationError,
-)
+from prism.errors import CompilerError, NoImprovementError, VerificationError
 from prism.events import CheckSummary, Evidence
 from prism.generate.partition import partition, unrepeated
 from prism.instantiate.machine_load import others_now

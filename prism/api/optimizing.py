@@ -34,12 +34,7 @@ from prism.api.user_rules import rule_paths
 from prism.backends.protocol import ModuleSource, load_function
 from prism.cost.constant_folding import fold_constants
 from prism.egraph.worker import Worker
-from prism.errors import (
-    NoImprovementError,
-    UnsupportedError,
-    UsageError,
-    refusing_depth,
-)
+from prism.errors import NoImprovementError, UnsupportedError, UsageError, refusing_depth
 from prism.events import Artifacts, Recorder, RunReport
 from prism.folders import cache_or_spare
 from prism.instantiate.confirm import MATCHES, usual

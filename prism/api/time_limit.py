@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from prism.errors import (
-    NoImprovementError,
-)
+from prism.errors import NoImprovementError
 from prism.instantiate.machine_load import slowed
 from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 

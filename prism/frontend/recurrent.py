@@ -15,18 +15,7 @@ from prism.program.extents import Extent, mul
 from prism.program.fold import op
 from prism.program.formulas import UNARY
 from prism.program.index import Axis, Index
-from prism.program.nodes import (
-    Definition,
-    DType,
-    Expr,
-    Loop,
-    Program,
-    Read,
-    ReduceKind,
-    State,
-    SymbolRange,
-    Tensor,
-)
+from prism.program.nodes import Definition, DType, Expr, Loop, Program, Read, ReduceKind, State, SymbolRange, Tensor
 
 Element = Callable[[Sequence[Index]], Expr]
 """An element of an operand, by an index per dimension."""

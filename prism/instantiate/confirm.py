@@ -28,16 +28,7 @@ import msgspec
 from prism.errors import UsageError
 from prism.instantiate.cache import Store, digest
 from prism.instantiate.machine_load import Load, quiet
-from prism.instantiate.measure import (
-    BASELINE,
-    KERNEL,
-    Arena,
-    Contender,
-    Match,
-    Measuring,
-    Timed,
-    identity,
-)
+from prism.instantiate.measure import BASELINE, KERNEL, Arena, Contender, Match, Measuring, Timed, identity
 from prism.instantiate.proposals import Point
 from prism.instantiate.rounds import (
     EQUAL_S,
