@@ -103,11 +103,9 @@ class LaunchTimes(Protocol):
     @property
     def name(self) -> str:
         """The launch's name."""
-        ...
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
         """Seconds under every assignment, symbols bound to numbers or arrays; infinite where it cannot run."""
-        ...
 
 
 class CostModel(Protocol):
@@ -116,15 +114,12 @@ class CostModel(Protocol):
     @property
     def launches(self) -> Sequence[LaunchTimes]:
         """Launch by launch."""
-        ...
 
     def estimate(self, config: Config, resources: Sequence[Resources] | None = None) -> Estimate:
         """The estimate for one configuration, with what the compiler said of each launch where that is known."""
-        ...
 
     def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
         """The estimated seconds alone; an `Estimator`."""
-        ...
 
 
 class Model:

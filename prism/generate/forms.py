@@ -81,6 +81,7 @@ class Forms:
     left_out: int
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """A sub-form: its options, as bits by their numbers; leaves go without saying.
 
@@ -88,18 +89,13 @@ class _Entry:
     `chosen` and `among` as well: few of these options are ever in a sub-form that is kept.
     """
 
-    __slots__ = ("among", "chosen", "depth", "length", "options", "skeleton", "work")
-
-    def __init__(
-        self, options: int, chosen: int, among: int, skeleton: int, work: int, depth: int, length: int
-    ) -> None:
-        self.options = options
-        self.chosen = chosen
-        self.among = among
-        self.skeleton = skeleton
-        self.work = work
-        self.depth = depth
-        self.length = length
+    options: int
+    chosen: int
+    among: int
+    skeleton: int
+    work: int
+    depth: int
+    length: int
 
     def __lt__(self, other: _Entry) -> bool:
         """Tells those apart that are worth the same: of the options that only one of them has the last one decides."""

@@ -84,15 +84,12 @@ class Compiling(Protocol):
     @property
     def basis(self) -> str:
         """What the compiler's word depends on."""
-        ...
 
     def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """For each point, in order, its resources, or its failure."""
-        ...
 
     def close(self) -> None:
         """Stop."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,9 @@ class KernelTimes(Protocol):
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
         """Seconds of a launch of it alone."""
-        ...
 
     def share(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
         """Seconds that it adds to a launch that keeps the device busy."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,11 +122,9 @@ class Evaluator(Protocol):
     @property
     def basis(self) -> str:
         """What the outcomes depend on besides the points: device, target, versions of compiler and cost model."""
-        ...
 
     def evaluate(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """The outcomes, in the order of the points."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +176,9 @@ class Journal(Protocol):
 
     def load(self) -> Iterable[tuple[str, Outcome]]:
         """What was recorded: the point's key and the outcome, in order."""
-        ...
 
     def append(self, key: str, point: Point, outcome: Outcome) -> None:
         """Record one trial."""
-        ...
 
 
 def tune(

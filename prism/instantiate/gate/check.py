@@ -93,15 +93,12 @@ class Runner(Protocol):
             outputs: shape and dtype of each output.
             samples: for each launch, which of its programs to run; None for all.
         """
-        ...
 
     def forget(self, but: Iterable[Any] = ()) -> None:
         """Let go of the inputs that were passed, but for these."""
-        ...
 
     def interrupt(self) -> None:
         """End what runs, of which nothing is wanted any more."""
-        ...
 
 
 class Late(str):
