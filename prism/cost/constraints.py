@@ -363,10 +363,7 @@ def tile_sizes(kernel: sg.Kernel, binding: Mapping[str, Any]) -> dict[Axis, Any]
 
 def elements(shape: Sequence[Axis], sizes: Mapping[Axis, Any]) -> Any:
     """The number of elements of a tile."""
-    n: Any = 1
-    for a in shape:
-        n = n * sizes[a]
-    return n
+    return math.prod([sizes[a] for a in shape])
 
 
 def live_elements(f: Footprint, sizes: Mapping[Axis, Any]) -> Any:
@@ -384,10 +381,7 @@ def live_elements(f: Footprint, sizes: Mapping[Axis, Any]) -> Any:
 
 def staged_bytes(f: Footprint, sizes: Mapping[Axis, Any]) -> Any:
     """Shared memory of one pipeline stage, in bytes."""
-    total: Any = 0
-    for v in f.staged:
-        total = total + elements(f.axes[v], sizes) * f.width[f.tensor_of[v]]
-    return total
+    return sum(elements(f.axes[v], sizes) * f.width[f.tensor_of[v]] for v in f.staged)
 
 
 def held_bytes(f: Footprint, sizes: Mapping[Axis, Any], device: Device) -> Any:
@@ -523,9 +517,7 @@ def operand_registers(m: Sequence[Axis], n: Sequence[Axis], k: Axis, sizes: Mapp
 
 def _dot_least(side: Sequence[Axis], binding: Mapping[str, Any], least: int) -> Any:
     """`least`, or all there is where the axes together are shorter: then the matrix unit's operand is padded."""
-    n: Any = 1
-    for a in side:
-        n = n * next_power_of_two(value(a.extent, binding))
+    n = math.prod(next_power_of_two(value(a.extent, binding)) for a in side)
     if isinstance(n, int):
         return min(least, n)
     import numpy

@@ -14,6 +14,7 @@ their traffic. Numbers and numpy arrays take the same path.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,9 +163,7 @@ class CpuKernelModel:
             run: Any = declared.dtype.bytes * 1.0
             covered: Any = True
             for index, extent in zip(reversed(a.index), reversed(declared.shape), strict=True):
-                inside: Any = 1.0
-                for axis in index.axes():
-                    inside = inside * (sizes.get(axis, 1) * 1.0)
+                inside: Any = math.prod((sizes.get(axis, 1) * 1.0 for axis in index.axes()), start=1.0)
                 length = value(extent, env)
                 run = run * np.where(covered, np.minimum(inside, length), 1.0)
                 covered = np.logical_and(covered, inside >= length)
@@ -210,11 +209,8 @@ def cpu_times(kernels: Sequence[CpuKernelModel], binding: Mapping[str, Any]) -> 
     """Seconds by cause of one launch of these kernels."""
     d = kernels[0].device
     env = {**kernels[0].hints, **binding}
-    programs: Any = 0.0
-    work: Any = 0.0
-    moved: Any = 0.0
-    uncached: Any = 0.0
-    distinct: Any = 0.0
+    none: Any = 0.0
+    programs = work = moved = uncached = distinct = none
     for k in kernels:
         p, w, m, s, o = k.parts(env)
         programs, work, moved, uncached, distinct = programs + p, work + w, moved + m, uncached + s, distinct + o

@@ -6,6 +6,7 @@ from DRAM once if L2 keeps it, and as many programs fit on a multiprocessor as o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -379,14 +380,9 @@ class KernelModel:
         gone = seen.bytes
         streamed: dict[_Region, Any] = {}
         d = self.device
-        order: list[tuple[Axis, Any]] = []
-        for axis, _ in self.grid:
-            order.append((axis, -(-value(axis.extent, env) // sizes[axis])))
-        for axis, role in self.splits:
-            order.append((axis, env[role.parts.name]))
-        programs: Any = 1.0
-        for _, n in order:
-            programs = programs * n
+        order = [(axis, -(-value(axis.extent, env) // sizes[axis])) for axis, _ in self.grid]
+        order += [(axis, env[role.parts.name]) for axis, role in self.splits]
+        programs: Any = math.prod((n for _, n in order), start=1.0)
         wave = np.minimum(programs, d.processors * resident)
         covered = self._covered(order, wave)
         at_once: dict[Axis, Any] = {axis: True for axis, role in self.kernel.roles if isinstance(role, Whole)}
@@ -548,16 +544,8 @@ def _times(
     busiest = np.ceil(programs / d.processors)
     active = np.minimum(resident, busiest)
 
-    dram: Any = 0.0
-    moved: Any = 0.0
-    work: Any = 0.0
-    longest: Any = 0.0
-    skew: Any = 0.0
-    chain: Any = 0.0
-    longest_chain: Any = 0.0
-    overlap: Any = 0.0
-    spill: Any = 0.0
-    queue: Any = 0.0
+    none: Any = 0.0
+    dram = moved = work = longest = skew = chain = longest_chain = overlap = spill = queue = none
     seen = _Seen(programs <= d.processors * resident)
     for k, p in zip(kernels, parts, strict=True):
         from_dram, from_l2 = k.traffic(env, p.sizes, resident, seen)
@@ -619,15 +607,14 @@ class LaunchModel:
         `described` that the launch loads by descriptors.
         """
         overhead = self.kernels[0].device.launch_overhead_s
-        if self.library is None:
-            alone = self.times(binding, warps, np.maximum(stages, 1), resources).total(overhead)
-            chosen = None if self.fold is None else binding.get(folding(self.fold.combine))
-            if chosen is None:
-                return alone
-            within: Any = 0.0 if self.combine is None else self.folded_times(binding, warps, stages).total(overhead)
-            return np.where(np.equal(chosen, 1), within, alone)
-        generated = self.times(binding, warps, np.maximum(stages, 1), resources).total(overhead)
-        return np.where(np.equal(stages, LIBRARY_STAGES), self.library.total(overhead), generated)
+        alone = self.times(binding, warps, np.maximum(stages, 1), resources).total(overhead)
+        if self.library is not None:
+            return np.where(np.equal(stages, LIBRARY_STAGES), self.library.total(overhead), alone)
+        chosen = None if self.fold is None else binding.get(folding(self.fold.combine))
+        if chosen is None:
+            return alone
+        within: Any = 0.0 if self.combine is None else self.folded_times(binding, warps, stages).total(overhead)
+        return np.where(np.equal(chosen, 1), within, alone)
 
     def times_of(self, config: Config, resources: Resources | None = None) -> Times:
         """Seconds by cause under a configuration; worked out once for all that are the same to this launch.

@@ -8,6 +8,7 @@ the loop waits for them. Vectors among them are loaded one trip ahead (prism.bac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -90,9 +91,7 @@ class PipelinedLoads:
 
     def buffer_bytes(self, sizes: Mapping[Axis, Any], stages: Any) -> Any:
         """Shared memory of the buffers of loops without matrix products."""
-        total: Any = 0
-        for s in self.loads:
-            total = total + (0 if s.product else elements(s.dims, sizes) * s.width)
+        total: Any = sum(elements(s.dims, sizes) * s.width for s in self.loads if not s.product)
         return total * np.maximum(stages - 1, 0)
 
     def hidden(self, sizes: Mapping[Axis, Any], warps: Any, overlapping: Any) -> Any:
@@ -112,9 +111,7 @@ class PipelinedLoads:
         copied = 1 / np.maximum(overlapping, 1)
         found: Any = 0.0 if self.loads else copied
         for s in self.loads:
-            others: Any = 1
-            for axis in s.unmentioned:
-                others = others * -(-value(axis.extent, env) // sizes[axis])
+            others: Any = math.prod(-(-value(axis.extent, env) // sizes[axis]) for axis in s.unmentioned)
             own = np.where(others > 1, L2_TRIP, 1.0)
             if s.along is not None:
                 own = own * np.minimum(sizes[s.along[0]] * s.along[1] / SECTOR_BYTES, 1)

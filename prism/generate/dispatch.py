@@ -17,6 +17,7 @@ there is nothing to win: such shapes fall to whichever region is simplest, and t
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -208,9 +209,7 @@ class _Dispatch:
 
     def _across(self, names: tuple[str, ...], runners: tuple[int, ...]) -> tuple[Winner, ...]:
         box = {n: self.ranges[n] for n in names}
-        count = 1
-        for r in box.values():
-            count *= r.high - r.low + 1
+        count = math.prod(r.high - r.low + 1 for r in box.values())
         if count <= EVERY_SHAPE:
             spans = [range(r.low, r.high + 1) for r in box.values()]
             shapes = [dict(zip(names, p, strict=True)) for p in itertools.product(*spans)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -91,7 +92,7 @@ class Space:
     @property
     def size(self) -> int:
         """The number of feasible configurations."""
-        return sum(_product(len(rows) for rows in per_kernel) for per_kernel in self._groups())
+        return sum(math.prod(len(rows) for rows in per_kernel) for per_kernel in self._groups())
 
     def configs(self, limit: int | None = None) -> Iterator[Config]:
         """The feasible configurations in a fixed order, at most `limit`."""
@@ -236,7 +237,7 @@ def _kernel_space(
 def _thinned(values: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The domains, the longest first cut to every other value until their product is small enough."""
     found = list(values)
-    while _product(len(v) for v in found) > MAX_POINTS:
+    while math.prod(len(v) for v in found) > MAX_POINTS:
         longest = max(range(len(found)), key=lambda n: len(found[n]))
         found[longest] = found[longest][::-1][::2][::-1]
     return found
@@ -268,13 +269,6 @@ def _best_sums(ranked: Sequence[Sequence[tuple[float, int]]], limit: int) -> lis
                 seen.add(further)
                 heapq.heappush(heap, entry(further))
     return found
-
-
-def _product(numbers: Any) -> int:
-    n = 1
-    for x in numbers:
-        n *= int(x)
-    return n
 
 
 # Warps and pipeline stages: what every launch has that runs a kernel of prism's, where the device has such options.
