@@ -303,49 +303,42 @@ class _Idle:
         return self._found
 
 
+@dataclass(slots=True)
 class _Ends:
     """When a study is over before its budget is spent: its best is no slower than what is left can be.
 
     How many trials that takes depends on their order alone, so it does not matter where an earlier run was cut off.
 
-    Args:
+    Attributes:
         points: all, by their keys.
         candidates: whose points they are.
-        first: how many trials there are in any case.
+        looked: how many trials have been looked at; at first, how many there are in any case.
         least: what a trial takes at least.
     """
 
-    def __init__(
-        self,
-        points: Mapping[str, Point],
-        candidates: Sequence[Candidate],
-        first: int,
-        least: Callable[[Candidate, Config], float],
-    ) -> None:
-        self._points = points
-        self._candidates = candidates
-        self._least = least
-        self._bounds: dict[str, float] = {}
-        self._next = first
-        self._found: int | None = None
+    points: Mapping[str, Point]
+    candidates: Sequence[Candidate]
+    looked: int
+    least: Callable[[Candidate, Config], float]
+    _bounds: dict[str, float] = field(default_factory=dict)
 
     def after(self, known: Sequence[Trial]) -> int | None:
         """The number of trials after which it is over; None where these are not enough."""
-        while self._found is None and self._next <= len(known):
-            if self._over(known[: self._next]):
-                self._found = self._next
-            self._next += 1
-        return self._found
+        while self.looked <= len(known):
+            if self._over(known[: self.looked]):
+                return self.looked
+            self.looked += 1
+        return None
 
     def _over(self, known: Sequence[Trial]) -> bool:
         best = min(_seconds(known), default=math.inf)
-        tried = {_key(self._candidates, t.point) for t in known}
-        return best < math.inf and all(k in tried or best <= self._bound(k) for k in self._points)
+        tried = {_key(self.candidates, t.point) for t in known}
+        return best < math.inf and all(k in tried or best <= self._bound(k) for k in self.points)
 
     def _bound(self, key: str) -> float:
         if key not in self._bounds:
-            point = self._points[key]
-            self._bounds[key] = self._least(self._candidates[point.candidate], point.config)
+            point = self.points[key]
+            self._bounds[key] = self.least(self.candidates[point.candidate], point.config)
         return self._bounds[key]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -39,10 +40,11 @@ class Drawn:
     numbers: Numbers
 
 
+@dataclass(slots=True)
 class Evaluator:
     """Evaluates expressions; equal sub-expressions once.
 
-    Args:
+    Attributes:
         field: the arithmetic.
         sample: the values of the axes.
         constants: what each constant is.
@@ -50,23 +52,15 @@ class Evaluator:
         scale: of the shadows of inputs: small, so that sums over long axes stay in the range of exp.
     """
 
-    def __init__(
-        self,
-        field: Field,
-        sample: Sample,
-        constants: Mapping[float, Meaning],
-        dtypes: Mapping[str, DType],
-        scale: float,
-    ) -> None:
-        self.read: dict[str, list[Drawn]] = {}
-        self._field = field
-        self._sample = sample
-        self._constants = constants
-        self._dtypes = dtypes
-        self._scale = scale
-        self._rank: dict[Axis, int] = {}
-        self._numbers = Numbering()
-        self._values: dict[int, NamedNumbers] = {}
+    field: Field
+    sample: Sample
+    constants: Mapping[float, Meaning]
+    dtypes: Mapping[str, DType]
+    scale: float
+    read: dict[str, list[Drawn]] = dataclasses.field(default_factory=dict)
+    _rank: dict[Axis, int] = dataclasses.field(default_factory=dict)
+    _numbers: Numbering = dataclasses.field(default_factory=Numbering)
+    _values: dict[int, NamedNumbers] = dataclasses.field(default_factory=dict)
 
     def value(self, expr: Expr) -> NamedNumbers:
         """The value of an expression over the samples of its free axes."""
@@ -95,10 +89,10 @@ class Evaluator:
             case Const(number):
                 return NamedNumbers((), self._constant(number))
             case Size(extent):
-                return NamedNumbers((), self._field.integers(np.asarray(self._sample.size(extent))))
+                return NamedNumbers((), self.field.integers(np.asarray(self.sample.size(extent))))
             case Position(index):
                 axes = self._order(sorted(index.axes(), key=str))
-                return NamedNumbers(axes, self._field.integers(self._index(index, axes)))
+                return NamedNumbers(axes, self.field.integers(self._index(index, axes)))
             case Read(tensor, indices):
                 return self._read(tensor, indices)
             case Reduce(kind, axis, body):
@@ -111,8 +105,8 @@ class Evaluator:
             case Map("pow", (a, Const(c))) if (2 * c).is_integer() and abs(c) <= LARGEST_POWER:
                 value = self.value(a)
                 if c.is_integer():
-                    return NamedNumbers(value.axes, self._field.power(value.numbers, int(c)))
-                return NamedNumbers(value.axes, self._field.power(self._field.sqrt(value.numbers), int(2 * c)))
+                    return NamedNumbers(value.axes, self.field.power(value.numbers, int(c)))
+                return NamedNumbers(value.axes, self.field.power(self.field.sqrt(value.numbers), int(2 * c)))
             case Map(op, args):
                 values = [self.value(a) for a in args]
                 axes = self._order([a for v in values for a in v.axes])
@@ -121,13 +115,13 @@ class Evaluator:
 
     def _constant(self, number: float) -> Numbers:
         if not math.isfinite(number):
-            return self._field.constant([None] * self._field.levels, number)
-        meaning = self._constants[number]
-        return self._field.constant([meaning.residue(p) for p in self._field.primes], number)
+            return self.field.constant([None] * self.field.levels, number)
+        meaning = self.constants[number]
+        return self.field.constant([meaning.residue(p) for p in self.field.primes], number)
 
     def _scaled(self, a: Numbers, c: float) -> Numbers:
         one = self._constant(c)
-        return self._field.mul(a, one.mapped([slice(None), slice(None)] + [None] * (a.f.ndim - 2)), int(c))
+        return self.field.mul(a, one.mapped([slice(None), slice(None)] + [None] * (a.f.ndim - 2)), int(c))
 
     @staticmethod
     def _align(value: NamedNumbers, axes: tuple[Axis, ...]) -> Numbers:
@@ -140,16 +134,16 @@ class Evaluator:
 
     def _index(self, index: Index, axes: tuple[Axis, ...]) -> np.ndarray:
         """The values of an index at the samples of the axes, int64."""
-        total = np.full([1] * len(axes), self._sample.size(index.offset), dtype=np.int64)
+        total = np.full([1] * len(axes), self.sample.size(index.offset), dtype=np.int64)
         for atom, coefficient in index.terms:
             match atom:
                 case Axis():
-                    part = self._sample.of(atom).values.reshape([-1 if a == atom else 1 for a in axes])
+                    part = self.sample.of(atom).values.reshape([-1 if a == atom else 1 for a in axes])
                 case FloorDiv(inner, divisor):
-                    part = self._index(inner, axes) // self._sample.size(divisor)
+                    part = self._index(inner, axes) // self.sample.size(divisor)
                 case Mod(inner, divisor):
-                    part = self._index(inner, axes) % self._sample.size(divisor)
-            total = total + part * self._sample.size(coefficient)
+                    part = self._index(inner, axes) % self.sample.size(divisor)
+            total = total + part * self.sample.size(coefficient)
         return total
 
     def _read(self, tensor: str, indices: tuple[Index, ...]) -> NamedNumbers:
@@ -158,18 +152,18 @@ class Evaluator:
         keys = np.full([1] * len(axes), zlib.crc32(tensor.encode()), dtype=np.uint64)
         for place in places:
             keys = mix(keys * np.uint64(31) + place.astype(np.uint64))
-        dtype = self._dtypes.get(tensor, DType.FLOAT32)
+        dtype = self.dtypes.get(tensor, DType.FLOAT32)
         whole = 0 if dtype.is_float else 2 if dtype is DType.BOOL else 4
-        numbers = self._field.drawn(keys, self._scale, whole)
+        numbers = self.field.drawn(keys, self.scale, whole)
         self.read.setdefault(tensor, []).append(Drawn(places, numbers))
         return NamedNumbers(axes, numbers)
 
     # Reductions
 
     def _reduce(self, kind: ReduceKind, axis: Axis, value: NamedNumbers) -> NamedNumbers:
-        field, numbers = self._field, value.numbers
+        field, numbers = self.field, value.numbers
         if axis not in value.axes:
-            n = self._sample.length(axis)
+            n = self.sample.length(axis)
             match kind:
                 case ReduceKind.SUM:
                     length = field.integers(np.full([1] * len(value.axes), n))
@@ -179,7 +173,7 @@ class Evaluator:
             return value
         place = value.axes.index(axis)
         rest = value.axes[:place] + value.axes[place + 1 :]
-        points, dim = self._sample.of(axis), place + 2
+        points, dim = self.sample.of(axis), place + 2
         match kind:
             case ReduceKind.SUM:
                 return NamedNumbers(rest, field.sum(numbers, dim, points.weights))
@@ -193,7 +187,7 @@ class Evaluator:
     # Pointwise
 
     def _pointwise(self, op: str, args: Sequence[Numbers]) -> Numbers:
-        field, a = self._field, args[0]
+        field, a = self.field, args[0]
         simple: Mapping[str, Callable[..., Numbers]] = {
             "add": field.add, "mul": field.mul, "neg": field.neg, "recip": field.recip, "exp": field.exp,
             "log": field.log, "sqrt": field.sqrt, "where": field.where, "eq": field.equal,
@@ -246,10 +240,10 @@ class Evaluator:
         return field.oracle(zlib.crc32(op.encode()) >> 9, args, np.full((1, 1, *[1] * (a.f.ndim - 2)), np.nan))
 
     def _like(self, n: int, a: Numbers) -> Numbers:
-        return self._field.integers(np.full([1] * (a.f.ndim - 2), n))
+        return self.field.integers(np.full([1] * (a.f.ndim - 2), n))
 
     def _sigmoid(self, a: Numbers) -> Numbers:
-        field = self._field
+        field = self.field
         made = field.recip(field.add(self._like(1, a), field.exp(field.neg(a))))
         return Numbers(made.f, made.d, 1 / (1 + np.exp(-a.r)))
 
@@ -259,6 +253,6 @@ class Evaluator:
         finite = np.isfinite(n) & (np.abs(n) < 1 << 53)
         step = np.abs(a.r - np.rint(a.r)) if op == "floor" else np.abs(np.abs(a.r - np.trunc(a.r)) - 0.5)
         whole = np.where(finite, n, 0.0).astype(np.int64)
-        residues = np.concatenate([(whole % p).astype(np.uint64) for p in self._field.primes])
+        residues = np.concatenate([(whole % p).astype(np.uint64) for p in self.field.primes])
         on = (residues == a.f).all(axis=0, keepdims=True) & a.d.all(axis=0, keepdims=True)
         return Numbers(residues, finite & ((step > 1e-6) | on), n)
