@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import fields
 
 import sympy
 
@@ -135,15 +136,7 @@ class _Serialiser:
         return f"{self.buffers.get(t.name, t.name)}[{','.join(map(self.extent, t.shape))}]{t.dtype.value}{said}"
 
     def role(self, role: sg.Role) -> str:
-        match role:
-            case sg.Grid(tile):
-                return f"grid {self.symbol(tile)}"
-            case sg.LoopRole(tile):
-                return f"loop {self.symbol(tile)}"
-            case sg.Whole():
-                return "whole"
-            case sg.Split(s, tile):
-                return f"split {self.symbol(s)} {self.symbol(tile)}"
+        return " ".join([type(role).__name__, *(self.symbol(getattr(role, f.name)) for f in fields(role))])
 
     def kernel(self, kernel: sg.Kernel) -> str:
         self.axes, self.values = {}, {}
