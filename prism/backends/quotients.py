@@ -41,8 +41,6 @@ class Quotients:
                 for dividend, inverse in ((a, b), (b, a)):
                     if isinstance(inverse, str) and inverse in self.divisor:
                         return dividend, *self.divisor[inverse]
-            case _:
-                pass
         return None
 
 
@@ -106,8 +104,6 @@ def _inverse(s: Stmt, inverses: Mapping[str, tuple[Operand, float]]) -> tuple[Op
                 if isinstance(r, str) and not isinstance(c, str) and r in inverses and c != 0 and math.isfinite(c):
                     b, scale = inverses[r]
                     return b, scale / c
-        case _:
-            pass
     return None
 
 

@@ -58,8 +58,6 @@ def value_dims(program: tile.TileProgram) -> dict[str, tile.Dims]:
                 found[dst] = (found[lhs][0], found[rhs][1])
             case tile.Rearrange(dst=dst, groups=groups):
                 found[dst] = tuple("*".join(g) for g in groups)
-            case _:
-                pass
     return found
 
 

@@ -446,8 +446,6 @@ def _least(
             nested = length <= _ROLES.short and length * held > _ROLES.joint
             filled = isinstance(role, sg.Split) and axis in stored and held > _ROLES.joint
             low = 1 if filled else min(tiles.loop_tile, 2) if nested else tiles.loop_tile
-        case _:
-            pass
     return min(low, tiles.parts if axis.name.endswith(".part") else _padded(axis.extent, hints))
 
 

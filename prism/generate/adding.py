@@ -155,5 +155,3 @@ def _place(choices: Choices, axes: Mapping[int, frozenset[Axis]], mask: int) -> 
                 if any(choices[c].op in ("read", "gather") for c in below(choices, [place])):
                     yield axis, place
                     return
-            case _:
-                pass

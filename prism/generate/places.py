@@ -114,8 +114,6 @@ class Places:
                     for i, extent in zip(index, shape, strict=True):
                         if _slides(i) and i.axes() <= free and sums.setdefault(i, extent) != extent:
                             return None
-                case _:
-                    pass
         moved = frozenset(a for i in sums for a in i.axes())
         if not sums or len(moved) < sum(len(i.axes()) for i in sums):
             return None
@@ -139,8 +137,6 @@ class Places:
                     payload = Read(tensor, tuple(_placed(i, places) for i in index))
                 case Position(i):
                     payload = Position(_placed(i, places))
-                case _:
-                    pass
             made = Choice(choice.op, payload, tuple(new[k] for k in choice.children))
             key = (made.op, made.payload, made.children)
             if key not in self._made:
@@ -263,8 +259,6 @@ class Slices:
                 bound = {**bound, a: b}
             case (Along() | Chosen() | Over(), _) if one != other:
                 return
-            case _:
-                pass
         axes = state.axes
         for mine, its in pairs:
             solved = _solved(mine, its, axes, bound)

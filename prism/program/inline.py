@@ -407,8 +407,6 @@ def _ends(axis: Axis, body: Expr) -> tuple[int, int] | None:
                     continue
                 if not any(isinstance(x, Reduce) for x in walk(few)):
                     return int(first), int(last)
-            case _:
-                pass
     return None
 
 

@@ -68,8 +68,6 @@ def _borders(expr: Expr, axis: Axis) -> Iterator[int]:
                 index.axes() == {axis} and index.slope(axis) == 1 and is_static(index.offset)
             ):
                 yield math.ceil(border) - int(index.offset)
-            case _:
-                pass
 
 
 def _reduced(exprs: Sequence[Expr], hints: Mapping[str, int]) -> int:

@@ -142,8 +142,6 @@ def _symbols(inputs: Iterable[Tensor], body: Iterable[Definition]) -> set[str]:
                 case Steps(loop):
                     found.append(loop.trips)
                     ranges.update(loop.body.ranges)
-                case _:
-                    pass
     return ranges.union(s.name for e in found if not isinstance(e, int) for s in e.free_symbols)
 
 

@@ -181,8 +181,6 @@ def _number(expr: Expr) -> float | Extent | None:
             return extent
         case Position(index) if not index.terms:
             return float(int(index.offset)) if is_static(index.offset) else index.offset
-        case _:
-            pass
     if not isinstance(expr, Map):
         return None
     name, values = expr.op, [_number(a) for a in expr.args]

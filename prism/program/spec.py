@@ -312,8 +312,6 @@ def _divisors(index: Index) -> Iterator[Extent]:
             case FloorDiv(value, divisor) | Mod(value, divisor):
                 yield divisor
                 yield from _divisors(value)
-            case _:
-                pass
 
 
 def _surely_outside(index: Index, extent: Extent) -> bool:

@@ -175,8 +175,6 @@ class _Predicates:
             case Contract(dst, axis, lhs, rhs):
                 both = self.zero.get(lhs, EVERYWHERE) | self.zero.get(rhs, EVERYWHERE)
                 self._note(self.zero, dst, self._without(both, axis))
-            case _:
-                pass
 
     @staticmethod
     def _without(needed: Needed, axis: Axis) -> Needed:
@@ -208,8 +206,6 @@ class _Predicates:
                 self._note(self.zero, dst, low[0] or EVERYWHERE)
             case "neg" | "abs" | "sqrt":
                 self._note(self.zero, dst, zero[0] or EVERYWHERE)
-            case _:
-                pass
 
     @staticmethod
     def _of(where: Mapping[str, Needed], a: str | float, number: float) -> Needed | None:

@@ -416,8 +416,6 @@ class Kernel:
                 case Split(parts, tile):
                     found[parts] = None
                     found |= {tile: None} if isinstance(tile, sympy.Symbol) else {}
-                case _:
-                    pass
         for axis, _ in self.roles:
             if isinstance(axis.extent, sympy.Symbol) and axis.name.endswith(".part"):
                 found[axis.extent] = None

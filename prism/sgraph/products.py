@@ -350,8 +350,6 @@ def of_bytes(kernel: sg.Kernel, tensors: Mapping[str, Tensor], axes: Mapping[str
                 known[dst] = reduced(kind, of(src))
             case sg.Contract(dst, _, lhs, rhs) if {lhs, rhs} <= bytes_ and {lhs, rhs} & loaded:
                 products.add(dst)
-            case _:
-                pass
         if isinstance(s, sg.Load | sg.Pointwise) and known[s.dst].byte is not None:
             bytes_.add(s.dst)
     return frozenset(products)

@@ -197,8 +197,6 @@ class _Facts:
             case sg.Loop(_, body):
                 for inner in body:
                     self.statement(inner)
-            case _:
-                pass
 
     def of(self, operand: sg.Operand) -> Fact:
         fact = self.known.get(operand) if isinstance(operand, str) else float(operand)

@@ -352,8 +352,6 @@ def _added_together(terms: Sequence[Expr]) -> list[Expr]:
         match others:
             case [Reduce(ReduceKind.SUM, axis, body)]:
                 alike.setdefault((axis, abs(number)), []).append((t, number, body))
-            case _:
-                pass
     left = list(terms)
     for (axis, number), found in alike.items():
         if len({n > 0 for _, n, _ in found}) == 2:

@@ -203,8 +203,6 @@ class KernelEmitter:
                     w.line(f"const int64_t {self.names(dst)} = {integer(value, self.names)};")
                 case tile.Offsets(dst, _, _, _):
                     w.line(f"const int64_t n_{self.names(dst)} = {self._length(self.v.lanes[dst])};")
-                case _:
-                    pass
         made = [self._loads(g) for g in groups]
         for n, g in enumerate(groups):
             (root, *_) = g.roots

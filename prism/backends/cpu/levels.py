@@ -138,8 +138,6 @@ def _products(facts: _Facts, body: Sequence[Stmt], trips: Mapping[str, float]) -
                 if len(shared) == 1 and _within(v, shared[0], one.bounds.largest * other.bounds.largest, trips):
                     added, types = (one.added, other.added), (one.dtype, other.dtype)
                     found[id(s)] = replace(s, lhs=one.value, rhs=other.value, added=added, bytes=types)
-            case _:
-                pass
     return found
 
 
@@ -182,8 +180,6 @@ class _Facts:
                     self.known[dst] = reduced(kind, self.of(src))
                 case tile.Cast(dst, src, dtype) if not dtype.is_half and (dtype.is_float or self.of(src).bounds.whole):
                     self.known[dst] = self.of(src)
-                case _:
-                    pass
 
     def of(self, operand: Operand) -> Known:
         """What is known of a value or a number."""

@@ -284,8 +284,6 @@ class Values:
                     where=f"C++ emission of {self.program.name}",
                     fix="give the summed axis tiles of one element",
                 )
-            case _:
-                pass
 
     def _lanes(self, dims: Sequence[str]) -> tuple[str, ...]:
         found: list[str] = []
@@ -351,8 +349,6 @@ def find_products(v: Values) -> tuple[dict[str, Product], set[str]]:
                 types[dst] = dtype
             case tile.Rearrange(dst, src, _) | tile.Copy(dst, src) | tile.Select(dst, _, src, _):
                 types[dst] = types.get(src)
-            case _:
-                pass
         if defined(s) is not None and defined(s) in v._alias:
             continue
         for name in operands(s):
@@ -381,8 +377,6 @@ def find_products(v: Values) -> tuple[dict[str, Product], set[str]]:
                 if more and plain:
                     found[f"{dst}@{v.places[id(s)]}"] = Product(dst, small, large, lane, False)
                     gone.add(terms)
-            case _:
-                pass
     return found, gone
 
 

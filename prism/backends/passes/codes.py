@@ -76,8 +76,6 @@ class _Codes:
                 for one, other in ((x, y), (y, x)):
                     if one in self.same and other in self.taken and self.taken[other][0] == self.same[one]:
                         self.low[dst] = self.taken[other]
-            case _:
-                pass
 
     def written(self, program: TileProgram) -> tuple[Stmt, ...]:
         """The body anew; what is not needed any more is still there."""

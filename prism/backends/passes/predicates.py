@@ -124,8 +124,6 @@ class Predicates:
                 made = self._linear.get(src)
             case tile.Pointwise(_, "add" | "mul" | "neg" as op, args, _, DType.INT32 | DType.INT64):
                 made = self._arithmetic(op, args)
-            case _:
-                pass
         name = defined(s)
         if made is not None and name is not None:
             self._linear[name] = made
@@ -302,8 +300,6 @@ class Predicates:
                 case tile.Select(dst, mask, src, _) if truth.get(mask):
                     chosen.update({dst: _operand(old, 1)} if self.dims.get(src) else {})
                     return same(dst, src)
-                case _:
-                    pass
             return [s]
 
         return Folded(tuple(x for s in body for x in one(s)), chosen, masked)
@@ -325,8 +321,6 @@ def _wanted(name: str, body: Sequence[tile.Stmt]) -> bool:
                 return not _wanted(dst, body)
             case tile.Pointwise(dst, "and" | "or", args) if name in args:
                 return _wanted(dst, body)
-            case _:
-                pass
     return True
 
 

@@ -164,8 +164,6 @@ class Mentions:
                     self.places.add(dst)
                     of = (self._from.get(a, frozenset({a})) for a in args if isinstance(a, str))
                     self._from[dst] = frozenset[str]().union(*of)
-                case _:
-                    pass
 
     def names(self, offset: tile.Affine) -> frozenset[str]:
         """The scalars that an address is made from, grid and loop indices among them."""

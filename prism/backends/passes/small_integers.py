@@ -81,8 +81,6 @@ def ranged(program: TileProgram) -> TileProgram:
                 among[dst] = 0, mask
             case Cast(dst, src, DType.FLOAT32) if src in among:
                 whole[dst] = src
-            case _:
-                pass
 
     names = names_beside(program)
 

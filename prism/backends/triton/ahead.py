@@ -100,8 +100,6 @@ def _addressed(s: tile.Stmt) -> Iterator[str]:
             yield from operands(s)
         case tile.Store(offset=offset, masks=masks):
             yield from (*(name for name, _ in offset.terms), *masks)
-        case _:
-            pass
 
 
 def _needs(load: tile.Load, loop: tile.For) -> tuple[tile.Stmt, ...] | None:

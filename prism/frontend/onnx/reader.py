@@ -837,8 +837,6 @@ def _constant_node(graph: Graph, node: Node) -> OnnxValue:
                 return _number(value, DType.FLOAT32, node.outputs[0])
             case "value_int" | "value_ints":
                 return _number(value, DType.INT64, node.outputs[0])
-            case _:
-                pass
     raise node.unsupported(f"a constant given as {', '.join(node.attributes) or 'nothing'} is not supported")
 
 

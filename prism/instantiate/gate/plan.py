@@ -408,8 +408,6 @@ def _grid_and_program(
                 grid.append(math.ceil(_extent(axis.extent, symbols, binding) / _value(tile, symbols)))
             case sg.Split(parts, _):
                 shares.append(_value(parts, symbols))
-            case _:
-                pass
     return (*grid, *shares), _program_s(kernel, work, symbols, binding)
 
 
