@@ -298,9 +298,7 @@ class _Kept:
 
 
 def _kept(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> _Kept:
-    whole: dict[str, Any] = {}
-    for t in sgraph.tensors.values():
-        whole[t.name] = t.dtype.bytes * least_elements(t.shape, hints)
+    whole = {name: t.dtype.bytes * least_elements(t.shape, hints) for name, t in sgraph.tensors.items()}
     floats = {t.dtype for t in sgraph.inputs if t.dtype.is_float}
     room = CACHE_PART * device.cache_bytes
     given = {t.name for t in (*sgraph.inputs, *sgraph.outputs)}

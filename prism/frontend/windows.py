@@ -288,10 +288,8 @@ def average(pooled: Pool, divisor: Expr | None = None) -> Expr:
 def with_padding(axes: Sequence[Axis], windows: Sequence[Window]) -> Expr:
     """How many elements each window has, padding among them; what lies behind the padding is none."""
     taps = [Axis(f"k{d}", window.taps) for d, window in enumerate(windows)]
-    conditions: list[Expr] = []
-    for window, place, tap in zip(windows, axes[len(axes) - len(windows) :], taps, strict=True):
-        conditions += inside(window.at(place, tap), -window.before, add(window.extent, window.after))
-    return _many(taps, conditions)
+    each = zip(windows, axes[len(axes) - len(windows) :], taps, strict=True)
+    return _many(taps, [c for w, p, tap in each for c in inside(w.at(p, tap), -w.before, add(w.extent, w.after))])
 
 
 def _many(bound: Sequence[Axis], conditions: Sequence[Expr]) -> Expr:

@@ -104,10 +104,7 @@ def _node(data: Any) -> Any:
         if kind in ("sum", "product") and len(data["of"]) < 2:
             raise ValueError(f"a {kind} of {len(data['of'])}")
         return made(kind, _node(data["of"]))
-    given = {}
-    for name, value in data.items():
-        if name != "is":
-            given[name] = _ENUMS[name](value) if name in _ENUMS else _node(value)
+    given = {n: _ENUMS[n](v) if n in _ENUMS else _node(v) for n, v in data.items() if n != "is"}
     made_of = _CLASSES[kind]
     for name, hint in _hints(made_of).items():
         if name in given and not _fits(given[name], hint):

@@ -164,9 +164,7 @@ def products(program: tile.TileProgram, found: Mapping[str, Turns]) -> tuple[til
     uses = Counter(name for s in statements(program.body) for name in operands(s))
 
     def within(block: Sequence[tile.Stmt]) -> tuple[tile.Stmt, ...]:
-        inner: list[tile.Stmt] = []
-        for s in block:
-            inner.append(replace(s, body=within(s.body)) if isinstance(s, tile.For | tile.Within) else s)
+        inner = [replace(s, body=within(s.body)) if isinstance(s, tile.For | tile.Within) else s for s in block]
         return tuple(_added(inner, turns, uses, dims, made))
 
     program = replace(program, body=within(program.body))

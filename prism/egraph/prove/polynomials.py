@@ -93,10 +93,8 @@ class Algebra:
             return {}
         if len(p) * len(q) > MAX_TERMS:
             raise Unfit
-        parts = []
-        for (s, c), (t, d) in itertools.product(p.items(), q.items()):
-            parts.append(self.scaled(self._product(s, t), c * d))
-        return self.sum(parts)
+        pairs = itertools.product(p.items(), q.items())
+        return self.sum([self.scaled(self._product(s, t), c * d) for (s, c), (t, d) in pairs])
 
     def _product(self, s: Term, t: Term) -> Poly:
         """The product of two terms, the bound axes of both named apart from all others."""
