@@ -33,6 +33,11 @@ def unary(f: Callable[[Expr], Expr], dtype: DType | None = None) -> Translator:
     return lambda graph, node: graph.pointwise(node, [node.input(0)], f, dtype)
 
 
+def _by_attributes(f: Callable[[Expr, Node], Expr]) -> Translator:
+    """A translator of one operand, by what the node says besides."""
+    return lambda graph, node: unary(lambda x: f(x, node))(graph, node)
+
+
 def binary(f: Callable[[Expr, Expr], Expr], dtype: DType | None = None) -> Translator:
     """A translator of two operands, broadcast together."""
     return lambda graph, node: graph.pointwise(node, [node.input(0), node.input(1)], f, dtype)
@@ -233,10 +238,6 @@ def _where(graph: Graph, node: Node) -> OnnxValue:
     return graph.pointwise(node, [condition, then, otherwise], lambda *args: op("where", *args), then.dtype)
 
 
-def _leaky_relu(graph: Graph, node: Node) -> OnnxValue:
-    return unary(lambda x: leaky_relu(x, node.number("alpha")))(graph, node)
-
-
 def _p_relu(graph: Graph, node: Node) -> OnnxValue:
     x, slope = node.input(0), node.input(1)
     shape = broadcast_shapes(x.shape, slope.shape, where=node.where)
@@ -245,23 +246,11 @@ def _p_relu(graph: Graph, node: Node) -> OnnxValue:
     return binary(leaky_relu)(graph, node)
 
 
-def _elu(graph: Graph, node: Node) -> OnnxValue:
-    return unary(lambda x: elu(x, node.number("alpha")))(graph, node)
-
-
-def _selu(graph: Graph, node: Node) -> OnnxValue:
-    return unary(lambda x: elu(x, node.number("alpha"), node.number("gamma")))(graph, node)
-
-
 def _celu(graph: Graph, node: Node) -> OnnxValue:
     alpha = node.number("alpha")
     if alpha == 0.0:
         raise node.faulty("alpha is 0", why="the operator divides by it", fix="use Relu, the limit")
     return unary(lambda x: elu(x, alpha, input_scale=1.0 / alpha))(graph, node)
-
-
-def _swish(graph: Graph, node: Node) -> OnnxValue:
-    return unary(lambda x: op("mul", x, op("sigmoid", op("mul", Const(node.number("alpha")), x))))(graph, node)
 
 
 def _gelu(graph: Graph, node: Node) -> OnnxValue:
@@ -274,11 +263,6 @@ def _gelu(graph: Graph, node: Node) -> OnnxValue:
 def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
     line = op("add", op("mul", Const(alpha), x), Const(beta))
     return op("maximum", Const(0.0), op("minimum", Const(1.0), line))
-
-
-def _hard_sigmoid_node(graph: Graph, node: Node) -> OnnxValue:
-    alpha, beta = node.number("alpha"), node.number("beta")
-    return unary(lambda x: _hard_sigmoid(x, alpha, beta))(graph, node)
 
 
 def _is_infinite(graph: Graph, node: Node) -> OnnxValue:
@@ -329,16 +313,16 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "Cast": _cast,
         "CastLike": _cast,
         "Where": _where,
-        "LeakyRelu": _leaky_relu,
+        "LeakyRelu": _by_attributes(lambda x, node: leaky_relu(x, node.number("alpha"))),
         "PRelu": _p_relu,
-        "Elu": _elu,
-        "Selu": _selu,
+        "Elu": _by_attributes(lambda x, node: elu(x, node.number("alpha"))),
+        "Selu": _by_attributes(lambda x, node: elu(x, node.number("alpha"), node.number("gamma"))),
         "Celu": _celu,
-        "Swish": _swish,
+        "Swish": _by_attributes(lambda x, n: op("mul", x, op("sigmoid", op("mul", Const(n.number("alpha")), x)))),
         "Gelu": _gelu,
         "Softplus": unary(lambda x: softplus(x, threshold=math.inf)),
         "Softsign": unary(lambda x: div(x, op("add", Const(1.0), op("abs", x)))),
-        "HardSigmoid": _hard_sigmoid_node,
+        "HardSigmoid": _by_attributes(lambda x, n: _hard_sigmoid(x, n.number("alpha"), n.number("beta"))),
         "HardSwish": unary(lambda x: op("mul", x, _hard_sigmoid(x, 1.0 / 6.0, 0.5))),
     }
 )
