@@ -210,6 +210,24 @@ def test_loops_over_short_axes_may_take_few_of_them() -> None:
     assert ranges["T_d32"].values == (2, 4, 8, 16, 32)
 
 
+def test_what_reduces_nothing_but_looks_elements_up_is_one_kernel_however_long() -> None:
+    """A border that is reflected is looked up: a sum in which one term counts, and no reduction."""
+    n, k = Axis("n", 512), Axis("k", 512)
+
+    def taken(shift: int) -> Expr:
+        place = op("abs", add(position(Index.axis(n)), const(float(-shift))))
+        return reduce(
+            ReduceKind.SUM, k, op("where", op("eq", position(Index.axis(k)), place), read("x", k), const(0.0))
+        )
+
+    total: Expr = const(0.0)
+    for shift in range(1, 9):
+        total = add(total, op("exp", mul(const(0.1 * shift), op("sin", taken(shift)))))
+    t = task(program("p", {"x": (512,)}, {"y": ((n,), total)}))
+    assert not t.reduces
+    assert any(len(c.sgraph.kernels) == 1 for c in generate(t, Bounds(max_ops=24)).candidates)
+
+
 def test_one_tensor_in_two_roles_is_materialised_once() -> None:
     """Rows are normalised and compared with each other: what is stored once is read as rows and as columns."""
     i, j, k = Axis("d64", 64), Axis("d64_1", 64), Axis("d256", 256)

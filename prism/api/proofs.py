@@ -87,8 +87,8 @@ class Proofs:
         self.counts: Counter[Status] = Counter()
         self._reference = reference
         # Those that are refused, for their numerics or for what predicates would see of them, those that are not legal,
-        # and those with float32 buffers in place of narrower ones.
-        self.refused = self.illegal = 0
+        # spares that no saturated reference proves, and those with float32 buffers in place of narrower ones.
+        self.refused = self.illegal = self.spares = 0
         self._numerics = Numerics(reference)
         self._staged: dict[int, SGraph] = {}
         self._workers = workers
@@ -109,7 +109,7 @@ class Proofs:
         """Begin anew with these; what was found of denotations is known."""
         self.candidates = candidates
         self.decided, self._staged, self._meaning = {}, {}, {}
-        self.counts, self.refused, self.illegal = Counter(), 0, 0
+        self.counts, self.refused, self.illegal, self.spares = Counter(), 0, 0, 0
 
     @property
     def proved(self) -> tuple[ProvedSGraph, ...]:
@@ -152,6 +152,10 @@ class Proofs:
             except IllegalIRError as error:
                 self._recorder.warn(f"an sGraph was dropped: {error}")
                 self.illegal += 1
+                self.decided[n] = None
+                return None
+            if meaning.split and self.candidates[n].spare:
+                self.spares += 1
                 self.decided[n] = None
                 return None
             safe = self._numerics.safe(self.candidates[n].sgraph, meaning)

@@ -285,7 +285,8 @@ class Search(Iterator[ProvedSGraph], Closing):
             raise UsageError("the search has not begun", fix="ask for the first sGraph: next(search)")
         proofs = ready.proofs
         generated = ready.generated
-        dropped = {k: n for k, n in (("numerics", proofs.refused), ("illegal", proofs.illegal)) if n}
+        counted = {"numerics": proofs.refused, "illegal": proofs.illegal, "spares": proofs.spares}
+        dropped = {k: n for k, n in counted.items() if n}
         if dropped:
             generated = replace(generated, pruned={**generated.pruned, **dropped})
         return SearchResult(
@@ -397,7 +398,7 @@ class Search(Iterator[ProvedSGraph], Closing):
             self._seconds[stage] = self._seconds.get(stage, 0.0) + self._recorder.clock() - before
 
 
-YOUNG = 50_000
+YOUNG = 500_000
 """Objects that are made between two collections during a search."""
 
 

@@ -39,6 +39,7 @@ from prism.generate.values import Builder
 from prism.ir.kit import Holds, parts
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
+from prism.program.lookup import lookup
 from prism.program.nodes import Formula, Reduce, Tensor, walk
 from prism.program.ops import OPS
 from prism.sgraph import nodes as sg
@@ -136,8 +137,8 @@ class Task:
 
     @property
     def reduces(self) -> bool:
-        """Whether anything of it is a reduction."""
-        return any(isinstance(e, Reduce) for f in self.formulas for e in walk(f.expr))
+        """Whether anything of it is a reduction; an element that is looked up is none."""
+        return any(isinstance(e, Reduce) and lookup(e) is None for f in self.formulas for e in walk(f.expr))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +149,13 @@ class Candidate:
         sgraph: the family.
         seconds: its least estimated time over its feasible assignments, on the device of the task; for ranking only.
         written: whether it computes every value as the model does (`forms.written`); at most one does.
+        spare: whether others do no worse by every measure.
     """
 
     sgraph: sg.SGraph
     seconds: float
     written: bool = False
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -750,7 +753,7 @@ class _Walk:
         if pick.fused:
             for names in fusable(sgraph):
                 sgraph = fuse(sgraph, names)
-        return Candidate(sgraph, pick.seconds, pick is self.written)
+        return Candidate(sgraph, pick.seconds, pick is self.written, pick.spare)
 
 
 def _kernel(plan: Plan, group: tuple[Target, ...]) -> tuple[object, dict[int, tuple[str, tuple[Index, ...]]], str]:

@@ -59,9 +59,15 @@ class Cut:
     Attributes:
         members: e-classes that are this value, the first the one that is stored: under some naming of its axes, or in
             a window; with the index at which each is in the buffer.
+        target: it, stored in a buffer. That is named after its e-class, so that a kernel is the same kernel in every
+            plan that has it.
     """
 
     members: tuple[tuple[int, tuple[Index, ...]], ...]
+    target: Target = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "target", Target(f"t{self.cls}", self.members[0][1], self.cls))
 
     @property
     def cls(self) -> int:
@@ -381,8 +387,14 @@ class Planner:
     _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
     _facts: dict[int, Known] = field(default_factory=dict)
     _products: list[int] = field(init=False)
+    _outputs: dict[int, Formula] = field(init=False)
+    _roots: list[Target] = field(init=False)
 
     def __post_init__(self) -> None:
+        classes = self.weights.classes
+        self._outputs = _readable(self.formulas, classes)
+        roots = zip(self.formulas, classes.roots, strict=True)
+        self._roots = [Target(f.tensor.name, f.index, root) for f, root in roots]
         self._products = [c for c, choice in self.choices.items() if choice.op == "contract"]
         self.prepared = Prepared.of(self.within, self.weights, self.formulas, self.inputs)
 
@@ -518,7 +530,7 @@ class Planner:
         every = [*order, *(c for c in below(choices, [w.at for w in self.windows]) if c not in set(order))]
         outer = _outer(self.formulas)
         names = _Names(choices, classes)
-        outputs = _readable(self.formulas, classes)
+        outputs = self._outputs
         needed = {k for c in order for k in choices[c].children}
         under: dict[int, frozenset[int]] = {}
         reading: dict[int, bool] = {}
@@ -610,7 +622,7 @@ class Planner:
 
     def _most(self, max_kernels: int) -> int:
         """Kernels of one plan: what outputs over other axes take is not counted, but for one."""
-        return max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in self.formulas}) - 1
+        return max_kernels + len({frozenset(t.axes) for t in self._roots}) - 1
 
     def _statistics(self, every: Sequence[Cut]) -> Iterator[tuple[Cut, ...]]:
         """Sets of two or more values over the same axes that are next to nothing to store, each set once.
@@ -888,24 +900,18 @@ class Planner:
             chosen: the cuts.
             at_once: one kernel computes all of them, which then may be made of each other.
         """
-        classes = self.weights.classes
         stored: dict[int, tuple[str, tuple[Index, ...]]] = {}
         buffers: list[Tensor] = []
         targets: list[Target] = []
-        outputs = _readable(self.formulas, classes)
         for cut in chosen:
-            if cut.cls in outputs:
-                stored |= {cls: (outputs[cut.cls].tensor.name, index) for cls, index in cut.members}
-                continue
-            # Named after its e-class, so that a kernel is the same kernel in every plan that has it.
-            name = f"t{cut.cls}"
+            output = self._outputs.get(cut.cls)
+            name = cut.target.tensor if output is None else output.tensor.name
             for cls, index in cut.members:
                 stored[cls] = (name, index)
-            target = Target(name, cut.members[0][1], cut.cls)
-            buffers.append(self._buffer(name, cut.cls, target.axes))
-            targets.append(target)
-        roots = zip(self.formulas, classes.roots, strict=True)
-        targets += [Target(f.tensor.name, f.index, root) for f, root in roots]
+            if output is None:
+                buffers.append(self._buffer(name, cut.cls, cut.target.axes))
+                targets.append(cut.target)
+        targets += self._roots
         owner = {cls: cut.cls for cut in chosen for cls, _ in cut.members}
         before = {c: (f"t{c}", index) for c, index in self.prepared.stored.items() if c not in stored}
         stored |= before

@@ -155,6 +155,11 @@ BOUNDS = _named(
         "rank",
         "Families of a kernel, combinations and sGraphs beyond the bounds' number, slowest first.",
     ),
+    Pruner(
+        "spares",
+        "An sGraph beside which others do no worse by every measure, where its split is proved against a reference of "
+        "its own only: that takes longer than all other proofs.",
+    ),
 )
 
 
