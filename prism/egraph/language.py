@@ -10,6 +10,8 @@
     lower, upper  T -> a number that no element is below, or above, of a T that is finite
     finite, nonzero, positive, nonneg, boolean: relations on T, over the reals for finite inputs; those, and the
             bounds, that are stated of an input are facts of its reads
+    told    relation on T: made of constants, sizes, positions, truth values, and inputs that something is stated of; so
+            that what is known of it holds for whatever other inputs are, infinities and NaN among it
 
 The free-axes analysis is generated from the op table, so that no op can be forgotten there.
 """
@@ -62,6 +64,9 @@ NO_FACTS: TensorFacts = MappingProxyType({})
 RULESETS = ("analysis", "simplify", "explore", "expand", "distribute", "assume")
 ANALYSIS, SIMPLIFY, EXPLORE, EXPAND, DISTRIBUTE, ASSUME = RULESETS
 
+TOLD = "told"
+"""The relation that says what a candidate may do without; of a value it says nothing."""
+
 # x - (x - c*x) with c = 2^13 + 1 rounds x to 40 bits (Veltkamp 1968); egglog has no rounding of its own.
 _SPLIT = 8193.0
 
@@ -86,17 +91,20 @@ def _prelude() -> str:
         # A bound that rounding alone makes sharper is no news: an e-class with terms of itself would have no last.
         "(function lower (T) f64 :merge (max old (- new (* 1e-13 (abs new)))))",
         "(function upper (T) f64 :merge (min old (+ new (* 1e-13 (abs new)))))",
-        *(f"(relation {name} (T))" for name in ("finite", "nonzero", "positive", "nonneg", "boolean")),
+        *(f"(relation {name} (T))" for name in ("finite", "nonzero", "positive", "nonneg", "boolean", TOLD)),
         *(f"(ruleset {name})" for name in RULESETS),
     ]
 
     def rule(name: str, facts: str, actions: str) -> None:
         lines.append(f'(rule ({facts}) ({actions}) :ruleset {ANALYSIS} :name "{name}")')
 
+    rule("told-Pos", "(= t (Pos n s))", f"({TOLD} t)")
+    rule("told-boolean", "(boolean t)", f"({TOLD} t)")
     for name in ("Read", "Pos"):
         rule(f"axes-{name}", f"(= t ({name} n s))", "(set (axes t) s)")
     for name in ("Const", "Size"):
         rule(f"axes-{name}", f"(= t ({name} n))", "(set (axes t) (set-empty))")
+        rule(f"told-{name}", f"(= t ({name} n))", f"({TOLD} t)")
     for op, name in CONSTRUCTORS.items():
         args = [f"a{n}" for n in range(OPS[op].arity)]
         union = "s0"
@@ -104,8 +112,12 @@ def _prelude() -> str:
             union = f"(set-union {union} s{n})"
         known = " ".join(f"(= s{n} (axes {a}))" for n, a in enumerate(args))
         rule(f"axes-{name}", f"(= t ({name} {' '.join(args)})) {known}", f"(set (axes t) {union})")
+        if not OPS[op].boolean:  # a choice between two is one of them
+            said = " ".join(f"({TOLD} {a})" for a in args[op == "where" :])
+            rule(f"told-{name}", f"(= t ({name} {' '.join(args)})) {said}", f"({TOLD} t)")
     for name in REDUCTIONS.values():
         rule(f"axes-{name}", f"(= t ({name} k a)) (= s (axes a))", "(set (axes t) (set-remove s k))")
+        rule(f"told-{name}", f"(= t ({name} k a)) ({TOLD} a)", f"({TOLD} t)")
     # Constants: folded exactly, kept as one `Const` cut to 40 bits.
     cut = f"(- (* {_SPLIT} x) (- (* {_SPLIT} x) x))"
     small = "(< (abs x) 1e290)"

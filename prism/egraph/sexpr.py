@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from prism.egraph.language import TOLD
+
 Form: TypeAlias = "str | list[Form]"
 Path: TypeAlias = tuple[int, ...]
 Place: TypeAlias = tuple[int, int]
@@ -146,7 +148,7 @@ def parts_of(form: Form, macros: dict[str, Macro] | None = None) -> Parts:
     facts, actions = form[1], form[2]
     assert isinstance(facts, list)
     assert isinstance(actions, list)
-    parts = Parts(facts, macros=macros or {})
+    parts = Parts([f for f in facts if f[:1] != [TOLD]], macros=macros or {})
     for action in actions:
         assert isinstance(action, list)
         match action[0]:

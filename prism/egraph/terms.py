@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from prism.egraph.bindings import bindings
-from prism.egraph.language import CONSTRUCTORS, REDUCTIONS, TensorFacts, snap
+from prism.egraph.language import CONSTRUCTORS, REDUCTIONS, TOLD, TensorFacts, snap
 from prism.errors import IllegalIRError
 from prism.program.classes import EClasses, ENode, Payload
 from prism.program.extents import Extent, is_static
@@ -167,7 +167,8 @@ class Encoder:
             case Read(tensor, index):
                 axes = frozenset(a for i in index for a in i.axes())
                 read = call("Read", text(self.leaves.leaf(str(e), e)), self._axes(axes))
-                for fact in self.leaves.facts.get(tensor, ()):
+                stated = self.leaves.facts.get(tensor, ())
+                for fact in (*stated, *((TOLD,) if stated else ())):
                     action = (
                         bindings.Expr_(SPAN, call(fact, read))
                         if isinstance(fact, str)
