@@ -37,8 +37,9 @@ def test_a_kernel_need_not_read_a_weight_that_only_padding_meets() -> None:
     exact, (given,) = evaluate(program, {"x": x, "w": w}), eager(program)(*map(torch.tensor, (x, w)))
     (name,) = program.outputs
     clean = _without_non_finite(program, {"x": x, "w": w}, {"w"})[name]
+    np.testing.assert_array_equal(*clean)
     assert np.isnan(exact[name][0, 0, 0]).all(), "0 * inf"
-    skipped = np.where(np.isnan(exact[name]), clean, exact[name])
+    skipped = np.where(np.isnan(exact[name]), clean[0], exact[name])
     assert np.isfinite(skipped[0, 0, 0]).all()
     assert judge(skipped, exact[name], given.numpy(), DType.FLOAT64, clean=clean)
     wrong = skipped.copy()
@@ -47,3 +48,18 @@ def test_a_kernel_need_not_read_a_weight_that_only_padding_meets() -> None:
     wrong = skipped.copy()
     wrong[0, 1] = np.inf
     assert not judge(wrong, exact[name], given.numpy(), DType.FLOAT64, clean=clean)
+
+
+def test_what_a_guard_makes_a_number_of_is_right_with_and_without_it() -> None:
+    def guarded(x: torch.Tensor) -> torch.Tensor:
+        near = torch.where(x * x < 9, 7.0, 0.0)  # the same of all numbers that take the place of what is not one
+        return torch.where(torch.isnan(x), 0.0, near) * (1 + (x - x))
+
+    x = np.array([1.0, np.nan, 2.0])
+    program = trace(guarded, (torch.empty(3, device="meta", dtype=torch.float64),))
+    exact, (given,) = evaluate(program, {"x": x}), eager(program)(torch.tensor(x))
+    (name,) = program.outputs
+    clean = _without_non_finite(program, {"x": x}, {"x"})[name]
+    for found, right in ((0.0, True), (7.0, True), (np.nan, True), (3.0, False), (np.inf, True)):
+        result = np.array([7.0, found, 7.0])
+        assert bool(judge(result, exact[name], given.numpy(), DType.FLOAT64, clean=clean)) == right, found

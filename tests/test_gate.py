@@ -271,16 +271,16 @@ def test_what_is_finite_must_be_so_in_both() -> None:
 def test_inputs_that_are_not_finite_leave_room_for_order_and_for_what_is_not_read() -> None:
     infinite, lost = np.array([INF, 1.0]), np.array([NAN, 1.0])
     read = np.array([NAN, 1.0])  # the oracle without the infinities: the first element depends on them
-    assert judge(lost, infinite, infinite, F32, clean=read), "inf - inf in another order"
-    assert not judge(np.array([2.0, 1.0]), lost, lost, F32, clean=read)
-    assert judge(np.array([-INF, 1.0]), infinite, infinite, F32, clean=read), (
+    assert judge(lost, infinite, infinite, F32, clean=[read]), "inf - inf in another order"
+    assert not judge(np.array([2.0, 1.0]), lost, lost, F32, clean=[read])
+    assert judge(np.array([-INF, 1.0]), infinite, infinite, F32, clean=[read]), (
         "the sign of a rounding error, times infinity"
     )
     assert not judge(np.array([-INF, 1.0]), infinite, infinite, F32), "but not where the inputs are finite"
     unread = np.array([3.0, 1.0])
-    assert judge(lost, lost, lost, F32, clean=unread), "as eager does"
-    assert judge(unread, lost, lost, F32, clean=unread), "a masked element was not read"
-    assert not judge(np.array([3.1, 1.0]), lost, lost, F32, clean=unread), "but then the value must be right"
+    assert judge(lost, lost, lost, F32, clean=[unread]), "as eager does"
+    assert judge(unread, lost, lost, F32, clean=[unread]), "a masked element was not read"
+    assert not judge(np.array([3.1, 1.0]), lost, lost, F32, clean=[unread]), "but then the value must be right"
 
 
 def test_draws_are_what_they_are_called() -> None:

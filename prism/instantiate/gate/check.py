@@ -493,12 +493,12 @@ class Answers:
     Attributes:
         exact: the oracle's results.
         given: eager's.
-        clean: the oracle's where what is not finite does not matter.
+        clean: the oracle's where what is not finite does not matter, several by output.
     """
 
     exact: Mapping[str, np.ndarray]
     given: Mapping[str, np.ndarray]
-    clean: Mapping[str, np.ndarray]
+    clean: Mapping[str, Sequence[np.ndarray]]
 
 
 Results: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -638,7 +638,7 @@ def _judged(drawn: Drawn, sgraph: SGraph, running: _Running) -> tuple[float, lis
                 t.dtype,
                 output.written,
                 everything,
-                answers.clean.get(t.name),
+                answers.clean.get(t.name, ()),
                 case.draw not in PATTERN_ONLY,
                 [x[t.name] for x in others],
             )
@@ -668,11 +668,12 @@ def _without_non_finite(
     odd: Set[str],
     arrays: NumpyArrays = NUMPY,
     seen: Callable[..., None] | None = None,
-) -> dict[str, np.ndarray]:
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The results where infinities and NaN of the `odd` inputs are read only if they have to be; none if none is odd.
 
-    Two other numbers are put in their place: what those leave as it is does not depend on them. Elsewhere, what comes
-    of it where 0 times anything is 0, as masks and paddings are not read.
+    Two other numbers are put in their place: what those leave as it is does not depend on them, or goes by a guard
+    where they are not finite. Elsewhere, and beside it, what comes of it where 0 times anything is 0, as masks and
+    paddings are not read.
     """
     from prism.program.evaluate import evaluate as oracle_of
 
@@ -688,7 +689,9 @@ def _without_non_finite(
         for n in (1.0, -2.0)
     )
     skipped = oracle_of(program, inputs, ANNIHILATING, seen)
-    return {name: np.where(one[name] == other[name], one[name], skipped[name]) for name in program.outputs}
+    return {
+        name: (np.where(one[name] == other[name], one[name], skipped[name]), skipped[name]) for name in program.outputs
+    }
 
 
 def _float64(tensor: Any) -> np.ndarray:

@@ -7,7 +7,8 @@
 Where inputs are not finite themselves, two more things are right. The real numbers do not say whether a sum over
 infinities is infinite or not a number, and rounding decides the sign of a small factor of one: which of them it is may
 differ. And what a mask or a padding leaves out, as a factor of 0, need not be read: the result may be that in which 0
-times anything is 0, where eager makes a NaN of 0 * inf. FlashAttention, too, leaves out the tiles that are masked.
+times anything is 0, where eager makes a NaN of 0 * inf. FlashAttention, too, leaves out the tiles that are masked. And
+where a guard makes a number of NaN (`where(isnan(p), 0, p)`), the number that is right is one of two: with or without.
 
 What eager makes is one sample of what rounding does. Where it is much smaller than others of the same program, because
 a few sums decide the result and happen to come out right, it is no measure: where a result fails by eager's, the
@@ -59,7 +60,7 @@ def judge(
     dtype: DType,
     written: np.ndarray | None = None,
     everything: bool = True,
-    clean: np.ndarray | None = None,
+    clean: Sequence[np.ndarray] = (),
     errors: bool = True,
     others: Sequence[np.ndarray] = (),
 ) -> Judgement:
@@ -72,7 +73,8 @@ def judge(
         dtype: the output's data type.
         written: which elements the kernels wrote; all when None.
         everything: whether every element had to be written; else only those that were are judged.
-        clean: where inputs are not finite: the oracle's result where what a factor of 0 leaves out is not read.
+        clean: where inputs are not finite: the oracle's results where what a factor of 0 leaves out is not read, of
+            which the nearest counts.
         errors: whether errors are judged, or only what is finite.
         others: what may as well be computed as what eager computed: the largest error of all counts.
     """
@@ -85,10 +87,13 @@ def judge(
         wrong = int((held & np.logical_and.reduce([result != x for x in (oracle, eager, *others)])).sum())
         return Judgement(np.inf, f"{wrong} elements differ") if wrong else Judgement(0.0)
     unread = np.zeros(held.shape, dtype=bool)
-    if clean is not None:
-        unread = np.isfinite(clean) & np.isfinite(result) & ~np.isfinite(oracle)
-        oracle = np.where(unread, clean, oracle)
-    pattern = _pattern(result, oracle, eager, dtype, held, clean is not None, others)
+    odd = np.isfinite(result) & ~np.isfinite(oracle)
+    for one in clean:
+        with np.errstate(invalid="ignore"):
+            nearer = odd & np.isfinite(one) & ~(np.abs(one - result) >= np.abs(oracle - result))
+        unread |= nearer
+        oracle = np.where(nearer, one, oracle)
+    pattern = _pattern(result, oracle, eager, dtype, held, bool(clean), others)
     if pattern:
         return Judgement(np.inf, pattern)
     return _errors(result, oracle, eager, dtype, held, unread, others) if errors else Judgement(0.0)
