@@ -1856,6 +1856,65 @@ def target_attention(q: Any, h: Any, w: Any, b: Any, v: Any) -> Any:
     return (weights * h).sum(1)
 
 
+def latent_keys(q: Any, p: Any, c: Any, k: Any, u: Any, w: Any) -> Any:
+    """MLA's decoding with keys and values made: q [b, h, f], p [b, h, e], c [b, s, r], k [b, s, e]."""
+    import torch
+
+    keys, values = torch.einsum("bsr,hfr->bhsf", c, u), torch.einsum("bsr,hrf->bhsf", c, w)
+    keys = torch.cat([keys, k.unsqueeze(1).expand(-1, keys.size(1), -1, -1)], dim=-1)
+    queries = torch.cat([q, p], dim=-1).unsqueeze(2)
+    scores = queries @ keys.transpose(-1, -2) / math.sqrt(queries.size(-1))
+    return (scores.softmax(-1) @ values).squeeze(2)
+
+
+def simple_recurrent_unit(x: Any, w: Any, c: Any, p: Any, q: Any) -> Any:
+    """Lei 2018, peepholes p and q [n]: x [t, b, d], w [d, 3n], c [b, n], n as many as d."""
+    import torch
+
+    u, f, r = torch.matmul(x, w).chunk(3, -1)
+    out = []
+    for n in range(x.shape[0]):
+        gate, reset = torch.sigmoid(f[n] + p * c), torch.sigmoid(r[n] + q * c)
+        c = gate * c + (1 - gate) * u[n]
+        out.append(reset * torch.tanh(c) + (1 - reset) * x[n])
+    return torch.stack(out)
+
+
+def biased_attention_backward(q: Any, k: Any, v: Any, o: Any, do: Any, l: Any, z: Any) -> tuple[Any, Any, Any]:  # noqa: E741
+    """dq, dk and dv with ALiBi, causal: rows' logsumexp l [h, s] and slopes z [h] are float32, as kernels keep them."""
+    import torch
+
+    place = torch.arange(q.shape[1], device=q.device)
+    apart = (place[None, :] - place[:, None]).to(torch.float32)
+    scores = torch.einsum("hid,hjd->hij", q, k) * 0.125 + z[:, None, None] * apart
+    p = torch.where(apart > 0, torch.zeros((), device=q.device), torch.exp(scores - l[:, :, None])).to(q.dtype)
+    dp, delta = torch.einsum("hid,hjd->hij", do, v), (o * do).sum(-1, keepdim=True)
+    ds = p * (dp - delta) * 0.125
+    return ds @ k, torch.einsum("hij,hid->hjd", ds, q), torch.einsum("hij,hid->hjd", p, do)
+
+
+def column_moments(x: Any) -> tuple[Any, Any]:
+    """Skewness and excess kurtosis of columns: x [m, n]."""
+    c = x.float() - x.float().mean(0)
+    v = (c**2).mean(0)
+    return (c**3).mean(0) / v**1.5, (c**4).mean(0) / v.square() - 3
+
+
+def separable_convolution(x: Any, u: Any, b: Any, w: Any) -> Any:
+    """Depthwise 5 x 5 with stride 2, a hard swish, and a product over channels: u [c, 1, 5, 5], w [o, c, 1, 1]."""
+    from torch.nn import functional
+
+    h = functional.conv2d(x, u, b, stride=2, padding=2, groups=x.shape[1])
+    return functional.conv2d(functional.hardswish(h), w)
+
+
+def shared_weight(x: Any, y: Any, w: Any) -> Any:
+    """One product of a sum: x and y [m, k], w [k, n]."""
+    import torch
+
+    return torch.addmm(torch.mm(x, w), y, w)
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -3182,4 +3241,55 @@ KNOWN = (
         "x:m,4/float32 p:m,4,4/float32 h:2,4/float32 r:2,2/float32 z:m,2/float32",
         "m=262144",
     ),
+    Known(
+        "MLA decode, keys put together",
+        latent_keys,
+        "q:b,h,f p:b,h,e c:b,s,r k:b,s,e u:h,f,r w:h,r,f",
+        "b=4 h=64 r=256 e=32 f=64 s=8192",
+        "4*b*h*f*r + 2*b*h*s*(2*r + e)",
+        "8*b*h*r*4 + 8*b*h*r",
+        3,
+        "FlashMLA and two batched products",
+    ),
+    Known(
+        "simple recurrent unit, step by step",
+        simple_recurrent_unit,
+        "x:t,b,d w:d,e c:b,n/float32 p:n q:n",
+        "t=64 b=32 d=512 n=512 e=1536",
+        "2*t*b*d*e",
+        "4*t*b*e",
+        2,
+        "Lei 2018: one product for all steps, one launch of the recurrence",
+    ),
+    Known(
+        "ALiBi attention backward, float32 rows",
+        biased_attention_backward,
+        "q:h,s,d k:h,s,d v:h,s,d o:h,s,d do:h,s,d l:h,s/float32 z:h/float32",
+        "h=16 s=2048 d=64",
+        "7*h*s*s*d",
+        "2*4*h*s*d + 16*h*s",
+        3,
+        FLASH,
+        "found, but products count as float32's where float32 rows went into an operand, though it is rounded before",
+    ),
+    Known(
+        "moments of columns",
+        column_moments,
+        "x:m,n",
+        "m=65536 n=1024",
+        "0",
+        "128*n",
+        2,
+        "all four moments in one pass, combined (Pebay 2008)",
+        "powers of what the mean is taken off are sums of their own, so the columns are read twice",
+    ),
+    Known(
+        "separable convolution",
+        separable_convolution,
+        "x:n,c,s,s u:c,1,5,5 b:c w:o,c,1,1",
+        "n=8 c=128 s=56 o=256",
+        "2*n*c*o*28*28",
+        reason="one kernel is found (1.30), and by the model one for each convolution is faster",
+    ),
+    Known("two products with one weight", shared_weight, "x:m,k y:m,k w:k,n", "m=2048 k=2048 n=2048", "2*m*k*n"),
 )

@@ -187,3 +187,19 @@ def test_a_place_whose_rest_counts_stays(body: Expr) -> None:
     eqs = [x for x in walk(e) if isinstance(x, Map) and x.op == "eq"]
     assert eqs
     assert any(isinstance(x, Map) and x.op == "eq" for x in walk(unrolled(e)))
+
+
+def test_a_product_with_a_part_after_it_is_a_sum_of_the_product_and_one_of_the_part() -> None:
+    """As keys of latent attention are, with what is rotated after them: two sums of the product may change places."""
+    n, k = Axis("n", 20), Axis("k", 7)
+    product = reduce("sum", k, mul(Read("c", (Index.axis(k),)), Read("u", (Index.axis(n), Index.axis(k)))))
+    part = Read("p", (Index.axis(n) + -12,))
+    e = reduce("sum", n, mul(read("q", n), where(n, 12, product, part)))
+    found = unrolled(e)
+    assert choices(found) == 0
+    assert isinstance(found, Map)
+    assert found.op == "add"
+    rng = np.random.default_rng(0)
+    given = {"c": rng.normal(size=7), "u": rng.normal(size=(20, 7)), "p": rng.normal(size=8), "q": rng.normal(size=20)}
+    before, after = (evaluate_expr(x, given, {}, ()) for x in (e, found))
+    np.testing.assert_allclose(after, before, rtol=1e-12)

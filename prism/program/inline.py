@@ -51,7 +51,20 @@ from prism.program.build import position
 from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
 from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.integers import Interval, range_of
-from prism.program.nodes import Const, Definition, Expr, Formula, Map, Position, Program, Read, Reduce, ReduceKind, walk
+from prism.program.nodes import (
+    Const,
+    Definition,
+    Expr,
+    Formula,
+    Map,
+    Position,
+    Program,
+    Read,
+    Reduce,
+    ReduceKind,
+    free_axes,
+    walk,
+)
 from prism.program.of_looked_up import of_looked_up
 from prism.program.sign_analysis import Facts
 from prism.program.transform import canonical, flat, indices, least_instance, rebuilt, reindexed, replaced, substitute
@@ -290,12 +303,12 @@ def unrolled(expr: Expr) -> Expr:
             return own
         ends = _ends(e.axis, e.body)
         if ends is None:
-            return e
+            border = _joint(e.axis, e.body)
+            parts = [] if border is None else [(0, border), (border, int(e.axis.extent))]
+            return _combined(e.kind, [written(_part(e, *part)) for part in parts]) if parts else e
         first, last = ends
-        rest = Axis(f"{e.axis.name}.{first}", last - first)
-        inner = decided(substitute(e.body, {e.axis: Index.axis(rest) + first}))
         few = [n for n in range(int(e.axis.extent)) if not first <= n < last]
-        return _combined(e.kind, [Reduce(e.kind, rest, inner), *(_at(e.body, e.axis, n) for n in few)])
+        return _combined(e.kind, [_part(e, first, last), *(_at(e.body, e.axis, n) for n in few)])
 
     return decided(rebuilt([expr], written)[0])
 
@@ -388,6 +401,33 @@ def _made_anyway(e: Map) -> Expr:
 
 def _combined(kind: ReduceKind, terms: Sequence[Expr]) -> Expr:
     return reduce(partial(fold.op, kind.op), terms)
+
+
+def _part(e: Reduce, first: int, last: int) -> Reduce:
+    """The reduction along a part of its axis."""
+    along = Axis(f"{e.axis.name}.{first}", last - first)
+    return Reduce(e.kind, along, decided(substitute(e.body, {e.axis: Index.axis(along) + first})))
+
+
+def _joint(axis: Axis, body: Expr) -> int | None:
+    """Where what is a reduction, such as a product, is followed by what is none, or the other way round.
+
+    Keys that are a product with a part put after it, `sum_d q[d]*where(d < 64, sum_r c[r]*u[d, r], k[d - 64])`, are one
+    sum of the product alone, whose two sums may change places, and one of the part; as one sum they are neither.
+    """
+    if not is_static(axis.extent):
+        return None
+    for e in walk(body):
+        match e:
+            case Map("where", (Map("lt", (Position(index), Const(border))), below, above)) if index == Index.axis(axis):
+                inner = [(x for x in walk(part) if isinstance(x, Reduce)) for part in (below, above)]
+                below_made, above_made = (any(axis in free_axes(x) for x in xs) for xs in inner)
+                few = min(border, int(axis.extent) - border) <= LONGEST
+                if below_made != above_made and not few and border == int(border):
+                    return int(border)
+            case _:
+                pass
+    return None
 
 
 def _ends(axis: Axis, body: Expr) -> tuple[int, int] | None:
