@@ -542,8 +542,8 @@ def test_it_competes_with_attention_whose_keys_are_shared(
         if len(kernels) == 1:
             kind = "library" if best.launches("library") else "split" if len(p.sgraph.kernels) == 2 else "loop"
             seconds[kind] = min(model.seconds(best), seconds.get(kind, INF))
-    # Where the call is chosen for neither, the one kernel is slower still.
-    assert (seconds.get("library", INF) < seconds["split"]) is chosen
+    # Where the call is chosen for neither, the one kernel is slower still; where it is, a split may be a spare.
+    assert (seconds.get("library", INF) < seconds.get("split", INF)) is chosen
     # What looks fastest comes first.
     assert bool(library_calls(found.proved[0].sgraph)) is chosen
 
