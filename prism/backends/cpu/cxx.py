@@ -22,7 +22,7 @@ signed sizeof static struct switch template this throw true try typedef typeid t
 virtual void volatile wchar_t while xor xor_eq
 prism full lanes part body packed_a packed_b room pid threads total main linux unix at tensors lengths end own sizes
 past soon run step VL MR NR PANEL LINE AHEAD PAGE Held held Turn Panels Level level_int8_t level_uint8_t vf vi vu vl
-vh vs vb vub v4 v8 bf16 f16 Whole Part Count Sum Prod Max Min Scratch scratch multiply
+vh vs vb vub v8 bf16 f16 Whole Part Count Sum Prod Max Min Scratch scratch multiply
 multiply_halves multiply_bytes INFINITY NAN exp log sin cos tan tanh erf sqrt floor round pow abs
 """
 _KEYWORDS = frozenset(_TAKEN.split())

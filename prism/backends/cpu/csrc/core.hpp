@@ -44,7 +44,6 @@ typedef uint16_t vh __attribute__((vector_size(2 * PRISM_LANES)));
 typedef int16_t vs __attribute__((vector_size(2 * PRISM_LANES)));
 typedef int8_t vb __attribute__((vector_size(PRISM_LANES)));
 typedef uint8_t vub __attribute__((vector_size(PRISM_LANES)));
-typedef float v4 __attribute__((vector_size(16)));
 typedef float v8 __attribute__((vector_size(32)));
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
@@ -481,49 +480,32 @@ struct Min {
     static constexpr float start = INFINITY;
     template <class X> static PRISM_INLINE X of(X a, X b) { return v_min(a, b); }
 };
-// All lanes in one, half by half.
-template <class K> PRISM_INLINE v4 v_quarter(K, vf x) {
+// All lanes in one, half by half; T is what a lane holds.
+template <class T, class K, class V> PRISM_INLINE T v_folded(K, V x) {
+    typedef T h8 __attribute__((vector_size(8 * sizeof(T))));
+    typedef T h4 __attribute__((vector_size(4 * sizeof(T))));
 #if PRISM_LANES == 16
-    v8 halves[2];
+    h8 halves[2];
     memcpy(halves, &x, sizeof(x));
-    v8 half = K::of(halves[0], halves[1]);
-#elif PRISM_LANES == 8
-    v8 half = x;
+    const h8 half = K::of(halves[0], halves[1]);
 #else
-    return x;
+    const V half = x;
 #endif
 #if PRISM_LANES > 4
-    v4 quarters[2];
+    h4 quarters[2];
     memcpy(quarters, &half, sizeof(half));
-    return K::of(quarters[0], quarters[1]);
+    const h4 q = K::of(quarters[0], quarters[1]);
+#else
+    const h4 q = half;
 #endif
-}
-template <class K> PRISM_INLINE float v_across(K k, vf x) {
-    v4 q = v_quarter(k, x);
     return K::of(K::of(q[0], q[2]), K::of(q[1], q[3]));
 }
+template <class K> PRISM_INLINE float v_across(K k, vf x) { return v_folded<float>(k, x); }
 // The largest or least lane, in whole numbers of the same order: an instruction a step, where keeping NaN takes several and
 // branches. NaN is beyond all others, whatever its sign.
-template <class K> PRISM_INLINE float v_extreme(K, vf x) {
-    typedef int32_t i8 __attribute__((vector_size(32)));
-    typedef int32_t i4 __attribute__((vector_size(16)));
+template <class K> PRISM_INLINE float v_extreme(K k, vf x) {
     const vi beyond = v_all(K::start < 0 ? INT32_MAX : INT32_MIN);
-    const vi places = v_sel(x != x, beyond, (vi)x ^ (((vi)x >> 31) & INT32_MAX));
-#if PRISM_LANES == 16
-    i8 halves[2];
-    memcpy(halves, &places, sizeof(places));
-    const i8 half = K::of(halves[0], halves[1]);
-#else
-    const auto half = places;
-#endif
-#if PRISM_LANES > 4
-    i4 quarters[2];
-    memcpy(quarters, &half, sizeof(half));
-    const i4 q = K::of(quarters[0], quarters[1]);
-#else
-    const i4 q = half;
-#endif
-    int32_t place = K::of(K::of(q[0], q[2]), K::of(q[1], q[3]));
+    int32_t place = v_folded<int32_t>(k, v_sel(x != x, beyond, (vi)x ^ (((vi)x >> 31) & INT32_MAX)));
     place ^= (place >> 31) & INT32_MAX;
     float found;
     memcpy(&found, &place, sizeof(place));
