@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from prism.backends import tile
 from prism.backends.tile_rewrite import clean, names_beside, renamed, value_dims
+from prism.ir.connected import connected
 from prism.ir.kit import defined, operands, rewrite, statements
 from prism.program.nodes import DType
 
@@ -91,7 +92,7 @@ class _Rescale:
             if not strange:
                 break
             found = [x for x in found if strange.isdisjoint(x)]
-        for group in _together(found):
+        for group in connected(found):
             spread, unit = self._differences(group, everything, made), self._one_factor(group, made)
             self.units.update(dict.fromkeys(group, LN_2 if unit is None or not spread else unit))
             self.spread |= spread if unit is not None else set()
@@ -213,15 +214,6 @@ class _Rescale:
                 return replace(s, value=value * LOG2_E)
             case _:
                 return s
-
-
-def _together(found: Sequence[frozenset[str]]) -> list[frozenset[str]]:
-    """The sets, those that share something as one."""
-    groups: list[frozenset[str]] = []
-    for one in found:
-        apart = [g for g in groups if g.isdisjoint(one)]
-        groups = [*apart, one.union(*(g for g in groups if not g.isdisjoint(one)))]
-    return groups
 
 
 def _fits(number: float) -> bool:

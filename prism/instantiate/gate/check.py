@@ -376,10 +376,7 @@ def _checked(
         ThreadPoolExecutor(1, thread_name_prefix="prism-oracle") as oracle,
         ThreadPoolExecutor(runner.width, thread_name_prefix="prism-check") as threads,
     ):
-
-        def begin(case: Case) -> _Running:
-            return _begun(threads, module, sgraph, case, runner, drawn, oracle, unwanted)
-
+        gate = _Gate(module, sgraph, runner, drawn, threads, oracle, unwanted)
         try:
             while (waiting or under_way) and not failures:
                 while waiting and len(under_way) <= runner.width:
@@ -397,13 +394,13 @@ def _checked(
                     elif elements > LARGE_ELEMENTS and begun == LARGE_CASES:
                         waiting.clear()
                     else:
-                        under_way.append(begin(waiting.popleft()))
+                        under_way.append(gate.begin(waiting.popleft()))
                 if not under_way:
                     break
                 r = under_way[0]
                 found = _judged(drawn, sgraph, r)
                 if isinstance(found, Unfit) and r.case.config != chosen:
-                    r = begin(replace(r.case, config=chosen))
+                    r = gate.begin(replace(r.case, config=chosen))
                     found = _judged(drawn, sgraph, r)
                 under_way.popleft()
                 ratio, reasons, rounding = (math.inf, [found], False) if isinstance(found, str) else found
@@ -445,30 +442,41 @@ class _Running:
     answers: Future[Answers]
 
 
-def _begun(
-    threads: ThreadPoolExecutor,
-    module: Path,
-    sgraph: SGraph,
-    case: Case,
-    runner: Runner,
-    drawn: Drawn,
-    oracle: ThreadPoolExecutor,
-    unwanted: threading.Event,
-) -> _Running:
-    """Draw the inputs of a case, and begin to run it and to work out what is right for it, in a thread each."""
-    samples: list[Sample] = [None] * len(sgraph.launches)
-    if runner.sampling:
-        if case.draw != "normal":
-            case = replace(case, config=spread_out(sgraph, case.config, case.binding))
-        case = replace(case, config=interpretable(sgraph, case.config, case.binding))
-        # A loop's launches are more than the sGraph has.
-        samples = samples if sgraph.repeats else plan_samples(sgraph, case.config, case.binding)
-    given = drawn.of(case)
-    shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
-    inputs = [given.tensors[t.name] for t in sgraph.inputs]
-    outputs = threads.submit(runner.run, module, case.config, inputs, shapes, samples)
-    answers = oracle.submit(drawn.answer, case, given, unwanted)
-    return _Running(case, sum(map(np.size, given.wide.values())), given, samples, outputs, answers)
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """What the cases of one module share.
+
+    Attributes:
+        module, sgraph, runner, drawn: see `check_module`.
+        threads: run the kernels.
+        oracle: works out what is right.
+        unwanted: set once nothing more is wanted of it.
+    """
+
+    module: Path
+    sgraph: SGraph
+    runner: Runner
+    drawn: Drawn
+    threads: ThreadPoolExecutor
+    oracle: ThreadPoolExecutor
+    unwanted: threading.Event
+
+    def begin(self, case: Case) -> _Running:
+        """Draw the inputs of a case, and begin to run it and to work out what is right for it, in a thread each."""
+        sgraph = self.sgraph
+        samples: list[Sample] = [None] * len(sgraph.launches)
+        if self.runner.sampling:
+            if case.draw != "normal":
+                case = replace(case, config=spread_out(sgraph, case.config, case.binding))
+            case = replace(case, config=interpretable(sgraph, case.config, case.binding))
+            # A loop's launches are more than the sGraph has.
+            samples = samples if sgraph.repeats else plan_samples(sgraph, case.config, case.binding)
+        given = self.drawn.of(case)
+        shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
+        inputs = [given.tensors[t.name] for t in sgraph.inputs]
+        outputs = self.threads.submit(self.runner.run, self.module, case.config, inputs, shapes, samples)
+        answers = self.oracle.submit(self.drawn.answer, case, given, self.unwanted)
+        return _Running(case, sum(map(np.size, given.wide.values())), given, samples, outputs, answers)
 
 
 @dataclass(frozen=True, slots=True)

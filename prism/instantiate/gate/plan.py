@@ -24,6 +24,7 @@ import sympy
 from prism.errors import some
 from prism.instantiate.gate.draws import DRAWS, struck_sets
 from prism.instantiate.options import foreign
+from prism.ir.connected import connected
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program, SymbolRange
 from prism.sgraph import nodes as sg
@@ -141,7 +142,7 @@ def quick_config(
     """
     known = _tile_symbols(sgraph, [config, *alternatives])
     values = dict(config.symbols)
-    for group in _linked([s.free for s in known.values()]):
+    for group in connected([s.free for s in known.values()]):
         mine = {name: s for name, s in known.items() if s.free & group}
         least = max((s.low for s in mine.values() if s.tiles), default=1)
         values |= dict.fromkeys(mine, least)
@@ -164,15 +165,6 @@ def quick_config(
         ends=lambda change: change >= 0,
     )
     return replace(config, symbols={**values, **{n: costs.values[n] for n in grown}})
-
-
-def _linked(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """The unions of those that have elements in common, directly or through others."""
-    found: list[frozenset[str]] = []
-    for s in filter(None, sets):
-        apart = [f for f in found if not f & s]
-        found = [*apart, s.union(*(f for f in found if f & s))]
-    return found
 
 
 def _grow(
