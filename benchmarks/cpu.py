@@ -105,7 +105,7 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
     from prism.errors import PrismError
     from prism.instantiate.machine_load import Load
     from prism.instantiate.rounds import INCREDIBLE, LONGER
-    from prism.platforms.cpu import cpu_environment
+    from prism.platforms.cpu_children import cpu_environment
 
     program = program_of(job)
     shapes, size = shapes_of(program)

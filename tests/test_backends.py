@@ -41,7 +41,7 @@ from prism.backends.triton.emit import TRITON
 from prism.errors import UnsupportedError
 from prism.generate.enumerate import Bounds, generate
 from prism.instantiate.gate.check import KernelRunner, Output
-from prism.platforms import cpu, gpu
+from prism.platforms import cpu_children, gpu
 from prism.process.child import module_command
 from prism.process.worker import Worker
 from prism.program.evaluate import bind, evaluate
@@ -126,8 +126,8 @@ class Runs:
 
 
 def _compiled_runner(compiler: Path | None) -> KernelRunner:
-    environment = cpu.cpu_environment(2) | ({"CXX": str(compiler)} if compiler is not None else {})
-    return KernelRunner("cpu", "compiled C++", Worker(module_command(cpu.WORKER), environment))
+    environment = cpu_children.cpu_environment(2) | ({"CXX": str(compiler)} if compiler is not None else {})
+    return KernelRunner("cpu", "compiled C++", Worker(module_command(cpu_children.WORKER), environment))
 
 
 def compiled_by(target: str, module: Path, config: Config, arguments: Sequence[Argument]) -> Compiled:

@@ -35,7 +35,7 @@ from prism.errors import BackendError
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import KernelRunner, Output
 from prism.ir.kit import statements
-from prism.platforms.cpu import WORKER, cpu_environment
+from prism.platforms.cpu_children import WORKER, cpu_environment
 from prism.process.child import module_command
 from prism.process.worker import Worker
 from prism.program.nodes import DType, SymbolRange, Tensor

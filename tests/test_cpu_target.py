@@ -49,7 +49,7 @@ from prism.instantiate.rounds import Prepared, rounds
 from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure
 from prism.platforms import choice as platforms
-from prism.platforms import cpu
+from prism.platforms import cpu, cpu_children
 from prism.platforms.choice import platform_of
 from prism.platforms.gpu import AbsentGpu
 from prism.process.worker import Ending, Pool, Reply, Worker
@@ -286,12 +286,12 @@ def test_kernels_are_tuned_with_the_threads_that_they_will_have(monkeypatch: pyt
 
 def test_the_child_has_every_thread_and_keeps_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    env = cpu.cpu_environment(3)
+    env = cpu_children.cpu_environment(3)
     assert env["OMP_NUM_THREADS"] == env["MKL_NUM_THREADS"] == "3"
     assert env["MALLOC_MMAP_MAX_"] == "0"
     assert "TRITON_INTERPRET" not in env
     assert "OMP_PROC_BIND" not in env
-    assert cpu.cpu_environment(3, pinned=True)["OMP_PROC_BIND"] == "close"
+    assert cpu_children.cpu_environment(3, pinned=True)["OMP_PROC_BIND"] == "close"
 
 
 # The clock.

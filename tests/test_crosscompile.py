@@ -28,7 +28,7 @@ from prism.backends.triton.emit import emit_module
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.errors import UsageError
 from prism.instantiate.study import Candidate, Failure, over_limit, tune
-from prism.platforms.cpu import user_environment
+from prism.platforms.cpu_children import user_environment
 from prism.platforms.estimating import Compiler, Estimating
 from prism.process.deadline import Deadline, OutOfTimeError
 from prism.process.worker import Ending, Pool, Reply, Worker

@@ -64,6 +64,14 @@ def test_a_child_is_as_a_fresh_process_but_for_what_is_imported(server: ForkServ
         assert again["parent"] == first["parent"], "the same server"
 
 
+def test_what_is_begun_is_imported_before_a_child_is_asked_for(server: ForkServer) -> None:
+    server.begin(["colorsys", "no_such_module"])
+    with closing(Worker(COMMAND, os.environ, fork=partial(server.start, modules=()))) as worker:
+        assert worker.ask({}, LIMIT_S).answer["colorsys"]
+    server.close()
+    server.begin(["colorsys"])  # of one that is no more nothing is asked
+
+
 def test_children_of_a_server_that_is_no_more_are_fresh(server: ForkServer, fork: Fork) -> None:
     with closing(Worker(COMMAND, os.environ, fork=fork)) as worker:
         one = worker.ask({}, LIMIT_S).answer

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, closing
@@ -144,17 +145,19 @@ def tools_of(
     )
 
 
-def bench_of(request: Request, tools: Tools, own: ExitStack, *, trials: bool = True) -> Bench | None:
+def bench_of(
+    request: Request, tools: Tools, own: ExitStack, *, trials: bool = True, after: threading.Event | None = None
+) -> Bench | None:
     """Where the program is timed, until the stack ends; None where nothing is timed.
 
     Its inputs are begun to be drawn, for `trials`, too, and what kernels will be compared with is begun to be made
-    ready, which stands still for trials.
+    ready, which stands still for trials. `after` is as for `Arena.ahead`.
     """
     platform = tools.platform
     if not isinstance(platform, Timed):
         return None
     bench = own.enter_context(closing(platform.bench(request.program, request.seed)))
-    bench.ahead(*_contests(request, platform, tools), trials)
+    bench.ahead(*_contests(request, platform, tools), trials, after)
     return bench
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -65,8 +66,12 @@ def choice_of_program(request: Request, worker: Worker, tools: Tools) -> tuple[S
     with ExitStack() as own:
         bench, late = None, False
         if len(regions) == 1 and regions[0].loop is None:
-            bench = bench_of(request, tools, own)
-            alone = _region_searched(request, worker, tools)
+            searched = threading.Event()
+            bench = bench_of(request, tools, own, after=searched)
+            try:
+                alone = _region_searched(request, worker, tools)
+            finally:
+                searched.set()
             if alone is None:
                 regions, late = finer(regions[0]), True
             else:

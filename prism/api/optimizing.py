@@ -33,12 +33,12 @@ from prism.api.trivial import check_gain
 from prism.api.user_rules import rule_paths
 from prism.backends.protocol import ModuleSource, load_function
 from prism.cost.constant_folding import fold_constants
-from prism.egraph.worker import Worker
 from prism.errors import NoImprovementError, UnsupportedError, UsageError, refusing_depth
 from prism.events import Artifacts, Recorder, RunReport
 from prism.folders import cache_or_spare
 from prism.instantiate.confirm import MATCHES, usual
 from prism.instantiate.confirm import NAMES as BASELINES
+from prism.platforms.begun import Begun
 from prism.platforms.choice import platform_of
 from prism.platforms.platform import Estimated, Platform
 from prism.process.deadline import OutOfTimeError
@@ -185,7 +185,7 @@ def produce(
             raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
         recorder = Recorder(options.listener)
         cache = stack.enter_context(cache_or_spare(recorder.warn))
-        platform = platform or platform_of(options.target, recorder.warn, cache)
+        platform = platform or platform_of(options.target, recorder.warn, cache, options.begun)
         device = platform.device
         given: dict[str, np.ndarray] = {}
         at: dict[str, int] = {}
@@ -214,7 +214,7 @@ def produce(
             matches,
         )
         stack.enter_context(refusing_depth(program.name))
-        worker = stack.enter_context(Worker(files, fp=request.budget.fp, at_once=False))
+        worker = stack.enter_context((options.begun or Begun()).prover(files, request.budget.fp))
         tools = tools_of(request, platform, recorder, stack, cache, options.anew, time)
         with time.limited():  # what is chosen later than that would not be written in time
             found, choice = choice_of_program(request, worker, tools)

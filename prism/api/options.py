@@ -18,6 +18,7 @@ from prism.api.region_search import SearchBudget
 from prism.errors import UsageError
 from prism.events import Listener
 from prism.instantiate.confirm import NAMES as BASELINES
+from prism.platforms.begun import Begun
 from prism.process.deadline import Deadline
 from prism.program.assumptions import Stated
 from prism.report.folder import check_writable
@@ -55,6 +56,8 @@ class Options:
             thread's runs can be ended at any point.
         inputs: arrays or tensors by the inputs' names: the kernels are checked on these, too, and symbolic dimensions
             that `shapes` does not name are tuned at their lengths.
+        begun: children that were begun before this was called, as the command does; by default they begin when they are
+            needed.
     """
 
     target: str | None = None
@@ -69,6 +72,7 @@ class Options:
     anew: bool = False
     seconds: float | Deadline | None = None
     inputs: Mapping[str, Any] | None = None
+    begun: Begun | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.budget, SearchBudget | None):

@@ -186,7 +186,7 @@ def optimize_model(path: Path | str, options: ModelOptions) -> ModelResult:
     recorder = Recorder(options.listener)
     parts = parts_of(path, options.rules, recorder)
     ended = ending(options.time, "the model was compared and timed", str(path))
-    with on_cpu(path, parts, options.target, recorder) as (platform, cache), ended:
+    with on_cpu(path, parts, options, recorder) as (platform, cache), ended:
         report, files = Run(path, parts, options, platform, recorder, cache).made()
     if folder is not None:
         report = replace(report, output=str(options.out))
@@ -303,7 +303,7 @@ def shown_in_parts(path: Path | str, error: UnsupportedError) -> list[str]:
 
 
 @contextmanager
-def on_cpu(path: Path, parts: Cut, target: str | None, recorder: Recorder) -> Iterator[tuple[CpuPlatform, Path]]:
+def on_cpu(path: Path, parts: Cut, options: Options, recorder: Recorder) -> Iterator[tuple[CpuPlatform, Path]]:
     """The CPU that a model in parts runs on, whose children all islands share, and the cache.
 
     Raises:
@@ -311,7 +311,7 @@ def on_cpu(path: Path, parts: Cut, target: str | None, recorder: Recorder) -> It
         UsageError: onnxruntime is not installed.
     """
     with cache_or_spare(recorder.warn) as cache:
-        platform = platform_of(target, recorder.warn, cache)
+        platform = platform_of(options.target, recorder.warn, cache, options.begun)
         if not isinstance(platform, CpuPlatform):
             named = ", ".join(dict.fromkeys(k.op for k in parts.kept.values()))
             raise UnsupportedError(

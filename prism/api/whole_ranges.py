@@ -83,7 +83,7 @@ def optimize_model_ranges(
     parts = parts_of(path, options.rules, recorder)
     lengths = _lengths(parts, ranges, options.at, str(path))
     found = _cells(ranges)
-    with on_cpu(path, parts, options.target, recorder) as (platform, cache):
+    with on_cpu(path, parts, options, recorder) as (platform, cache):
         device = platform.device_name
 
         def model(at: ModelRangesOptions) -> tuple[ModelReport, dict[str, bytes]]:

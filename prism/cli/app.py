@@ -217,6 +217,7 @@ def optimize(
         json: print the report as JSON instead of the summary.
     """
     from prism.cli.progress import Progress
+    from prism.platforms.begun import Begun, begin
     from prism.process.deadline import Deadline, since_start
     from prism.report.folder import check_writable
 
@@ -227,6 +228,9 @@ def optimize(
     time_given = None if seconds is None else Deadline(time.monotonic() + seconds - since_start(), seconds)
     own = _own(rules)
     folder = check_writable(out if out is not None else Path(f"{model.stem}.prism"))
+
+    # What was written before is probably stored, and needs no children.
+    begun = Begun() if folder.exists() or rules else begin(target, search.fp)
 
     def run(progress: Progress, within: Deadline | None, again: bool) -> Callable[[], None]:
         progress.ends = None if within is None else within.end
@@ -260,6 +264,7 @@ def optimize(
             "anew": again,
             "inputs": given,
             "seconds": within,
+            "begun": begun,
             **own,
         }
         from prism.cli import output
@@ -286,7 +291,7 @@ def optimize(
         return partial(output.print_report, report, folder=folder, as_json=json)
 
     interrupt: KeyboardInterrupt | None = None
-    with Progress(verbose=verbose) as progress:
+    with Progress(verbose=verbose) as progress, begun:
         try:
             printed = run(progress, time_given, anew)
         except KeyboardInterrupt as error:

@@ -352,7 +352,13 @@ class Arena(ABC):
                 raise ClosedError
         return self._request(contenders, 0) | {"prepare": True}, self._limit_s(contenders)
 
-    def ahead(self, contenders: Sequence[Contender] = (), contests: int = 1, trials: bool = True) -> None:
+    def ahead(
+        self,
+        contenders: Sequence[Contender] = (),
+        contests: int = 1,
+        trials: bool = True,
+        after: threading.Event | None = None,
+    ) -> None:
         """Begin to draw the inputs, and to work out what is right for them, and let the trials' child read them.
 
         A search takes seconds, and one core.
@@ -361,20 +367,25 @@ class Arena(ABC):
             contenders: those that are made ready after that, as `begin` does: they stand still during trials.
             contests: how many.
             trials: whether there will be any.
+            after: is set when what this process does meanwhile is over, which is not to wait while torch is imported.
         """
-        self._begun = drawn = self._preparing.submit(self._first)
+        self._begun = drawn = self._preparing.submit(self._first, after)
         if trials and self._prepares:
             self._preparing.submit(self._read, drawn)
         if self._prepares:
             self._start(contenders, contests, drawn)
 
-    def _first(self) -> object:
+    def _first(self, after: threading.Event | None) -> object:
         """Prepare, once the trials' child has imported torch, where that was begun.
 
         All threads of a process wait while one of them loads a library, for as long as the disk takes: a search would
-        stand still that goes on meanwhile. What the child has loaded is in memory.
+        stand still that goes on meanwhile. What the child has loaded is in memory; but an import has a core for
+        itself as little as any thread has, so that one that this process has not done yet comes `after` the search.
         """
         while self._worker.beginning(LOOK_S):
+            if self._closing:
+                return None
+        while after is not None and "torch" not in sys.modules and not after.wait(LOOK_S):
             if self._closing:
                 return None
         return self._prepare()

@@ -117,7 +117,7 @@ SAMPLE_S = 2e-3
 """A sample should take about this long, seconds, so that the clock does not count."""
 EQUAL_S = 5e-2
 """What a sample of a contest should take where cores are taken, seconds: calls in a loop, longer than a slice."""
-QUIET_S = 2e-2
+QUIET_S = 1e-2
 """What it should take elsewhere, seconds."""
 INCREDIBLE = 3.0
 """A gain above this is hard to believe."""

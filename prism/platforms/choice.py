@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from prism.backends.triton.device import describe_gpu
 from prism.cost.device import device
 from prism.errors import UsageError
+from prism.platforms.begun import Begun
 from prism.platforms.gpu import AbsentGpu, PresentGpu
 from prism.platforms.platform import Platform
 
@@ -20,13 +22,16 @@ def meant(target: str | None) -> str:
     return target or ("cpu" if describe_gpu() is None else "cuda")
 
 
-def platform_of(target: str | None, warn: Callable[[str], None], cache: Path | None = None) -> Platform:
+def platform_of(
+    target: str | None, warn: Callable[[str], None], cache: Path | None = None, begun: Begun | None = None
+) -> Platform:
     """The platform of a target; by default the GPU that is here, else the CPU, else an estimate for a GPU.
 
     Args:
         target: `cuda`, `cpu`, `sm_90` and the like; None for the default.
         warn: told what the user should know of the choice.
         cache: where compiled kernels are kept; the user's cache folder when None.
+        begun: children that were begun before.
 
     Raises:
         UsageError: the target is unknown, or it is `cuda` and there is no GPU.
@@ -44,7 +49,7 @@ def platform_of(target: str | None, warn: Callable[[str], None], cache: Path | N
 
         found = cpu_platform(cache)
         if found is not None:
-            return found
+            return found if begun is None else replace(found, forks=begun.forks)
         warn(f"{NO_COMPILER}; times are estimated for {ESTIMATED} instead")
         target = ESTIMATED
     return AbsentGpu(target, device(target), cache)

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,16 +20,16 @@ from prism.backends.cpu.support import FLAGS, TUNING, find_compiler
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
 from prism.cost.device import BF16_PAIRS, BF16_TILES, INT8_QUADS, INT8_TILES, Device, multicore
-from prism.folders import cache_root, make_room
+from prism.folders import make_room
 from prism.instantiate.cache import Cache, Store, digest
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.gate.plan import Case
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.study import Candidate, Failure, Outcome
+from prism.platforms.cpu_children import COMPARES, RUNS, WORKER, cpu_environment, fork_server, user_environment
 from prism.platforms.platform import Timed
-from prism.process.child import Fork, child_environment, module_command
+from prism.process.child import Fork, module_command
 from prism.process.fork_server import ForkServer
-from prism.process.memory import KEEPING
 from prism.process.worker import Background, Ending, Pool, Reply, Worker
 from prism.program.nodes import DType, Program, Reduce, walk
 from prism.program.products import product_of
@@ -40,12 +40,6 @@ NO_COMPILER = (
     "no C++ compiler was found: install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; "
     "macOS: xcode-select --install), or name it in CXX, to time kernels on this CPU"
 )
-WORKER = "prism.platforms.cpu_worker"
-"""The module that `python -m` runs for the compiler, for the gate and for the clock."""
-RUNS = ("prism.platforms.contenders",)
-"""What is imported before a child is forked that runs kernels,"""
-COMPARES = (*RUNS, "prism.backends.native", "torch._dynamo")
-"""and before one that runs baselines, too; but for what few of them need."""
 GRACE_S = 10.0
 """What a worker may take beyond the compiler's own limit, seconds."""
 PROTOCOL = "cpu protocol 8"
@@ -78,7 +72,7 @@ class CpuPlatform(Timed):
     products: Products | None = None
     """What trials link, where `pool` compiles it."""
     forks: ForkServer | None = None
-    """Starts the children that time; each is a fresh process when None."""
+    """Starts the children that time, where they are lent; what lends them starts one when None."""
     background: Background = field(default_factory=Background)
     """The children that make baselines ready, which stand still during all benches' trials."""
 
@@ -121,7 +115,7 @@ class CpuPlatform(Timed):
         threads = self.device.processors
         pool = compile_pool(threads, self.cache)
         products = Products(pool, self.cache)
-        with ForkServer(user_environment(self.cache)) as forks:
+        with nullcontext(self.forks) if self.forks is not None else fork_server(self.cache) as forks:
             clock = trial_worker(threads, self.cache, partial(forks.start, modules=RUNS))
             try:
                 yield replace(self, pool=pool, clock=clock, products=products, forks=forks)
@@ -277,41 +271,6 @@ def working_sets(sgraph: SGraph, config: Config, hints: Mapping[str, int], threa
             most = max(most, 4 * int(live_elements(footprint(kernel, sgraph), sizes)))
         found.append(Resources(launch.name, most, 0, 0, threads))
     return tuple(found)
-
-
-def cpu_environment(threads: int, pinned: bool = False, cache: Path | None = None) -> dict[str, str]:
-    """The environment of a child that runs kernels: threads, memory kept once it is had, libraries in the cache.
-
-    Threads that are pinned each stay on a core of their own: steadier on a machine that does nothing else, and much
-    slower on one that does. Threads that wait spin as long as they do at the user's, some milliseconds where nothing
-    else is said.
-    """
-    env = child_environment(
-        TRITON_INTERPRET=None,
-        OMP_NUM_THREADS=str(threads),
-        MKL_NUM_THREADS=str(threads),
-        OPENBLAS_NUM_THREADS=str(threads),
-        **KEEPING,
-        **_compiled(cache),
-    )
-    if pinned:
-        env.update(OMP_PROC_BIND="close", OMP_PLACES="cores")
-    return env
-
-
-def user_environment(cache: Path | None = None) -> dict[str, str]:
-    """The environment of a child that times what a user would run: the user's own, and a cache for torch's compiler."""
-    env = child_environment(TRITON_INTERPRET=None, **_compiled(cache))
-    env.setdefault("TORCHINDUCTOR_CACHE_DIR", str((cache or cache_root()) / "inductor"))
-    # Otherwise it compiles a program for each vector instruction set that the processor has, 9 s in all, to find
-    # compilers that know none of them (gcc 7): these compile no kernel of prism's either.
-    env.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-    return env
-
-
-def _compiled(cache: Path | None) -> dict[str, str]:
-    """Where compiled C++ is looked for first: the same kernels come back, in the next run and before."""
-    return {"PRISM_CPP_CACHE": str(cache / "cpp")} if cache is not None else {}
 
 
 def default_threads(cores: int) -> int:

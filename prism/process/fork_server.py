@@ -71,7 +71,7 @@ class Forked:
 
 
 class ForkServer(Closing):
-    """Starts children by a process that forks them, which is started when the first is asked for.
+    """Starts children by a process that forks them, which is started when the first is asked for, or begun before.
 
     It does nothing while nobody asks, and stands still for nobody: what is timed may ask for a child.
 
@@ -87,6 +87,14 @@ class ForkServer(Closing):
         self._turn = threading.Lock()
         self._lock = threading.Lock()
         self.closed = False
+
+    def begin(self, modules: Sequence[str]) -> None:
+        """Start it, and let it import these, while something else is done."""
+        with self._turn:
+            asked = self._begun()
+            if asked is not None:
+                with contextlib.suppress(OSError):  # it ended: the first child is told so
+                    asked.sendall(_framed([[], {}, "", list(modules)]))
 
     def start(
         self,
@@ -116,11 +124,10 @@ class ForkServer(Closing):
             theirs_in, stdin = os.pipe()
             stdout, theirs_out = os.pipe()
             ends, its_end = os.pipe()
-            given = [list(command), dict(environment), str(folder or Path.cwd()), list(modules)]
-            request = json.dumps(given).encode()
+            request = _framed([list(command), dict(environment), str(folder or Path.cwd()), list(modules)])
             pid = 0
             try:
-                asked.sendall(len(request).to_bytes(4, "big") + request)
+                asked.sendall(request)
                 socket.send_fds(asked, [b"f"], [theirs_in, theirs_out, log.fileno(), its_end])
                 pid = int.from_bytes(_exactly(asked, 4), "big")
             except (OSError, EOFError):
@@ -164,6 +171,12 @@ class ForkServer(Closing):
                 self._process.wait()
 
 
+def _framed(request: Sequence[Any]) -> bytes:
+    """A request, after its length."""
+    text = json.dumps(request).encode()
+    return len(text).to_bytes(4, "big") + text
+
+
 def _exactly(source: socket.socket, length: int) -> bytes:
     got = b""
     while len(got) < length:
@@ -198,11 +211,15 @@ def _serve(asked: socket.socket, libraries: Sequence[str]) -> None:
             )
         except (EOFError, OSError):
             return
-        _, (*streams, its_end), _, _ = socket.recv_fds(asked, 1, 4)
+        streams: list[int] = []
+        if command:  # else it is asked for no child
+            _, (*streams, its_end), _, _ = socket.recv_fds(asked, 1, 4)
         with uncollected():
             for name in modules:
                 with contextlib.suppress(ImportError):
                     importlib.import_module(name)
+        if not command:
+            continue
         pid = os.fork()
         if pid == 0:
             os.setpgid(0, 0)

@@ -20,6 +20,7 @@ from pathlib import Path
 from prism.cost.device import DEVICES, Device
 from prism.errors import CompilerError
 from prism.process.child import child_environment, run_tool
+from prism.process.gpu_driver import has_driver
 
 _ASK = """
 import ctypes, json, torch
@@ -45,7 +46,6 @@ if torch.cuda.is_available() and torch.version.cuda:
     }))
 """
 _LIMIT_S = 60.0
-_DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
 
 
 def describe_gpu() -> Device | None:
@@ -53,7 +53,7 @@ def describe_gpu() -> Device | None:
 
     Takes microseconds where there is no driver, else the seconds that torch takes to import.
     """
-    if not any(Path(p).exists() for p in _DRIVERS):
+    if not has_driver():
         return None
     try:
         done = run_tool([sys.executable, "-P", "-c", _ASK], _LIMIT_S, child_environment(TRITON_INTERPRET=None))
