@@ -27,10 +27,13 @@ from prism.api import choosing, composing, partitioned
 from prism.api.loading import load
 from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch, search_regions
 from prism.api.region_search import SearchBudget, SearchResult, run_search
+from prism.api.results import Results
 from prism.api.time_limit import (
     CLOSING_S,
+    CROWDED,
     ENDING_S,
     ENDLESS,
+    HARDEST,
     LEAST_SEARCHED,
     MEETING_S,
     SEARCHED,
@@ -204,6 +207,8 @@ def test_a_slice_of_the_searches_time_leaves_as_much_for_each_region_and_for_the
     assert time_.slice(1, 1.0).until.left == pytest.approx(40.0, abs=0.5)
     assert time_.slice(1, 1.0).last.left == pytest.approx(40.0, abs=0.5)
     assert not ENDLESS.slice(3, 0.5).last.finite
+    assert time_.proofs_alone().slice(9, 0.5).last.left == pytest.approx(80.0 * HARDEST, abs=0.5)
+    assert time_.proofs_alone().slice(1, 0.5).last.left == pytest.approx(40.0, abs=0.5)
 
 
 def test_seconds_that_were_measured_alone_are_more_on_a_machine_that_others_use(
@@ -512,6 +517,7 @@ def searched(
     fake: Searches,
     monkeypatch: pytest.MonkeyPatch,
     within: SearchTime | None = None,
+    kept: Results | None = None,
 ) -> PartitionedSearch:
     monkeypatch.setattr(partitioned, "run_search", fake)
     program, parts = regions
@@ -524,6 +530,7 @@ def searched(
             SearchBudget(max_sgraphs=4, max_families=8),
             [one],
             Recorder(),
+            kept=kept,
             as_one=False,
             time=within or search_time(Deadline.after(1000.0)),
         )
@@ -557,14 +564,62 @@ def test_a_search_that_was_cut_off_has_another_turn_where_there_is_more_time_tha
     assert short.asked == [*fake.asked[:2], fake.asked[0]], "400 s are enough for one, from which most may be gained"
 
 
-def test_regions_whose_turn_comes_late_have_a_small_search_that_is_kept_for_no_other_run(
-    regions: tuple[Program, list[Region]], monkeypatch: pytest.MonkeyPatch
+def test_what_was_cut_off_is_searched_again_by_runs_that_have_more_time_and_by_no_other(
+    regions: tuple[Program, list[Region]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    fake = Searches()
-    found = searched(regions, fake, monkeypatch, SearchTime(Deadline.after(0.0), Deadline.after(1000.0)))
+    kept = Results(tmp_path, "", "", anew=False)
+    first = searched(regions, Searches(cut=99, spent=1000.0), monkeypatch, kept=kept)
+    assert all(r.result.interrupted for r in first.regions)
+    nothing = Searches()
+    for seconds in (1000.0, 600.0):
+        again = searched(regions, nothing, monkeypatch, search_time(Deadline.after(seconds)), kept)
+        assert [r.result for r in again.regions] == [r.result for r in first.regions]
+    assert not nothing.asked
+    closing = searched(regions, nothing, monkeypatch, search_time(Deadline.to_close(45.0)), kept)
+    assert [r.result for r in closing.regions] == [r.result for r in first.regions]
+    assert not nothing.asked
+    busy = Searches(unproved=1)  # what more time does not prove anything of has what less did
+    longer = searched(regions, busy, monkeypatch, search_time(Deadline.after(6000.0)), kept)
+    assert len(busy.asked) == 2
+    assert [r.result for r in longer.regions] == [r.result for r in first.regions]
+    endless = Searches()
+    found = searched(regions, endless, monkeypatch, ENDLESS, kept)
+    assert len(endless.asked) == 2
+    assert not any(r.result.interrupted for r in found.regions)
+    assert [r.result for r in searched(regions, nothing, monkeypatch, kept=kept).regions] == [
+        r.result for r in found.regions
+    ]
+    assert not nothing.asked
+
+
+def test_regions_whose_turn_comes_late_have_a_small_search_that_is_kept_where_there_is_no_other(
+    regions: tuple[Program, list[Region]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake, kept = Searches(), Results(tmp_path, "", "", anew=False)
+    late = SearchTime(Deadline.after(0.0), Deadline.after(1000.0))
+    found = searched(regions, fake, monkeypatch, late, kept)
     assert all(r.result.proved and r.result.interrupted for r in found.regions)
     assert {b.enodes for b in fake.budgets} == {SearchBudget().enodes // partitioned.HURRIED}
     assert len(fake.asked) == 2, "and no other turn"
+    searched(regions, fake, monkeypatch, late, kept)
+    assert len(fake.asked) == 2
+    found = searched(regions, fake, monkeypatch, kept=kept)
+    assert len(fake.asked) == 4
+    assert not any(r.result.interrupted for r in found.regions)
+
+
+def test_on_a_crowded_machine_all_regions_have_a_first_proof_before_any_has_more(
+    regions: tuple[Program, list[Region]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitioned, "here", lambda seconds: CROWDED * seconds)
+    fake = Searches()
+    found = searched(regions, fake, monkeypatch)
+    enodes = SearchBudget().enodes
+    assert [b.enodes for b in fake.budgets] == [enodes // partitioned.HURRIED] * 2 + [enodes] * 2
+    assert not any(r.result.interrupted for r in found.regions)
+    fake = Searches()
+    searched(regions, fake, monkeypatch, ENDLESS)
+    assert [b.enodes for b in fake.budgets] == [enodes] * 2
 
 
 def test_that_nothing_was_proved_of_one_operator_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

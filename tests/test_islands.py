@@ -913,6 +913,26 @@ def test_what_is_left_of_the_time_is_for_islands_that_had_none_and_all_of_it_whe
     assert len({id(platform) for _, _, platform in ends}) == 1, "children serve all islands"
 
 
+def test_where_no_island_has_kernels_what_is_left_is_for_them_on_a_slow_machine_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Whisper's encoder had 120 s on ten processes for two cores, and its run ended after 65."""
+    monkeypatch.setattr(whole, "here", lambda seconds: 6.0 * seconds)
+    left: list[float] = []
+
+    def late(program: Program, options: Options, **others: Any) -> Produced:
+        left.append(options.time.left)
+        raise NoImprovementError("no time", fix=MORE_TIME)
+
+    monkeypatch.setattr(whole, "produce", late)
+    text = "(float[8] x) => (float[8] y) { a = Exp(x)  y = Mul(a, x) }"
+    for seconds in (50.0, 8.0):
+        with saved(text, tmp_path) as path, pytest.raises(NoImprovementError, match="more time"):
+            optimize_model(path, target="cpu", seconds=seconds)
+    assert len(left) == 3, "twice, and once where LEAST_S are not left"
+    assert left[1] == pytest.approx(50.0 * whole.MADE, abs=1.0)
+
+
 def test_an_island_that_is_equal_to_one_that_had_no_time_has_another_turn_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ from prism.backends.cpu.emit import emit_module
 from prism.backends.loading import load_module
 from prism.backends.protocol import write_module
 from prism.cost.device import device
+from prism.cost.regions import Costs, RootCost
 from prism.egraph.worker import Worker
 from prism.errors import CompilerError, ExitCode, IllegalIRError, NoImprovementError, PrismError, VerificationError
 from prism.events import Recorder
@@ -120,6 +121,32 @@ def chain(sizes: list[int], rows: int) -> Program:
 
 
 # What is cut.
+
+
+def test_layers_that_change_the_places_of_halves_are_not_counted_one_instance_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A Swin of four layers took 80 CPU seconds to be told too large for one region."""
+
+    def shifted(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for w in weights:
+            x = torch.cat((x[3:], x[:3])) @ w
+        return x
+
+    program = trace(shifted, [torch.zeros(16, 16)] * 17, name="shifted")
+    most = []
+    root = Costs.root
+
+    def counted(self: Costs, name: str, kept: Any) -> RootCost:
+        found = root(self, name, kept)
+        most.append(sum(found.instances.values()))
+        return found
+
+    monkeypatch.setattr(Costs, "root", counted)
+    regions = partition(program, device=SM_90)
+    assert len(regions) > 1
+    assert whole(program, SM_90) is None
+    assert max(most) < 256, "2^16 of the first layer alone"
 
 
 @pytest.mark.parametrize("path", sorted(p for p in MODELS.glob("*.onnx") if p.stem != "decoder_layer"))

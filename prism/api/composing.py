@@ -159,9 +159,10 @@ def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchRe
     Raises:
         OutOfTimeError: nothing was proved of one operator.
     """
-    found = tools.results.search(request.program, request.budget)
+    found = tools.results.search(request.program, request.budget, tools.time.given)
     if found is not None:
         tools.recorder.finish("search", f"stored: {len(found.proved)} proved")
+        _say_cut(found, tools)
         return found
     if tools.time.closing:
         raise OutOfTimeError
@@ -175,11 +176,16 @@ def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchRe
             raise
         tools.cut.append(SHORT)
         return None
+    _say_cut(found, tools)
+    if len(tools.recorder.warnings) == before:
+        tools.results.keep_search(request.program, request.budget, found, tools.time.given)
+    return found
+
+
+def _say_cut(found: SearchResult, tools: Tools) -> None:
+    """Add to what was cut short that a search was."""
     if found.interrupted:
         tools.cut.append(f"{len(found.proved)} sGraphs were proved, of {len(found.generated.candidates)}")
-    if len(tools.recorder.warnings) == before:
-        tools.results.keep_search(request.program, request.budget, found)
-    return found
 
 
 def _composed(
@@ -348,7 +354,8 @@ def _region_chosen(request: Request, found: SearchResult, tools: Tools, place: P
             tools.results.keep_refusal(request, error, tools.recorder.warnings[before:])
         raise
     if len(tools.cut) == short:
-        tools.results.keep_choice(request, found, choice, tools.recorder.warnings[before:])
+        given = tools.time.given if found.interrupted else math.inf
+        tools.results.keep_choice(request, found, choice, tools.recorder.warnings[before:], given)
     return choice
 
 

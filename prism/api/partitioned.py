@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from queue import SimpleQueue
 
@@ -24,7 +24,7 @@ from prism.api.records import Choice
 from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.api.results import Results
 from prism.api.second_opinion import merged as merged_opinions
-from prism.api.time_limit import ENDLESS, SearchTime
+from prism.api.time_limit import CROWDED, ENDLESS, SearchTime, here
 from prism.api.trivial import nothing_to_gain
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device
@@ -277,7 +277,8 @@ def search_regions(
     what looks faster than these is built. Then neighbours are, as one, where that may gain something (`join`).
 
     Where the time is limited each search has a slice of it, and ends with what is proved by then. A
-    region of which nothing is goes on in parts; searches that were cut off have another turn where time is left.
+    region of which nothing is goes on in parts; searches that were cut off have another turn where time is left. On a
+    machine that others use a lot all have a first proof before any has more.
 
     Args:
         program: the whole program.
@@ -297,7 +298,7 @@ def search_regions(
         OutOfTimeError: nothing is to be begun, and none of these was; or of some operator nothing was proved in time.
     """
     done = {} if known is None else known
-    if kept is not None and kept.closing and not any(kept.search(r.canonical().program, budget) for r in regions):
+    if kept is not None and kept.closing and not any(kept.search(r.canonical().program, budget, 0.0) for r in regions):
         raise OutOfTimeError
     at_once = whole(program, target) if as_one and len(regions) > 1 else None
     # Where the whole computes products again that its parts hand over, it is dear to search, and seldom faster.
@@ -309,6 +310,8 @@ def search_regions(
     if at_once is not None and first:
         alone = searching.search([at_once], time)
     rival = bound(alone[0].result) if alone else math.inf
+    # On a machine that others use slices that are long enough for a first proof elsewhere end before it.
+    at_first = time.proofs_alone() if here(1.0) >= CROWDED else time
 
     while True:
         forms = [r.canonical() for r in regions]
@@ -319,7 +322,7 @@ def search_regions(
                 return False
             return sum(_at_least(c.program, done.get(c.key), target) for c in parts) >= rival
 
-        found = searching.search(regions, time, slower)
+        found = searching.search(regions, at_first, slower)
         if slower():
             return PartitionedSearch(program, tuple(alone))
         parts: list[Region] = []
@@ -350,12 +353,28 @@ def search_regions(
 
 
 @dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a search of a region comes to.
+
+    Attributes:
+        result: what it found.
+        warnings: of it.
+        given: the seconds of the run for which it is kept where it was cut off; 0 of one that was none to speak of.
+    """
+
+    result: SearchResult
+    warnings: Sequence[str]
+    given: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Searching:
     """Searches regions.
 
     Attributes:
         target, budget, workers, recorder, kept: as of `search_regions`.
         done: results by the canonical key of their region: those are not searched again, and what is found is added.
+        settled: keys of those that an earlier run cut off which had as much time as this one, or more.
     """
 
     target: Device
@@ -364,19 +383,32 @@ class _Searching:
     recorder: Recorder
     done: dict[str, SearchResult]
     kept: Results | None
+    settled: set[str] = field(default_factory=set)
 
     def search(
-        self, regions: Sequence[Region], time: SearchTime = ENDLESS, enough: Callable[[], bool] = lambda: False
+        self,
+        regions: Sequence[Region],
+        time: SearchTime = ENDLESS,
+        enough: Callable[[], bool] = lambda: False,
+        again: bool = False,
     ) -> list[RegionSearch]:
         """The searches of the regions, up to where it is `enough`.
 
         Where the time is limited, regions from which most may be gained come first, and what one does not need of its
-        slice is for those after it. The results of those of which nothing was proved in time are not there.
+        slice is for those after it. The results of those of which nothing was proved in time are not there. What
+        earlier runs cut off counts, unless it is searched `again`.
         """
         forms = [r.canonical() for r in regions]
-        if self.kept is not None:
-            stored = {c.key: self.kept.search(c.program, self.budget) for c in forms if c.key not in self.done}
-            self.done.update({k: found for k, found in stored.items() if found is not None})
+        for c in forms:
+            if self.kept is None or c.key in self.done:
+                continue
+            found = self.kept.search(c.program, self.budget, math.inf if again else time.until.given)
+            if found is not None:
+                self.settled.add(c.key)
+            elif time.last.finite and not again:
+                found = self.kept.search(c.program, self.budget, 0.0)
+            if found is not None:
+                self.done[c.key] = found
         distinct = {} if enough() else {c.key: c.program for c in forms if c.key not in self.done}
         gains: list[float] = []
         if time.last.finite:
@@ -388,7 +420,7 @@ class _Searching:
         for w in self.workers:
             free.put(w)
 
-        def one(region: Program, bounds: SearchBudget, until: Deadline = NEVER) -> tuple[SearchResult, list[str]]:
+        def one(region: Program, bounds: SearchBudget, until: Deadline = NEVER) -> _Answer:
             # Stages of searches that run side by side would overlap: the caller times them all together.
             quiet = Recorder()
             worker = free.get()
@@ -396,11 +428,11 @@ class _Searching:
                 result = run_search(region, self.target, bounds, worker, quiet, until)
                 # A region of one operator is there because of the others: not worth a word.
                 alone = f"there is nothing to gain: {nothing_to_gain(region)}"
-                return result, [w for w in quiet.warnings if w != alone]
+                return _Answer(result, [w for w in quiet.warnings if w != alone], until.given)
             finally:
                 free.put(worker)
 
-        def in_slice(n: int, region: Program) -> tuple[SearchResult, list[str]] | None:
+        def in_slice(n: int, region: Program) -> _Answer | None:
             if gains:
                 self.workers[0].ready()  # a child starts anew after one that was cut off, which is no region's time
             mine = time.slice(len(distinct) - n, gains[n] / (sum(gains[n:]) or 1.0)) if gains else ENDLESS
@@ -410,10 +442,10 @@ class _Searching:
             )
             try:
                 with mine.last.limited():
-                    result, warnings = one(region, narrow if late else self.budget, mine.until)
+                    answer = one(region, narrow if late else self.budget, mine.until)
             except OutOfTimeError:
                 return None
-            return replace(result, interrupted=True) if late else result, warnings
+            return replace(answer, result=replace(answer.result, interrupted=True), given=0.0) if late else answer
 
         if len(self.workers) == 1:
             answers = (in_slice(n, region) for n, region in enumerate(distinct.values()))
@@ -434,16 +466,15 @@ class _Searching:
     def _collect(
         self,
         distinct: Mapping[str, Program],
-        answers: Iterable[tuple[SearchResult, list[str]] | None],
+        answers: Iterable[_Answer | None],
         enough: Callable[[], bool],
     ) -> None:
         for n, (key, answer) in enumerate(zip(distinct, answers, strict=True)):
             if answer is not None:
-                result, warnings = answer
-                self.done[key] = result
-                if self.kept is not None and not warnings:
-                    self.kept.keep_search(distinct[key], self.budget, result)
-                for message in warnings:
+                self.done[key] = answer.result
+                if self.kept is not None and not answer.warnings:
+                    self.kept.keep_search(distinct[key], self.budget, answer.result, answer.given)
+                for message in answer.warnings:
                     self.recorder.warn(message)
             self.recorder.count("regions", n + 1, len(distinct))
             if enough():
@@ -451,17 +482,19 @@ class _Searching:
 
     def search_again(self, found: Sequence[RegionSearch], time: SearchTime) -> list[RegionSearch]:
         """Search again, from which most may be gained first, what was cut off, where each has more time than it had."""
-        by_key = {r.canonical.key: r for r in found if r.result.interrupted}
+        by_key = {r.canonical.key: r for r in found if r.result.interrupted and r.canonical.key not in self.settled}
         due = [by_key[k] for k in _most_first([r.canonical for r in found], self.target) if k in by_key]
         while due and time.until.left < len(due) * max(sum(r.result.seconds.values()) for r in due):
             due.pop()
         before = {r.canonical.key: self.done.pop(r.canonical.key) for r in due}
         time = replace(time, last=time.until)
-        self.search([r.region for r in due], time)
+        self.search([r.region for r in due], time, again=True)
         for key, cut in before.items():
             again = self.done.get(key)
             if again is None or (again.interrupted and bound(again) >= bound(cut)):
                 self.done[key] = cut
+                if again is not None and self.kept is not None:
+                    self.kept.keep_search(by_key[key].canonical.program, self.budget, cut, time.until.given)
         return [replace(r, result=self.done[r.canonical.key]) for r in found]
 
     def join(self, searches: PartitionedSearch) -> Iterator[PartitionedSearch]:

@@ -109,6 +109,14 @@ class _Chosen:
 
 
 @dataclass(frozen=True, slots=True)
+class _CutOff:
+    """What a search found by the end of its time, in a run of so many seconds."""
+
+    result: SearchResult
+    given: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Text:
     """A text that is kept."""
 
@@ -146,14 +154,22 @@ class Results:
     anew: bool
     closing: bool = False
 
-    def search(self, program: Program, budget: SearchBudget) -> SearchResult | None:
-        """What an earlier search of the program found."""
-        return self._get(SEARCHES, self._searched(program, budget), SearchResult)
+    def search(self, program: Program, budget: SearchBudget, given: float = math.inf) -> SearchResult | None:
+        """What an earlier search of the program found; one that was cut off, in a run of so many seconds or more."""
+        key = self._searched(program, budget)
+        found = self._get(SEARCHES, key, SearchResult)
+        if found is not None or given == math.inf:
+            return found
+        cut = self._get(SEARCHES, f"{key} cut off", _CutOff)
+        return None if cut is None or given > cut.given else cut.result
 
-    def keep_search(self, program: Program, budget: SearchBudget, found: SearchResult) -> None:
-        """Keep what a search found, where it went to its end."""
-        if not found.interrupted:
-            self._put(SEARCHES, self._searched(program, budget), found)
+    def keep_search(self, program: Program, budget: SearchBudget, found: SearchResult, given: float = math.inf) -> None:
+        """Keep what a search found; where it was cut off, that it was in a run of so many seconds."""
+        key = self._searched(program, budget)
+        if found.interrupted:
+            self._put(SEARCHES, f"{key} cut off", _CutOff(found, given))
+        else:
+            self._put(SEARCHES, key, found)
 
     def choice(self, request: Request, given: float = math.inf) -> Kept | None:
         """What an earlier run chose that was given so many seconds, or more, or needed no more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prism.errors import NoImprovementError
 from prism.instantiate.machine_load import slowed
@@ -15,6 +15,9 @@ SEARCHED, LEAST_SEARCHED = 0.4, 0.25
 """The share of the time which searches may take that have proved something, and the one that they have in any case."""
 ALL_SEARCHED = 0.75
 """The share that all may take: without a region's there is nothing to put together."""
+HARDEST = 0.3
+"""The share of what is left for first proofs alone that one may take: of nine of a Mistral two take 0.8 and 1 CPU
+seconds, the others 0.02 to 0.1 (measured)."""
 UNPROVED = 0.5
 """The share that the search of one region may take without a proof, before its parts are searched."""
 TRIED, LEAST_TRIED = 0.4, 0.25
@@ -36,9 +39,10 @@ machine that others use, the next has twice as much: few that are tuned are wort
 CLOSING_S = 4.0
 """What the certificate and the folder are left of the time when contenders have met: seconds, of 2 to 3 that they take
 (measured): what is measured and not written is lost."""
-WRITING_S = 1.5
-"""What they are left where nothing has met yet, seconds: a certificate that is not derived in time is left out, and the
-folder is written when the time is over (`grace`)."""
+WRITING_S = 0.6
+"""What the module is left where nothing has met yet, seconds, of 0.4 to 0.5 that it and the folder take of a processor
+(measured): a certificate that is not derived in time is left out, and the folder is written when the time is over
+(`grace`)."""
 MEETING_S = 8.0
 """What checks and the first match with a baseline are left by trials, seconds: a time that met nothing is not told."""
 SHORT_CASES = 6
@@ -49,6 +53,9 @@ FINISHED = sys.float_info.max
 """The limit, seconds, of runs that had time enough: any, but not none."""
 CLOSED_S = 45.0
 """What a run that was interrupted takes, at most, to put together, check, time and write what it finished, seconds."""
+CROWDED = 2.0
+"""From how many times as long on, as without others, all regions have a first proof before any has more: two processes
+a core besides a run's own."""
 SLOWEST = 6.0
 """By what seconds that were measured while nothing else ran are multiplied on a machine that others use, at most."""
 GRACE_S = 1.2
@@ -81,13 +88,18 @@ class SearchTime:
     until: Deadline
     last: Deadline
 
+    def proofs_alone(self) -> SearchTime:
+        """The time for a first proof of each, and for nothing else."""
+        return replace(self, until=self.until.part(0.0))
+
     def slice(self, regions: int, gain: float) -> SearchTime:
         """What the first of so many has, from which so large a part of all that may be gained comes.
 
-        Where nothing is proved of it at its last moment, its parts have as much.
+        Where nothing is proved of it at its last moment, its parts have as much. Of first proofs alone few take long.
         """
         until = self.until.part(max(gain, 1 / (2 * regions)))
-        return SearchTime(until, max(until, self.last.part(1 / (regions + 1))))
+        least = 0.0 if self.until.left else HARDEST
+        return SearchTime(until, max(until, self.last.part(max(least, 1 / (regions + 1)))))
 
 
 ENDLESS = SearchTime(NEVER, NEVER)

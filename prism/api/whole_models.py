@@ -472,10 +472,11 @@ class Run:
         first: dict[str, _Made] = {}
         found = self._turn(todo, first, place, time, known)
         if time.finite and not known:
-            if not any(m.kernels for m in found.values()):
-                time = self.options.time.moved(-here(MEETING_S))  # what is left for the whole is of no use without
+            nothing = not any(m.kernels for m in found.values())
+            if nothing:  # what is left for the whole is of no use without
+                time = max(self.options.time.part(MADE), self.options.time.moved(-here(MEETING_S)))
             again = [i for i in self.parts.islands if i.name in found and found[i.name].ended]
-            if again and time.left >= here(LEAST_S):
+            if again and time.left >= (LEAST_S if nothing else here(LEAST_S)):
                 for key in [k for k, m in first.items() if m.ended]:
                     del first[key]
                 found |= self._turn([(i, sizes.get(i.name, {})) for i in reversed(again)], first, place, time, known)

@@ -160,6 +160,10 @@ class Costs:
         self._known.setdefault(name, []).append((materialised, cost))
         return cost
 
+    def once(self, names: Iterable[str]) -> Size:
+        """The size of a region of these definitions where each is needed at one index: none is smaller."""
+        return self._size(dict.fromkeys(names, 1))
+
     def together(self, roots: Iterable[RootCost]) -> Size:
         """The size of a region of several roots: what more than one of them needs is there once."""
         most: dict[str, int] = {}

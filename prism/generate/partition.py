@@ -150,7 +150,7 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
     costs = _costs(program, device)
     # One kernel is what there is to find of a few outputs.
     at_once = limits if len(graph.forced) <= limits.outputs else replace(limits, unreduced=0)
-    if at_once.admits(_size(graph, costs)) or len(graph.live) == 1:
+    if at_once.admits(_size(graph, costs, at_once)) or len(graph.live) == 1:
         return tuple(affine(Region(program, graph.forced)))
     greedy = _Greedy(graph, costs, limits)
     kept = greedy.run()
@@ -189,11 +189,18 @@ def searchable(program: Program, device: Device | None = None) -> bool:
 
 
 def size_of(program: Program, device: Device | None = None) -> Size:
-    """How hard a program is to search as one region, its outputs as they are."""
+    """How hard a program is to search as one region, its outputs as they are; at least so hard, beyond `TWICE`."""
     return _size(_Graph.of(program), _costs(program, device))
 
 
-def _size(graph: _Graph, costs: Costs) -> Size:
+def _size(graph: _Graph, costs: Costs, limits: RegionBounds = TWICE) -> Size:
+    """How hard all of it is to search as one region; of what is beyond the limits anyway, what it is at least.
+
+    Where halves of a tensor change places, as where windows are shifted, instances double with each layer.
+    """
+    least = costs.once(graph.live)
+    if not limits.admits(least):
+        return least
     return costs.together(costs.root(r, frozenset()) for r in graph.forced)
 
 

@@ -22,8 +22,8 @@ SCHEDULED = Path("/proc/self/schedstat")
 """How long this process has run, and how long it could have and has not, ns."""
 OWN = 1.5
 """By what a process is slowed that starts children, as a run does, where nothing else wants the processors."""
-LOOK_S = 0.25
-"""How long a look at the load takes, seconds."""
+LOOK_S, GLANCE_S = 0.25, 0.1
+"""How long a look at the load takes, seconds; and one that decides nothing, but is told beside what was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +91,17 @@ class Watch:
         return Load(len(self._cores), threads, others, average)
 
 
-def load_now(threads: int, waits: int | None = None) -> Load:
+def load_now(threads: int, waits: int | None = None, look_s: float = LOOK_S) -> Load:
     """What the machine does at this moment, for a contender on so many threads.
 
     Args:
         threads: of the contender.
         waits: the process that asks, and then waits: what its threads still do, as spin for a tenth of a second after a
             product, is no load.
+        look_s: how long to look, seconds.
     """
     watch = Watch(own=lambda: time.process_time() + (0.0 if waits is None else process_seconds(waits)))
-    time.sleep(LOOK_S)
+    time.sleep(look_s)
     return watch.load(threads)
 
 
@@ -115,7 +116,7 @@ def process_seconds(pid: int) -> float:
 
 def others_now() -> float | None:
     """How many cores other processes keep busy at this moment; None where the system does not tell."""
-    return load_now(1).others
+    return load_now(1, look_s=GLANCE_S).others
 
 
 def slowed() -> float:
