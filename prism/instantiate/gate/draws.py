@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +23,8 @@ DISTINCT = 262_139
 """Numbers that a tensor has at most of a draw: drawing is half of a case of large weights. A prime, so that no stride
 or tile of a kernel goes round with them."""
 Draw = Callable[[np.random.Generator, tuple[int, ...], DType], np.ndarray]
+Made = Callable[[np.ndarray], np.ndarray]
+"""What is made of numbers that were drawn, element by element."""
 
 
 def _drawn_as(dtype: DType) -> type[np.floating[Any]]:
@@ -29,14 +32,20 @@ def _drawn_as(dtype: DType) -> type[np.floating[Any]]:
     return np.float64 if dtype is DType.FLOAT64 else np.float32
 
 
-def _some_of(draw: Callable[..., Any], shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """Numbers of a distribution, of which those of a large tensor come again, in other places of each row."""
+def _some_of(draw: Callable[..., Any], shape: tuple[int, ...], dtype: DType, *, made: Made = np.asarray) -> np.ndarray:
+    """Numbers that are made of a distribution's, of which those of a large tensor come again, in other places of each
+    row."""
     most = DISTINCT - (bool(shape) and shape[-1] % DISTINCT == 0)
-    return np.resize(draw(min(math.prod(shape), most), _drawn_as(dtype)), shape)
+    return np.resize(made(draw(min(math.prod(shape), most), _drawn_as(dtype))), shape)
 
 
-def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    return _some_of(rng.standard_normal, shape, dtype)
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, *, made: Made = np.asarray) -> np.ndarray:
+    return _some_of(rng.standard_normal, shape, dtype, made=made)
+
+
+def _made(made: Made) -> Draw:
+    """What draws what is made of normal numbers."""
+    return partial(_normal, made=made)
 
 
 def _outlier_channel(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
@@ -48,7 +57,8 @@ def _outlier_channel(rng: np.random.Generator, shape: tuple[int, ...], dtype: DT
 
 def _subnormals(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     # Half of float16's numbers below 6.1e-5 are, and of the other types' those below 1.2e-38.
-    return (1e-6 if dtype is DType.FLOAT16 else 1e-40) * _normal(rng, shape, dtype)
+    scale = 1e-6 if dtype is DType.FLOAT16 else 1e-40
+    return _normal(rng, shape, dtype, made=lambda x: scale * x)
 
 
 def _equal_rows(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
@@ -75,16 +85,16 @@ def _masked_row(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) 
 DRAWS: Mapping[str, Draw] = MappingProxyType(
     {
         "normal": _normal,
-        "log-normal": lambda rng, shape, dtype: np.exp(_normal(rng, shape, dtype)),
-        "positive": lambda rng, shape, dtype: 0.5 + _some_of(rng.random, shape, dtype),
-        "large": lambda rng, shape, dtype: 1e3 * _normal(rng, shape, dtype),
-        "small": lambda rng, shape, dtype: 1e-3 * _normal(rng, shape, dtype),
-        "large mean": lambda rng, shape, dtype: 1e3 + _normal(rng, shape, dtype),
+        "log-normal": _made(np.exp),
+        "positive": lambda rng, shape, dtype: _some_of(rng.random, shape, dtype, made=lambda x: 0.5 + x),
+        "large": _made(lambda x: 1e3 * x),
+        "small": _made(lambda x: 1e-3 * x),
+        "large mean": _made(lambda x: 1e3 + x),
         "outlier channel": _outlier_channel,
         "subnormals": _subnormals,
         "equal rows": _equal_rows,
         "masked row": _masked_row,
-        "zeros": lambda rng, shape, dtype: np.asarray(np.copysign(0.0, _normal(rng, shape, dtype))),
+        "zeros": _made(lambda x: np.copysign(0.0, x)),
         "infinities": lambda rng, shape, dtype: _some(rng, shape, dtype, (np.inf, -np.inf)),
         "not a number": lambda rng, shape, dtype: _some(rng, shape, dtype, (np.nan,)),
     }
