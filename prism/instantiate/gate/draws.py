@@ -33,8 +33,7 @@ def _drawn_as(dtype: DType) -> type[np.floating[Any]]:
 
 
 def _some_of(draw: Callable[..., Any], shape: tuple[int, ...], dtype: DType, *, made: Made = np.asarray) -> np.ndarray:
-    """Numbers that are made of a distribution's, of which those of a large tensor come again, in other places of each
-    row."""
+    """What is made of a distribution's numbers, which come again in a large tensor, in other places of each row."""
     most = DISTINCT - (bool(shape) and shape[-1] % DISTINCT == 0)
     return np.resize(made(draw(min(math.prod(shape), most), _drawn_as(dtype))), shape)
 
