@@ -169,6 +169,38 @@ class VerificationError(PrismError):
     exit_code = ExitCode.VERIFICATION_FAILED
 
 
+class PartError(PrismError):
+    """Nothing will do for one operator of several, or for all of them together: fewer may do.
+
+    Args:
+        cause: what was wrong, whose exit code this has.
+        where: the operator, or the program, as the user knows it.
+    """
+
+    def __init__(self, cause: PrismError, where: str) -> None:
+        super().__init__(cause.what, where=where, why=cause.why, fix=cause.fix)
+        self.cause = cause
+        self.exit_code = cause.exit_code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.cause, self.where))
+
+
+def of_part(error: Exception) -> PrismError:
+    """What ended one part of a run, as an error that others may go on after.
+
+    It is raised again where it is not the part's own: of a call, rule files, or a machine without memory or disk space.
+    """
+    if isinstance(error, UsageError | RuleError | OSError | MemoryError):
+        raise error
+    if isinstance(error, PrismError):
+        return error
+    if debugging():
+        raise error
+    why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return PrismError("internal error, a bug in prism", why=why, fix="report it with the model")
+
+
 def debugging() -> bool:
     """Whether internal errors are wanted as they are, with their tracebacks: PRISM_DEBUG is set, and not to 0."""
     return os.environ.get("PRISM_DEBUG", "") not in ("", "0")

@@ -24,20 +24,22 @@ from test_stages import split_matvec
 
 import prism.api as api
 import prism.api.whole_models as whole
-from prism.api import optimize_model, optimize_model_ranges
+from prism.api import choosing, composing, optimize_model, optimize_model_ranges
 from prism.api.loading import load, load_bytes
 from prism.api.model_inputs import MOST, drawn, feeds
 from prism.api.optimizing import Produced, produce
 from prism.api.options import ModelOptions, Options
+from prism.api.records import Choice, Request
 from prism.api.time_limit import MEETING_S, MORE_TIME
 from prism.api.verifying import verify
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
 from prism.backends.assembled import Step, assembled_text, consecutive
 from prism.backends.cpu.emit import emit_module
+from prism.backends.loading import load_module
 from prism.backends.protocol import write_module
 from prism.backends.tensors import numbers
 from prism.cli.app import main
-from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
+from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError, VerificationError
 from prism.events import Event, IslandReport, ModelReport, Recorder, Warned
 from prism.frontend.onnx.islands import Cut, cut, windowed
 from prism.frontend.onnx.other_readers import Inference
@@ -842,6 +844,37 @@ def test_an_island_that_fails_is_halved_until_what_fails_is_alone(
     assert tried == ["island_0", "island_0a", "island_0b", "island_0bb"]
     assert "island_0ba (1 nodes): it is one pointwise operator" in refused.value.why
     assert "island_0a (3 nodes): nothing is gained" in refused.value.why
+
+
+def test_an_operator_that_no_kernel_computes_right_keeps_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model is read whole, and all that is found for its tanh is wrong: the rest has kernels all the same."""
+    chosen = choosing.choice_of_search
+
+    def choose(request: Request, *rest: Any) -> Choice:
+        if any("tanh" in str(d.expr) for d in request.program.definitions):
+            raise VerificationError("no proved kernel passed the numeric gate", why="8.0 times")
+        return chosen(request, *rest)
+
+    monkeypatch.setattr(composing, "choice_of_search", choose)
+    monkeypatch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
+    monkeypatch.setattr("prism.instantiate.confirm.MATCHES", 1)
+    text = """(float[8, 64] x) => (float[8, 64] y) {
+        a = Exp(x)  s = Sigmoid(a)  b = Mul(s, x)  y = Tanh(b) }"""
+    options = ["--target", "cpu", "--trials", "1", "--max-sgraphs", "1", "--max-families", "4"]
+    with saved(text, tmp_path) as path:
+        assert main(["optimize", str(path), *options, "--out", str(tmp_path / "out")]) == ExitCode.DONE
+        x = RNG.standard_normal((8, 64)).astype(np.float32)
+        expected = Stock(path, "m").run({"x": x}, ["x"])["y"]
+    said = capsys.readouterr().err
+    assert "m.onnx goes in parts: " in said
+    assert "(y): no proved kernel passed the numeric gate: 8.0 times" in said
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [(i["nodes"], bool(i["folder"])) for i in report["islands"]] == [(2, True), (1, False), (1, False)]
+    assert any("8.0 times" in w for w in report["warnings"])
+    module = load_module(tmp_path / "out" / "model.py")
+    np.testing.assert_allclose(module.load(threads=1)(x), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_second_run_asks_onnx_and_onnxruntime_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

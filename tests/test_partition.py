@@ -6,6 +6,7 @@ import contextlib
 import io
 import math
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,7 +29,7 @@ from sgraph_simulator import simulate
 
 from examples.common import MODELS
 from examples.decoder_layer import Sizes, formula, inputs, layer
-from prism.api import choosing, composing, load, trace
+from prism.api import choosing, composing, load, partitioned, trace
 from prism.api.optimizing import optimize
 from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch, search_regions
 from prism.api.proofs import ProvedSGraph
@@ -42,7 +43,17 @@ from prism.backends.protocol import write_module
 from prism.cost.device import device
 from prism.cost.regions import Costs, RootCost
 from prism.egraph.worker import Worker
-from prism.errors import CompilerError, ExitCode, IllegalIRError, NoImprovementError, PrismError, VerificationError
+from prism.errors import (
+    CompilerError,
+    ExitCode,
+    IllegalIRError,
+    NoImprovementError,
+    PartError,
+    PrismError,
+    UnsupportedError,
+    VerificationError,
+    of_part,
+)
 from prism.events import Recorder
 from prism.frontend.onnx.reader import from_model
 from prism.generate.partition import RegionBounds, partition, unrepeated, whole
@@ -680,10 +691,11 @@ def test_optimize_writes_one_module_for_all_regions(tmp_path: Path) -> None:
 
 
 QUICK = SearchBudget(max_sgraphs=1, max_families=4)
+WRONG = VerificationError("no proved kernel passed the numeric gate", why="8.0 times")
 ROUNDS_WORSE = NoImprovementError("nothing that was proved rounds as well as what was given", why="3.5 times")
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, operators: int, error: PrismError) -> None:
+def refusing(monkeypatch: pytest.MonkeyPatch, operators: int, error: Exception) -> None:
     """No kernels of regions of so many operators, or more, will do."""
     chosen = choosing.choice_of_search
 
@@ -699,13 +711,14 @@ def refusing(monkeypatch: pytest.MonkeyPatch, operators: int, error: PrismError)
     "error",
     [
         ROUNDS_WORSE,
+        WRONG,
         pytest.param(
             choosing._NothingRunsError("no configuration could be compiled and run", why="3 times compile"),
             marks=pytest.mark.slow,
         ),
         pytest.param(CompilerError("no kernel could be compiled", why="3 times compile"), marks=pytest.mark.slow),
     ],
-    ids=["rounding", "nothing runs", "nothing compiles"],
+    ids=["rounding", "wrong values", "nothing runs", "nothing compiles"],
 )
 def test_a_region_for_which_nothing_will_do_is_kept_in_parts(
     error: PrismError, monkeypatch: pytest.MonkeyPatch
@@ -727,17 +740,36 @@ def test_a_region_for_which_nothing_will_do_is_kept_in_parts(
     ("error", "code"),
     [
         (ROUNDS_WORSE, ExitCode.NO_IMPROVEMENT),
-        (VerificationError("no proved kernel passed the numeric gate", why="8.0 times"), ExitCode.VERIFICATION_FAILED),
+        (WRONG, ExitCode.VERIFICATION_FAILED),
+        (ZeroDivisionError("8.0"), ExitCode.INTERNAL),
     ],
-    ids=["rounding", "a bug"],
+    ids=["rounding", "wrong values", "a bug"],
 )
 def test_a_region_that_cannot_be_kept_ends_the_run_by_its_name(
-    error: PrismError, code: ExitCode, monkeypatch: pytest.MonkeyPatch
+    error: Exception, code: ExitCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing(monkeypatch, 1, error)
-    with pytest.raises(type(error), match=f"\\(y[0-9]\\): {error.what}: {error.why}") as caught:
+    said = of_part(error)
+    with pytest.raises(PartError, match=f"\\(y[0-9]\\): {said.what}: {said.why}") as caught:
         optimize(chain([16] * 8, 20), target="sm_90", trials=1, budget=QUICK)
     assert caught.value.exit_code is code
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.one_line(), again.exit_code) == (caught.value.one_line(), code)
+
+
+def test_a_region_whose_search_fails_goes_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = chain([16] * 8, 20)
+    largest = max((r.program for r in partition(program, device=SM_90)), key=lambda p: p.operator_count)
+
+    def fails(of: Program, *rest: Any) -> SearchResult:
+        if of.operator_count >= largest.operator_count:
+            raise UnsupportedError("an index", why="for a test")
+        return run_search(of, *rest)
+
+    monkeypatch.setattr(partitioned, "run_search", fails)
+    report = optimize(program, target="sm_90", trials=1, budget=QUICK, only_better=False).report
+    assert sum("failed: an index: for a test" in w for w in report.warnings) == 1
+    assert report.verdict == "proved"
 
 
 def chained() -> Program:

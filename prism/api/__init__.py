@@ -26,7 +26,7 @@ from prism.api.results import load_compared
 from prism.api.searching import search
 from prism.api.user_rules import operators
 from prism.api.verifying import explain, verify
-from prism.api.whole_models import ModelResult, better_in_parts, optimize_model, shown_in_parts
+from prism.api.whole_models import ModelResult, better_in_parts, may_go_in_parts, optimize_model, shown_in_parts
 from prism.api.whole_ranges import ModelRanges, optimize_model_ranges
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "explain",
     "load",
     "load_compared",
+    "may_go_in_parts",
     "operators",
     "optimize",
     "optimize_model",

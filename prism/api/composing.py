@@ -24,13 +24,21 @@ from prism.api.choosing import (
     right_of,
 )
 from prism.api.finalists import Finalist, emitted, emitting, finalists, formula_of
-from prism.api.partitioned import PartitionedSearch, composed_choice, finer, gains, merged_checks, search_regions
+from prism.api.partitioned import (
+    PartitionedSearch,
+    composed_choice,
+    finer,
+    gains,
+    merged_checks,
+    search_regions,
+    unsearched,
+)
 from prism.api.records import Choice, Request
 from prism.api.region_search import SearchResult, enough, run_search
 from prism.api.second_opinion import merged
 from prism.api.time_limit import AGAIN, FINISHED, LEAST_S, UNPROVED, here, regions_end, search_end, search_time
 from prism.egraph.worker import Worker
-from prism.errors import CompilerError, NoImprovementError, VerificationError
+from prism.errors import NoImprovementError, PartError, VerificationError, of_part
 from prism.events import CheckSummary, Evidence
 from prism.generate.partition import partition, unrepeated
 from prism.instantiate.machine_load import others_now
@@ -120,11 +128,11 @@ def _as_one(
     """
     try:
         return regions, (found, choice_of_search(request, found, tools, tools.folder, bench))
-    except NoImprovementError as error:
-        parts = finer(regions[0])
+    except Exception as error:
+        failed, parts = of_part(error), finer(regions[0])
         if len(parts) == 1 or tools.cut:
             raise
-        tools.recorder.warn(f"{request.program.name} is kept as {len(parts)} parts: {error.what}: {error.why}")
+        tools.recorder.warn(f"{request.program.name} is kept as {len(parts)} parts: {failed.what}: {failed.why}")
         return parts, None
 
 
@@ -154,7 +162,7 @@ def _recalled(request: Request, tools: Tools) -> tuple[SearchResult, Choice] | N
 
 
 def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchResult | None:
-    """What a search of the whole program as one region finds, or found; None where it proved nothing in time.
+    """What a search of the whole program finds, or found; None where it proved nothing in time, or failed.
 
     Raises:
         OutOfTimeError: nothing was proved of one operator.
@@ -175,6 +183,11 @@ def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchRe
         if request.program.operator_count == 1:
             raise
         tools.cut.append(SHORT)
+        return None
+    except Exception as error:
+        if request.program.operator_count == 1:
+            raise
+        tools.recorder.warn(unsearched(request.program, error))
         return None
     _say_cut(found, tools)
     if len(tools.recorder.warnings) == before:
@@ -237,7 +250,9 @@ def _composed(
             try:
                 right = right_of(request, [finalist], whole.tuned, tools, bench, 1, WHOLE_CASES)
             except RoundsWorseError as error:
-                raise nothing_better(program.name, error.failures) from None
+                raise PartError(nothing_better(program.name, error.failures), program.name) from None
+            except (NoImprovementError, VerificationError) as error:
+                raise PartError(error, program.name) from error
             checked = merged_checks([right[0][1], *(c.checked for c in choices.values())])
             detail.append(f"{len(sgraph.kernels)} kernels, {right[0][1].cases} cases")
         right = beside([finalist], [(whole.best, checked)], platform.timed)
@@ -257,12 +272,12 @@ def _each_chosen(
 
     A loop's step of which one launch may be all is chosen as that, and as a step where that fails.
 
-    A region's failure is not the model's: where all that was found for one rounds worse than what was given, or cannot
-    be compiled, it is cut into smaller ones, in the end the operators as they are written, and a warning says so.
+    A region's failure is not the model's: where nothing that was found for one will do, as it rounds worse than what
+    was given, computes something else or cannot be compiled, the region is cut into smaller ones, in the end the
+    operators as they are written, and a warning says so.
 
     Raises:
-        NoImprovementError: nothing that was found for one operator rounds as well as it, or nothing was found.
-        VerificationError: kernels that were proved compute something else.
+        PartError: nothing will do for one operator.
     """
     choices: dict[str, Choice] = {}
     until = regions_end(tools.time, request.matches)
@@ -302,16 +317,16 @@ def _each_chosen(
                         took = max(took, before - until.left)
                     else:
                         short = max(short, before - until.left)
-            except (NoImprovementError, VerificationError, CompilerError) as error:
-                if all_steps is not None and not isinstance(error, VerificationError):
-                    tools.recorder.warn(f"the steps of {where} are launches: {error.what}: {error.why}")
+            except Exception as error:
+                failed = of_part(error)
+                if all_steps is not None:
+                    tools.recorder.warn(f"the steps of {where} are launches: {failed.what}: {failed.why}")
                     waiting |= {key_}
                     continue
-                wrong = isinstance(error, VerificationError)
-                parts = (r.region,) if wrong else finer(r.region)
+                parts = finer(r.region)
                 if len(parts) == 1:
-                    raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
-                tools.recorder.warn(f"{where} is kept as {len(parts)} parts: {error.what}: {error.why}")
+                    raise PartError(failed, where) from error
+                tools.recorder.warn(f"{where} is kept as {len(parts)} parts: {failed.what}: {failed.why}")
                 refused.add(key_)
         if waiting != searches.waiting:
             searches = replace(searches, waiting=waiting)

@@ -32,6 +32,7 @@ from prism.cost.model import CostModel, Model, baseline_estimate
 from prism.cost.roofline import full
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
+from prism.errors import VerificationError, of_part
 from prism.events import CheckSummary, Recorder
 from prism.generate.enumerate import Generated
 from prism.generate.neighbours import Pair, merged, pairs
@@ -69,6 +70,8 @@ FREE = 500
 HURRIED, HURRIED_ITERATIONS = 8, 4
 """Where the time of searches is over, so many times less e-nodes and so many rounds of the rules do for a proof of the
 form as written: 16 regions of a Swin take 2.4 CPU seconds to their first proofs, and 6.5 otherwise (measured)."""
+NOTHING = SearchResult((), (), Generated((), 0, {}, complete=False), 0, 0, 0, "it failed")
+"""The result of a search that failed."""
 GAINED = 0.02
 """Neighbours are one region where that takes this share off their time."""
 
@@ -425,7 +428,10 @@ class _Searching:
             quiet = Recorder()
             worker = free.get()
             try:
-                result = run_search(region, self.target, bounds, worker, quiet, until)
+                try:
+                    result = run_search(region, self.target, bounds, worker, quiet, until)
+                except Exception as error:
+                    return _Answer(NOTHING, [unsearched(region, error)], 0.0)
                 # A region of one operator is there because of the others: not worth a word.
                 alone = f"there is nothing to gain: {nothing_to_gain(region)}"
                 return _Answer(result, [w for w in quiet.warnings if w != alone], until.given)
@@ -552,6 +558,18 @@ class _Searching:
             )
             yield searches
             runs, found = _pairs(searches, self.target)
+
+
+def unsearched(region: Program, error: Exception) -> str:
+    """What is said of a region whose search failed, which costs the region, and not what is around it.
+
+    Raises:
+        VerificationError: the identity test contradicts a proof, so that none can be trusted.
+    """
+    if isinstance(error, VerificationError):
+        raise error
+    failed = of_part(error)
+    return f"the search of {region.name} failed: {failed.what}: {failed.why}"
 
 
 def bound(found: SearchResult) -> float:

@@ -50,7 +50,7 @@ from prism.errors import (
     UnsupportedError,
     UsageError,
     VerificationError,
-    debugging,
+    of_part,
     some,
 )
 from prism.events import IslandReport, KeptReport, ModelReport, Recorder
@@ -249,9 +249,7 @@ def better_in_parts(
         baselines: as of `optimize`.
         program: what was read of it.
     """
-    only_stock = baselines is None or set(baselines) == {STOCK_NAME}
-    installed = find_spec("onnxruntime") is not None and find_compiler() is not None
-    if not only_stock or not installed or meant(target) != "cpu":
+    if not may_go_in_parts(target, baselines):
         return ""
     found = left(Path(path))
     if found:
@@ -262,6 +260,13 @@ def better_in_parts(
     except UnsupportedError as error:
         return _said(error)
     return ""
+
+
+def may_go_in_parts(target: str | None, baselines: Sequence[str] | None = None) -> bool:
+    """Whether a model can go in parts: on a CPU, with a compiler and onnxruntime, and compared with that alone."""
+    only_stock = baselines is None or set(baselines) == {STOCK_NAME}
+    installed = find_spec("onnxruntime") is not None and find_compiler() is not None
+    return only_stock and installed and meant(target) == "cpu"
 
 
 def kept_of(parts: Cut) -> tuple[KeptReport, ...]:
@@ -567,14 +572,10 @@ class Run:
         options = replace(self.options, shapes=shapes, seconds=time, inputs=None)
         try:
             made = produce(program, options, matches=ISLAND_MATCHES, platform=self.platform)
-        except PrismError as error:
-            failed = not isinstance(error, NoImprovementError)
-            return _Made(replace(report, why=_said(error)), program, failed=failed, ended=error.fix == MORE_TIME)
-        except Exception as error:  # a bug in prism, which costs this island its kernels and not the model
-            if debugging():
-                raise
-            why = f"internal error, a bug in prism: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            return _Made(replace(report, why=why), program, failed=True)
+        except Exception as error:  # which costs this island its kernels, and not the model
+            refused = of_part(error)
+            failed = not isinstance(refused, NoImprovementError)
+            return _Made(replace(report, why=_said(refused)), program, failed=failed, ended=refused.fix == MORE_TIME)
         own = made.artifacts.report
         report = replace(
             report,

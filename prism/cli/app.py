@@ -23,7 +23,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from prism.cli.interrupts import interrupted_once, is_kept, to_be_closed, to_go_on
-from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError, debugging
+from prism.errors import ExitCode, FaultyModelError, PartError, PrismError, UnsupportedError, UsageError, debugging
 from prism.process.imports import uncollected
 from prism.process.serve import refused_by_machine
 
@@ -269,6 +269,15 @@ def optimize(
         }
         from prism.cli import output
 
+        def in_parts() -> Callable[[], None]:
+            if ranges:
+                over = api.optimize_model_ranges(
+                    model, ranges, check=check, original=outside is not None, **options
+                ).report
+                return partial(output.print_ranged_report, over, folder=folder, as_json=json)
+            whole = api.optimize_model(model, check=check, **options).report
+            return partial(output.print_model_report, whole, folder=folder, as_json=json)
+
         if program is None:
             if assume:
                 raise UsageError(
@@ -277,18 +286,20 @@ def optimize(
                     why=f"it is not read whole: {detail[-1]}",
                     fix="leave it away, or give the part of the model that it is about",
                 )
+            return in_parts()
+        try:
             if ranges:
-                options["original"] = outside is not None
-                over = api.optimize_model_ranges(model, ranges, check=check, **options).report
+                original = None if outside is None else model
+                over = api.optimize_ranges(program, ranges, original=original, **options).report
                 return partial(output.print_ranged_report, over, folder=folder, as_json=json)
-            whole = api.optimize_model(model, check=check, **options).report
-            return partial(output.print_model_report, whole, folder=folder, as_json=json)
-        if ranges:
-            options["original"] = None if outside is None else model
-            over = api.optimize_ranges(program, ranges, **options).report
-            return partial(output.print_ranged_report, over, folder=folder, as_json=json)
-        report = api.optimize(program, **options).report
-        return partial(output.print_report, report, folder=folder, as_json=json)
+            report = api.optimize(program, **options).report
+            return partial(output.print_report, report, folder=folder, as_json=json)
+        except PartError as error:
+            # What fails keeps its operators, and the rest does not fail with it.
+            if assume or not api.may_go_in_parts(target, baseline or None):
+                raise
+            progress.recorder.warn(f"{model} goes in parts: {error.one_line()}")
+        return in_parts()
 
     interrupt: KeyboardInterrupt | None = None
     with Progress(verbose=verbose) as progress, begun:
