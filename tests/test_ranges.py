@@ -53,7 +53,7 @@ from prism.sgraph.nodes import (
     part_axis,
     sides,
 )
-from prism.sgraph.ranges import assumed, check_ranges, narrow
+from prism.sgraph.ranges import Ranged, assumed, check_ranges, narrow
 from prism.sgraph.show import key
 from prism.sgraph.show import text as shown
 
@@ -278,6 +278,24 @@ def test_positions_may_be_computed_and_predicates_negated() -> None:
     loop = loop_of(kernel)
     changed = replace(loop, body=tuple(x for s in loop.body for x in change(s)))
     assert bounds(narrow(replace(kernel, body=(kernel.body[0], changed, *kernel.body[2:])))) == ["j <= i + 3"]
+
+
+def test_ranges_that_were_found_serve_loops_that_take_the_same_from_outside() -> None:
+    kernel = Masked(CAUSAL).sgraph().kernels[0]
+    loop = loop_of(kernel)
+    inner = tuple(s for s in loop.body if getattr(s, "dst", None) != "b0")
+
+    def behind(by: int) -> Kernel:
+        """The mask's rows are so many further, by a position that is made before the loop."""
+        before = (kernel.body[0], Position("b0", line(by, (ROW, 1))))
+        return replace(kernel, body=(*before, Loop(KEY, inner), *kernel.body[2:]))
+
+    known: Ranged = {}
+    assert bounds(narrow(behind(0), known)) == ["j <= i"]
+    (key,) = known
+    assert bounds(narrow(behind(2), known)) == ["j <= i + 2"]
+    known[key] = ((), ())
+    assert not bounds(narrow(behind(0), known)), "what was found is not looked for again"
 
 
 def test_a_split_of_either_axis_keeps_the_bound() -> None:

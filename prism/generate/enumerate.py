@@ -45,6 +45,7 @@ from prism.program.ops import OPS
 from prism.sgraph import nodes as sg
 from prism.sgraph.launches import fusable, fuse
 from prism.sgraph.library import library_call
+from prism.sgraph.ranges import Ranged
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
 PER_CUT = 4
@@ -266,7 +267,7 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
         # One kernel is what there is to find, however long, and the first round has what is better stored.
         walk.bounds = bounds = replace(bounds, max_ops=max(bounds.max_ops, len(table)), max_rounds=1)
     if soon is not None and own is not None and bounds.below == math.inf:
-        first = _Walk(task, bounds, reaches=walk.reaches)
+        first = _Walk(task, bounds, reaches=walk.reaches, ranged=walk.ranged)
         first.keep_written(own, (), weights)
         if first.written is not None:
             soon(first.candidate(first.written))
@@ -479,6 +480,7 @@ class _Walk:
     generated: int = 0
     built: int = 0
     reaches: dict[object, Reach | str] = field(default_factory=dict)
+    ranged: Ranged = field(default_factory=dict)
     reached: dict[object, list[tuple[Family, Reach]]] = field(default_factory=dict)
     kernels: dict[object, list[_Kept]] = field(default_factory=dict)
     numbers: dict[Family, int] = field(default_factory=dict)
@@ -653,7 +655,7 @@ class _Walk:
         task, bounds = self.task, self.bounds
         builder = Builder(plan.choices, task.classes.axes, stored, {})
         given = bounds.roles, bounds.max_ops, bounds.max_loops, task.device, self.points
-        space = Space(*given, looping, bounds.off)
+        space = Space(*given, looping, bounds.off, self.ranged)
         reached: list[tuple[Family, Reach]] = []
         seen: set[Family] = set()
         tensors = {t.name: t for t in (*plan.buffers, *(f.tensor for f in task.formulas))}

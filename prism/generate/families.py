@@ -20,7 +20,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.program.transform import least_instance
 from prism.sgraph.nodes import Grid, Kernel, Loop, Moment, Role, Split, Statistic, Whole, part_axis
-from prism.sgraph.ranges import narrow
+from prism.sgraph.ranges import Ranged, narrow
 
 LEAVES = frozenset({"read", "const", "position"})
 
@@ -68,6 +68,7 @@ class Space:
         points: values of the extents' symbols; a family must run at one of them.
         looping: whether the families with a loop over an output axis are wanted, or those without.
         off: names of pruners that are switched off.
+        ranged: ranges of loops, for kernels that have the same ones; see `narrow`.
     """
 
     roles: RoleBounds
@@ -77,6 +78,7 @@ class Space:
     points: Sequence[Mapping[str, int]]
     looping: bool = False
     off: frozenset[str] = frozenset()
+    ranged: Ranged = field(default_factory=dict, compare=False)
 
 
 def families(
@@ -170,7 +172,7 @@ def _kernels(
             else:
                 reasons = [too_large(needed(split), given, free, space.device, p) for p in space.points]
                 if None in reasons:
-                    yield replace(family, kernels=tuple(map(narrow, family.kernels)))
+                    yield replace(family, kernels=tuple(narrow(k, space.ranged) for k in family.kernels))
                 else:
                     yield str(reasons[-1])
 
@@ -230,7 +232,7 @@ def _adding(
 
     def grid(outputs: list[Output], end: str) -> Kernel:
         tiles = {a: Grid(sympy.Symbol(f"T_{a.name}{suffix}{end[1]}", integer=True, positive=True)) for a in target.axes}
-        return narrow(_kernel(name + end, outputs, tiles))
+        return narrow(_kernel(name + end, outputs, tiles), space.ranged)
 
     def adds(made: Builder) -> list[Output]:
         value, places = found.values(made)

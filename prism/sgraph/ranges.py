@@ -42,7 +42,7 @@ from functools import cache, partial
 from typing import TypeAlias
 
 from prism.errors import IllegalIRError
-from prism.ir.kit import defined, statements
+from prism.ir.kit import defined, sources, statements
 from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind
@@ -490,12 +490,21 @@ def assumed(kernels: Sequence[sg.Kernel]) -> tuple[str, ...]:
 
 # Finding them.
 
+# The range of a loop, and its gap; and those of loops, by what they depend on.
+Ends: TypeAlias = "tuple[tuple[Index, ...], tuple[Index, ...]]"
+Ranged: TypeAlias = "dict[object, Ends]"
 
-def narrow(kernel: sg.Kernel) -> sg.Kernel:
+
+def narrow(kernel: sg.Kernel, ranged: Ranged | None = None) -> sg.Kernel:
     """The kernel with the range of every loop as narrow as its comparisons of positions let it be.
 
     At most one condition a loop and direction, or two of which either may hold, one of them the same in all programs:
     the one that the others follow from, else the first by its text.
+
+    Args:
+        kernel: the kernel, its loops without ranges.
+        ranged: the ranges that were found for other kernels' loops; what is found is added. Most families of a kernel
+            differ by the roles of axes outside of a loop, which is the same in all of them.
     """
     every = list(kernel.statements())
     if not any(isinstance(s, sg.Pointwise) and s.op in COMPARISONS for s in every):
@@ -505,26 +514,34 @@ def narrow(kernel: sg.Kernel) -> sg.Kernel:
     if not any(isinstance(s, sg.Position) and not loops.isdisjoint(s.index.axes()) for s in every):
         return kernel
     grid = frozenset(a for a, r in kernel.roles if isinstance(r, sg.Grid))
-    body = _narrowed(kernel.body, _Facts({}), grid)
+    body = _narrowed(kernel.body, _Facts({}), grid, {} if ranged is None else ranged)
     return kernel if body == kernel.body else replace(kernel, body=body)
 
 
-def _narrowed(body: Sequence[sg.Stmt], facts: _Facts, open_axes: frozenset[Axis]) -> tuple[sg.Stmt, ...]:
+def _narrowed(
+    body: Sequence[sg.Stmt], facts: _Facts, open_axes: frozenset[Axis], ranged: Ranged
+) -> tuple[sg.Stmt, ...]:
     made: list[sg.Stmt] = []
     for s in body:
         if isinstance(s, sg.Loop):
-            inner = _narrowed(s.body, _Facts(dict(facts.known)), open_axes | {s.axis})
-            made.append(_ranged(sg.Loop(s.axis, inner), facts.known, open_axes))
+            inner = _narrowed(s.body, _Facts(dict(facts.known)), open_axes | {s.axis}, ranged)
+            loop = sg.Loop(s.axis, inner)
+            used = dict.fromkeys(v for x in statements(inner) for v in sources(x) if v in facts.known)
+            key = loop, open_axes, tuple((v, facts.known[v]) for v in used)
+            found = ranged.get(key)
+            if found is None:
+                found = ranged[key] = _ends(loop, facts.known, open_axes)
+            made.append(sg.Loop(s.axis, inner, *found))
         else:
             made.append(s)
         facts.statement(s)
     return tuple(made)
 
 
-def _ranged(loop: sg.Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) -> sg.Loop:
-    """The loop with its range, upper bounds of its axis first, and its gap."""
+def _ends(loop: sg.Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) -> Ends:
+    """The loop's range, upper bounds of its axis first, and its gap."""
     if not any(isinstance(s, sg.Accumulate) for s in loop.body):
-        return loop
+        return (), ()
     facts = _Facts(dict(known))
     for s in loop.body:
         facts.statement(s)
@@ -543,8 +560,8 @@ def _ranged(loop: sg.Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]
         if _hold(loop, way, known, sought.justified):
             mixed = [side for side in way if len({sign(c.slope(loop.axis)) for c in side if c.slope(loop.axis)}) > 1]
             ends = dict.fromkeys(c for side in way for c in side if side not in mixed or not c.slope(loop.axis))
-            return replace(loop, range=tuple(ends), gap=tuple(c for side in mixed for c in side if c.slope(loop.axis)))
-    return loop
+            return tuple(ends), tuple(c for side in mixed for c in side if c.slope(loop.axis))
+    return (), ()
 
 
 @dataclass(frozen=True, slots=True)
