@@ -342,7 +342,13 @@ def test_a_live_line_ends_with_the_block() -> None:
     with Progress(console=Console(file=out, force_terminal=True, width=80)) as progress:
         progress.listen(StageStarted("proof"))
         progress.listen(Count("sGraphs", 3, 19))
+        for left in (50.0, 20.0):  # without an event, as where one thing takes long
+            progress.ends = time.monotonic() + left + 0.9
+            out.truncate(0)
+            progress._status._live.refresh()  # type: ignore[union-attr]
+            assert f"proof: 3/19 sGraphs, {left:.0f}." in out.getvalue()
         progress.listen(StageFinished("proof", 1.0, "19 proved"))
+        assert not progress.__rich__()
     text = out.getvalue()
     assert "prism: proof 1.00 s  19 proved" in text
     assert text.rstrip("\n").endswith("\x1b[2K") or "\x1b[?25h" in text  # the cursor is shown again

@@ -49,7 +49,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            self._status = self._console.status(Text(""))
+            self._status = self._console.status(self)
             self._status.start()
         else:
             threading.Thread(target=self._beat, name="prism-progress", daemon=True).start()
@@ -63,6 +63,10 @@ class Progress:
             self._status.stop()  # clears the live line, so that an error line stands alone
             self._status = None
 
+    def __rich__(self) -> Text:
+        """The live line as it is drawn, some times a second: what is going on, and the time that is left now."""
+        return Text(self._doing + self._left() if self._doing else "")
+
     def listen(self, event: Event) -> None:
         """Show one event."""
         match event:
@@ -70,14 +74,12 @@ class Progress:
                 self._stage = stage
                 self._doing = f"{self._place()}{stage}"
                 self._began = time.monotonic()
-                self._live(self._doing)
                 if self._verbose:
                     self._line(f"{self._doing} ...")
             case StageFinished(stage, seconds, detail):
                 self.measured |= stage == "stored"
                 self._stage = self._doing = ""
                 self._began = time.monotonic()
-                self._live("")
                 self._line(f"{self._place()}{stage} {duration(seconds)}" + (f"  {detail}" if detail else ""))
             case Within(level, what):
                 self._within = {n: w for n, w in self._within.items() if n < level} | ({level: what} if what else {})
@@ -86,7 +88,6 @@ class Progress:
                 of = number(value) if total is None else f"{number(value)}/{number(total)}"
                 self._doing = f"{self._place()}{self._stage}: {of} {what}"
                 self._doing += "" if best is None else f", the best {duration(best)}"
-                self._live(self._doing)
                 if self._verbose:
                     self._line(self._doing)
             case Warned(message):
@@ -106,10 +107,6 @@ class Progress:
     def _left(self) -> str:
         """How much time is left, where there is a limit."""
         return "" if self.ends is None else f", {duration(max(0.0, self.ends - time.monotonic()))} left"
-
-    def _live(self, text: str) -> None:
-        if self._status is not None:
-            self._status.update(Text(text + self._left() if text else ""))
 
     def _line(self, text: str, style: str = "") -> None:
         self._spoke = time.monotonic()
