@@ -38,6 +38,7 @@ SIMPLER: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor
     "sqrt a^2": (lambda a: torch.sqrt(a * a), lambda a: a * 1.0, ">= 0"),
     "a/sqrt a": (lambda a: a / torch.sqrt(a), torch.sqrt, "> 0"),
     "a/sqrt a in a range": (lambda a: a / torch.sqrt(a), torch.sqrt, "in [0.25, 2]"),
+    "sign a": (lambda a: torch.sign(a), lambda a: a * 0 + 1, "> 0"),
     "log of a product": (lambda a: torch.log(a * a), lambda a: torch.log(a) + torch.log(a), "> 0"),
 }
 

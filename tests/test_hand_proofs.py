@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +110,28 @@ def filtered(x: Tensor, k: Tensor) -> Tensor:
     return torch.stack(((x0 - x2) * k0 + plus + minus, plus - minus - (x1 - x3) * k2), -1)
 
 
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT).softmax(-1) @ v
+
+
+def _parts(q: Tensor, k: Tensor, v: Tensor, lengths: list[int]) -> list[tuple[Tensor, Tensor]]:
+    """Of each part of the keys, attention over it and the logsumexp of its scores."""
+    scores = [(q @ part.mT, w) for part, w in zip(torch.split(k, lengths), torch.split(v, lengths), strict=True)]
+    return [(s.softmax(-1) @ w, s.logsumexp(-1, keepdim=True)) for s, w in scores]
+
+
+def by_logsumexps(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    (one, a), (other, b) = _parts(q, k, v, [5, 7])
+    whole = torch.logaddexp(a, b)
+    return one * (a - whole).exp() + other * (b - whole).exp()
+
+
+def by_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    made = _parts(q, k, v, [4, 2, 6])
+    weights = torch.stack([part for _, part in made]).softmax(0)
+    return sum((weights[n] * out for n, (out, _) in enumerate(made)), torch.zeros(()))
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     one: Callable[..., Any]
@@ -172,6 +195,13 @@ TRUE: Mapping[str, Case] = {
     "logsumexp of many": Case(
         lambda x: x.logsumexp(-1), lambda x: x.view(5, 4, 3).logsumexp(-1).logsumexp(-1), ((5, S),)
     ),
+    "logsumexp of parts of parts": Case(
+        lambda x: x.logsumexp(-1),
+        lambda x: functools.reduce(torch.logaddexp, (part.logsumexp(-1) for part in torch.split(x, [3, 4, 5], -1))),
+        ((4, 12),),
+    ),
+    "attention of parts of the keys by their logsumexps": Case(attention, by_logsumexps, ((6, 8), (12, 8), (12, 5))),
+    "attention of parts of the keys by a softmax": Case(attention, by_softmax, ((6, 8), (12, 8), (12, 5))),
     "attention over two parts": Case(lambda x, v: x.softmax(-1) @ v, two_parts, ((5, S), (S, 4))),
     "linear attention chunk by chunk": Case(causal, chunk_by_chunk, (X, X, (S, 4))),
     "linear attention in long chunks": Case(

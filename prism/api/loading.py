@@ -18,6 +18,7 @@ from prism.program.operators import Operator
 from prism.program.recurrences import direct, looped
 from prism.program.rolled import rolled
 from prism.program.stated import Assumption
+from prism.program.written import pieces_at_once
 
 if TYPE_CHECKING:
     import torch
@@ -155,8 +156,8 @@ def check_passed(stated: Mapping[str, Assumption], program: Program, examples: S
 
 
 def _recognised(program: Program) -> Program:
-    """The program in which what source wrote out is what it was: recurrences, pieces of one expression, causal sums."""
-    return chunked(direct(rolled(looped(program))))
+    """The program in which what source wrote out is what it was: recurrences, pieces of one tensor, causal sums."""
+    return chunked(direct(rolled(looped(pieces_at_once(program)))))
 
 
 def _declared(rules: Sequence[Path | str]) -> tuple[Operator, ...]:

@@ -41,6 +41,14 @@ class Num:
         """Where the value means something."""
         return np.asarray(self.e < np.inf)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return tuple(self.v.shape)
+
+    def __getitem__(self, place: int | tuple[int, ...]) -> Num:
+        return Num(self.v[place], self.e[place])
+
 
 def exactly(v: Array) -> Num:
     """Numbers that are what they are."""
@@ -51,6 +59,17 @@ def exactly(v: Array) -> Num:
 def _sure(a: Num) -> Mask:
     """Where the sign, zero included, is certain."""
     return (a.e == 0) | (np.abs(a.v) > a.e) | np.isnan(a.v)
+
+
+def _multiples(v: Array, unit: int, below: int) -> Mask:
+    """Where a number is a multiple of 2^unit, of size less than 2^below."""
+    scaled = v * 2.0**-unit
+    return (np.abs(v) < 2.0**below) & (scaled == np.rint(scaled))
+
+
+def short(v: Array) -> Mask:
+    """Where sums of such numbers are exact, as far as those of their sizes stay below 2^32."""
+    return _multiples(v, -20, 31)
 
 
 def pointwise(op: str, args: Sequence[Num]) -> Num:
@@ -87,9 +106,10 @@ def _error(op: str, v: Array, args: Sequence[Num]) -> Array:
     small = np.where(size < _TINY, 1e-300, 0.0)
     match op:
         case "add" | "sub":
-            return np.asarray(a.e + b.e + np.where((a.v == 0) | (b.v == 0), 0.0, U * size))
+            return np.asarray(a.e + b.e + np.where((a.v == 0) | (b.v == 0) | (short(a.v) & short(b.v)), 0.0, U * size))
         case "mul":
             exact = ((a.v == 0) & (a.e == 0)) | ((b.v == 0) & (b.e == 0))
+            exact |= (a.e == 0) & (b.e == 0) & _multiples(a.v, -10, 16) & _multiples(b.v, -10, 16)
             return np.where(exact, 0.0, np.abs(a.v) * b.e + np.abs(b.v) * a.e + a.e * b.e + U * size + small)
         case "recip":
             near = np.abs(a.v) - a.e

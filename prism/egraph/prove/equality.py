@@ -115,10 +115,6 @@ def _judged(
             read = replace(read, left=alike.left, right=alike.right, weights=(*read.weights, *alike.said))
             one, other = parts
             same = _same_forms(*parts) is not None
-    if same and found is not None and found.finite:
-        # What is one over the reals may be told apart by a comparison that rounding decides.
-        attempt = refute(left, right, both.tensors, both.ranges, fixed=fixed, furthest=both.furthest, certain=True)
-        found = attempt.found
     verdict = _decided(attempt, same, (one, other), parts, both.apart(*parts), budget, worker)
     if attempt.slight is not None and not verdict and found is None and not rounded:
         # float64 alone does not tell a small difference from rounding; residues have none.

@@ -62,11 +62,14 @@ class TrackedArrays:
         self, array: Array, shape: Sequence[int], first: Sequence[int], steps: Sequence[Sequence[int]]
     ) -> Num | None:
         """See Arrays: inputs are what they are."""
-        return floats.exactly(NUMPY.strided(array, shape, first, steps))
+        a = _num(array)
+        v, e = (NUMPY.strided(x, shape, first, steps) for x in (a.v, a.e))
+        return None if v is None else Num(v, e)
 
     def gather(self, array: Array, indices: Sequence[Array], valid: Array | None) -> Num:
         """See Arrays."""
-        return floats.exactly(NUMPY.gather(array, indices, valid))
+        a = _num(array)
+        return Num(NUMPY.gather(a.v, indices, valid), NUMPY.gather(a.e, indices, valid))
 
     def pointwise(self, op: str, args: Sequence[Array]) -> Num:
         """See Arrays."""
@@ -97,7 +100,9 @@ class TrackedArrays:
             return Num(np.take(whole.v, 0, dim), np.take(whole.e, 0, dim))
         if kind is ReduceKind.SUM:
             total = np.sum(v, axis=dim)
-            error = np.sum(e, axis=dim) + extent * floats.U * np.sum(np.abs(v), axis=dim)
+            size = np.sum(np.abs(v), axis=dim)
+            exact = floats.short(v).all(axis=dim) & (size < 2.0**32)
+            error = np.sum(e, axis=dim) + np.where(exact, 0.0, extent * floats.U * size)
             # Infinite where no overflow made it so: with an infinite term.
             genuine = ~np.isfinite(v).all(axis=dim)
             known = (e < np.inf).all(axis=dim)

@@ -7,7 +7,7 @@ not taken, or there is no normal form. Roots of numbers are powers of primes, an
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -20,7 +20,7 @@ from prism.program.nodes import Const, Expr, Map, free_axes
 from prism.program.ops import BOOLEAN
 from prism.program.refinement import simplified
 from prism.program.sign_analysis import Facts
-from prism.program.transform import least_instance, substitute
+from prism.program.transform import canonical, least_instance, substitute
 
 # A polynomial, and the sums around one of its terms, may grow this far.
 MAX_TERMS = 600
@@ -310,38 +310,21 @@ class Algebra:
             whole = self.poly(base)
             over = {t: c for t, c in p.items() if (base, -UNIT) in t.factors}
             for t, c in over.items():
-                part = self._quotient(t, base, whole)
-                if part is None:
-                    continue
-                factor, first = part
-                made = {s: d * c / first for s, d in self._multiple(factor, whole, base).items()}
-                if made and all(p.get(s, _ZERO) == d for s, d in made.items()):
-                    rest = {s: d for s, d in p.items() if s not in made}
-                    rest[factor] = rest.get(factor, _ZERO) + c / first
-                    return self.sum([rest])
+                for factor, first in _quotients(t, base, whole):
+                    made = self.scaled(self._multiple(factor, whole, base), c / first)
+                    if made and all(p.get(s, _ZERO) == d for s, d in made.items()):
+                        rest = {s: d for s, d in p.items() if s not in made}
+                        rest[factor] = rest.get(factor, _ZERO) + c / first
+                        return self.sum([rest])
         return p
 
-    def _quotient(self, t: Term, base: Expr, whole: Poly) -> tuple[Term, Fraction] | None:
-        """(f, d) such that t is f times the first term of the sum, over the sum; d is that term's coefficient."""
-        for first, d in sorted(whole.items(), key=lambda x: x[0].key):
-            rest = [f for f in t.factors if f != (base, -UNIT)]
-            if first.bound:
-                if t.bound == first.bound and tuple(rest) == first.factors:
-                    return ONE, d
-            elif first == ONE:
-                return Term(t.bound, tuple(rest)), d
-        return None
-
     def _multiple(self, factor: Term, whole: Poly, base: Expr) -> Poly:
+        """The factor times the sum, over the sum."""
+        over = Term(factor.bound, (*factor.factors, (base, -UNIT)))
         made: Poly = {}
         for t, d in whole.items():
-            taken = {a for b, _ in factor.factors for a in free_axes(b)} | set(factor.bound)
-            if set(t.bound) & taken:
-                return {}
-            factors = [*factor.factors, (base, -UNIT)]
-            powers = dict(t.factors)
-            joined = [(b, n + powers.pop(b, _ZERO)) for b, n in factors] + list(powers.items())
-            made[named([*factor.bound, *t.bound], [(b, n) for b, n in joined if n])] = d
+            for product, c in self._product(over, t).items():
+                made[product] = made.get(product, _ZERO) + c * d
         return made
 
     # Back to expressions
@@ -352,6 +335,35 @@ class Algebra:
             return const(0.0)
         parts = [written(t, c) for t, c in sorted(p.items(), key=lambda x: x[0].key)]
         return add(*parts)
+
+
+def _quotients(t: Term, base: Expr, whole: Poly) -> Iterator[tuple[Term, Fraction]]:
+    """Each (f, d) such that t is f times one of the terms of the sum, over the sum; d is that term's coefficient."""
+    numerator = [f for f in t.factors if f != (base, -UNIT)]
+    for first, d in sorted(whole.items(), key=lambda x: x[0].key):
+        places = [[a for a in t.bound if a.extent == b.extent and a not in free_axes(base)] for b in first.bound]
+        for chosen in itertools.product(*places):
+            if len(set(chosen)) < len(chosen):
+                continue
+            mapping = {b: Index.axis(a) for b, a in zip(first.bound, chosen, strict=True)}
+            rest = _without(numerator, [(canonical(substitute(b, mapping)), n) for b, n in first.factors])
+            if rest is not None and not any(free_axes(b) & set(chosen) for b, _ in rest):
+                yield named([a for a in t.bound if a not in chosen], rest), d
+
+
+def _without(
+    factors: Sequence[tuple[Expr, Fraction]], taken: Sequence[tuple[Expr, Fraction]]
+) -> list[tuple[Expr, Fraction]] | None:
+    """The factors without those of a term; None where it has others."""
+    left = list(factors)
+    for base, power in taken:
+        for n, (b, p) in enumerate(left):
+            if b == base and (p == power or (_whole(p) and _whole(power) and p / power > 1)):
+                left[n : n + 1] = [(b, p - power)] * (p != power)
+                break
+        else:
+            return None
+    return left
 
 
 def _whole(x: Fraction) -> bool:

@@ -158,7 +158,6 @@ def refute(
     seed: int = 0,
     fixed: Fixed = NOTHING_FIXED,
     furthest: Furthest | None = None,
-    certain: bool = False,
 ) -> Attempt:
     """Look for inputs at which the formulas differ. Formulas come in pairs with equal indices.
 
@@ -170,7 +169,6 @@ def refute(
         seed: of the draws.
         fixed: tensors that keep their values.
         furthest: for each output, given the symbols, an element to look at first where not all are looked at.
-        certain: leave out elements that a comparison decides whose sides rounding leaves open.
     """
     points, skipped = 0, ""
     slight: Counterexample | None = None
@@ -210,7 +208,7 @@ def refute(
                     if at is not None:
                         limits = (max(limits[0], NOISE * pair.noise((left, right), inputs)), limits[1])
                         at = difference(left, right, *limits)
-                    if at is not None and not pair.cancels(at, inputs) and not (certain and pair.is_open(at, inputs)):
+                    if at is not None and not pair.is_open(at, inputs):
                         found = pair.smallest(at, inputs, _Tells.DIFFER, limits[0])
                         return Attempt(_entire(found, tensors, binding, fixed), points)
                     for at in _suspects(left, right)[:tries]:
@@ -280,21 +278,14 @@ class _Pair:
         return self._told(*self.at(place), inputs)
 
     def is_open(self, place: tuple[int, ...], inputs: Mapping[str, np.ndarray]) -> bool:
-        """Whether rounding may have made one side there what it is, by deciding a comparison."""
-        sides = self.at(place)
-        if max(work(e, self.binding) for e in sides) > TRACKED_WORK:
-            return False
-        return any(tracked(e, {**self.held, **inputs}, self.binding) is None for e in sides)
+        """Whether rounding may be what tells the sides apart there: it moved them so far, or decided a comparison."""
+        return self._open(*self.at(place), inputs)
 
-    def cancels(self, place: tuple[int, ...], inputs: Mapping[str, np.ndarray]) -> bool:
-        """Whether the sides are no further apart there than rounding may have moved them."""
-        return self._near(*self.at(place), inputs)
-
-    def _near(self, a: Expr, b: Expr, inputs: Mapping[str, np.ndarray]) -> bool:
+    def _open(self, a: Expr, b: Expr, inputs: Mapping[str, np.ndarray]) -> bool:
         if max(work(e, self.binding) for e in (a, b)) > TRACKED_WORK:
             return False
         one, other = (bounded(e, {**self.held, **inputs}, self.binding) for e in (a, b))
-        return one is not None and other is not None and abs(one[0] - other[0]) <= one[1] + other[1]
+        return one is None or other is None or abs(one[0] - other[0]) <= one[1] + other[1]
 
     def _told(self, a: Expr, b: Expr, drawn: Mapping[str, np.ndarray]) -> _Tells:
         inputs = {**self.held, **drawn}
@@ -360,7 +351,7 @@ class _Pair:
         if differs(found):
             each = max(work(e, self.binding) for e in (a, b)) + sum(v.size for v in found.values())
             small = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // each)), self.dtypes)
-            found = found if both and self._near(a, b, small) else small
+            found = found if both and self._open(a, b, small) else small
         left, right = values(found)
         where = f"{self.formula.tensor.name} at {_place(self.start, zip(self.axes, place, strict=True))}: "
         where += sides_text(float(left), float(right))

@@ -20,6 +20,7 @@ from prism.program.formulas import (
     elu,
     gelu,
     leaky_relu,
+    log_add_exp,
     log_sigmoid,
     negative,
     power,
@@ -195,6 +196,15 @@ def _number_if_any(name: str) -> Handler:
 def _hypot(n: Node) -> Result:
     a, b = _operand(n, "self"), _operand(n, "other")
     return n.define(op("sqrt", op("add", op("mul", a, a), op("mul", b, b))))
+
+
+def _log_add_exp(scale: float) -> Handler:
+    def handle(n: Node) -> Result:
+        a, b = (op("mul", _operand(n, name), Const(scale)) for name in ("self", "other"))
+        guarded = n.builder.may_be_infinite(a) or n.builder.may_be_infinite(b)
+        return n.define(op("mul", log_add_exp(a, b, guarded=guarded), Const(1 / scale)))
+
+    return handle
 
 
 def _copysign(n: Node) -> Result:
@@ -487,6 +497,8 @@ HANDLERS: Mapping[str, Handler] = {
     "fmax": _number_if_any("maximum"),
     "fmin": _number_if_any("minimum"),
     "hypot": _hypot,
+    "logaddexp": _log_add_exp(1.0),
+    "logaddexp2": _log_add_exp(math.log(2.0)),
     "atan2": lambda n: n.define(atan2(_operand(n, "self"), _operand(n, "other"))),
     "copysign": _copysign,
     "rrelu_with_noise_functional": _random_relu,
