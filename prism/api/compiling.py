@@ -29,6 +29,7 @@ from prism.api.optimizing import optimize, refused_outputs
 from prism.api.options import ProgramOptions
 from prism.backends.protocol import load_function
 from prism.errors import PrismError, UsageError
+from prism.frontend.torch.pairs import has_complex, in_pairs
 from prism.instantiate.lock import program_hash
 from prism.program.nodes import Program
 from prism.program.returned import Computed, computed
@@ -215,6 +216,7 @@ class Graph:
     def __init__(self, captured: torch.fx.GraphModule, kernels: Kernels) -> None:
         self.captured = captured
         self.kernels = kernels
+        self.complex = any(map(has_complex, captured.graph.nodes))
         self.divided: torch.fx.GraphModule | None = None
 
     def __call__(self, *args: Any) -> Any:
@@ -223,10 +225,18 @@ class Graph:
             with compile_lock:  # as Dynamo: nobody else captures or divides meanwhile, and kernels are timed alone
                 if self.divided is None:
                     self.divided = self._divided()
+        if self.complex:  # whose parts are looked at
+            args = tuple(a.resolve_conj() if isinstance(a, torch.Tensor) else a for a in args)
         return self.divided(*args)
 
     @torch._dynamo.disable(recursive=True)  # type: ignore[untyped-decorator]
     def _divided(self) -> torch.fx.GraphModule:
+        if self.complex:
+            try:
+                with torch.no_grad():
+                    self.captured = in_pairs(self.captured)
+            except Exception as error:  # of a wide range of types
+                LOG.info("complex numbers stay as they are: %s", error)
         for node in _operators(self.captured):
             node.target = INSTEAD.get(node.target, node.target)
         # The same seed gives the same numbers: what draws some hangs on what drew before it, until islands are divided.

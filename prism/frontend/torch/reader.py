@@ -30,6 +30,7 @@ from prism.errors import UnsupportedError, UsageError
 from prism.frontend.torch import conformance, contract, norms, pointwise, recurrent, reduce, scatter, views, windows
 from prism.frontend.torch import declared as declared_operators
 from prism.frontend.torch.conformance import Graph, Reading
+from prism.frontend.torch.pairs import MAKE, RULES, InPairs, has_complex, stored_in_pairs
 from prism.frontend.torch.values import UNINITIALISED, Builder, Handler, Node, TorchValue, constant
 from prism.program import extents
 from prism.program.empty import without_empty
@@ -238,7 +239,9 @@ def _captured(
     stands. Values are none there either, so that what depends on them is still refused.
     """
     try:
-        return fn, torch.export.export(Positional(fn), examples, dynamic_shapes=shapes)
+        exported = torch.export.export(Positional(fn), examples, dynamic_shapes=shapes)
+        stored_in_pairs(exported)
+        return fn, exported
     except RuntimeError:
         if shapes is not None or isinstance(fn, torch.nn.Module):
             raise
@@ -278,18 +281,26 @@ def _retraced(exported: torch.export.ExportedProgram) -> torch.fx.Graph | None:
         return None
     examples = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder"]
     table = dict(_default_decompositions())
+    interpreter = torch.fx.Interpreter(exported.graph_module)
     while True:
-        run = torch.fx.Interpreter(exported.graph_module).run
         try:
             with preserve_node_meta():
-                graph = make_fx(run, decomposition_table=table, pre_dispatch=True)(*examples).graph
+                graph = make_fx(interpreter.run, decomposition_table=table, pre_dispatch=True)(*examples).graph
         except Exception:  # of a wide range of types; whether the function can be read, torch's own way says
             return None
         graph.eliminate_dead_code()
         left = [n for n in graph.nodes if not _stays(n)]
         if not left:
             return graph
+        by_pairs = [n for n in left if has_complex(n)]
+        if by_pairs:
+            left = [n for n in left if n.users and not (_name(n.target) in RULES and n in by_pairs)]
         composite = {n.target: n.target.decompose for n in left if n.target not in table and _is_composite(n.target)}
+        if by_pairs and not composite:
+            if isinstance(interpreter, InPairs):  # an input, or a result, is complex
+                return None
+            interpreter = InPairs(torch.fx.GraphModule(exported.graph_module, graph))
+            continue
         if not composite or any(n.op == "get_attr" or not n.users or _writes(n) for n in left):
             return None
         table |= composite
@@ -326,7 +337,7 @@ def _decompositions(composite: int) -> dict[Any, Callable[..., Any]]:
     # What torch.export leaves whole, as backends have kernels for it: interpolation, samples at places.
     left = {o: f for o, f in decomposition_table.items() if isinstance(o, OpOverload) and _key(o) not in HANDLERS}
     kept = {o for o in left if o._schema.is_mutable or torch.Tag.nondeterministic_seeded in o.tags}
-    formulas = {o: f for o, f in left.items() if o not in kept} | exported
+    formulas = {o: f for o, f in (left | exported).items() if o not in kept and _name(o) not in MAKE}
     aten = torch.ops.aten
     formulas |= dict.fromkeys((aten.nll_loss_backward.default, aten.nll_loss2d_backward.default), _of_targets)
     return {o: _of_fractions(f) if _interpolates(o) else f for o, f in formulas.items()}
@@ -371,7 +382,7 @@ def _stays(node: torch.fx.Node) -> bool:
     """Whether a node is translated as it was captured: decomposing would neither replace nor remove it."""
     if node.op in ("placeholder", "output"):
         return True
-    if node.op != "call_function" or not node.users:
+    if node.op != "call_function" or not node.users or has_complex(node):
         return False
     if node.target is operator.getitem or isinstance(node.meta.get("val"), (int, torch.SymInt)):
         return True
