@@ -3270,7 +3270,6 @@ KNOWN = (
         "2*4*h*s*d + 16*h*s",
         3,
         FLASH,
-        "found, but products count as float32's where float32 rows went into an operand, though it is rounded before",
     ),
     Known(
         "moments of columns",

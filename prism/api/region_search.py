@@ -39,6 +39,7 @@ from prism.program.equal_lengths import of_equal_lengths
 from prism.program.inline import aligned, inline
 from prism.program.nodes import Formula, Program, SymbolRange
 from prism.program.pieces import in_pieces
+from prism.program.products import operands_type
 from prism.program.verdict import Status
 
 T = TypeVar("T")
@@ -385,7 +386,7 @@ class Search(Iterator[ProvedSGraph], Closing):
         p = self._program
         shapes = points(p.ranges) if p.ranges else ()
         launches = len(operators(p))
-        task = Task(p.name, p.inputs, pieces, classes, p.hints, self._target, shapes, launches)
+        task = Task(p.name, p.inputs, pieces, classes, p.hints, self._target, shapes, launches, operands_type(p))
         return generate(task, self._budget.bounds(), soon)
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:

@@ -1,7 +1,8 @@
 """Lowering, second step: what is known of a kernel's values that decides the element types of matrix products.
 
-A matrix product runs in the nominal type of its operands (prism/sgraph/products.py), on operands rounded to it if
-they were computed in float32, as running the operators one by one would have done: bfloat16 has float32's range, so
+A matrix product runs in the nominal type of its operands (prism/sgraph/products.py), or in that of the program's own
+where that is narrower, on operands rounded to it if they were computed in float32, as running the operators one by one
+would have done: bfloat16 has float32's range, so
 nothing is lost but what is lost there, too. float16 has not; an operand that was computed and is not known to fit
 stays in float32, and the product runs in TF32, whose fraction is as long as float16's and whose range is float32's.
 """
@@ -16,7 +17,7 @@ from prism.backends.tile import Precision
 from prism.program.integers import Interval, image
 from prism.program.nodes import DType, ReduceKind
 from prism.sgraph import nodes as sg
-from prism.sgraph.products import Nominal, join
+from prism.sgraph.products import Nominal, operands_type
 
 INTS = (DType.INT32, DType.INT64)
 _LARGEST: Mapping[DType | None, float] = {
@@ -38,17 +39,19 @@ class Types:
     """Facts about the values of one kernel, by name.
 
     Attributes:
+        kernel: the kernel.
         nominal: the nominal type.
         largest: the largest magnitude, unless an input was infinite already; infinite where nothing is known.
     """
 
+    kernel: sg.Kernel
     nominal: Nominal
     largest: dict[str, float]
     _max_of: dict[str, str]
 
     def dot(self, lhs: str, rhs: str) -> DotType:
         """The type of the product of two values."""
-        common = join((self.nominal[lhs], self.nominal[rhs]))
+        common = operands_type(self.kernel, self.nominal, (lhs, rhs))
         if common is DType.BFLOAT16:
             return DotType(DType.BFLOAT16)
         if common is DType.FLOAT16:
@@ -60,7 +63,7 @@ class Types:
 
 def analyse(kernel: sg.Kernel, nominal: Nominal) -> Types:
     """The facts about every value of the kernel, given their nominal types."""
-    types = Types(nominal, {}, {})
+    types = Types(kernel, nominal, {}, {})
     definitions: dict[str, sg.Stmt] = {}
 
     def visit(body: Sequence[sg.Stmt]) -> None:

@@ -37,7 +37,7 @@ from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED, Fold, folds
 from prism.sgraph.nodes import Contract, Grid, Kernel, Loop, SGraph, Split, Whole, value_axes
-from prism.sgraph.products import LIBRARY, Nominal, is_dot, join, nominal_types
+from prism.sgraph.products import LIBRARY, Nominal, is_dot, join, nominal_types, operands_type
 from prism.sgraph.ranges import SECTION, growing, ordered
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
@@ -512,7 +512,9 @@ def _dot_dtype(kernel: Kernel, nominal: Nominal) -> DType:
     axes = value_axes(kernel) if contracts else {}
     products = [s for s in contracts if is_dot(kernel, s, axes)]
     operands = [v for s in products or contracts for v in (s.lhs, s.rhs)]
-    return join([nominal[v] for v in operands or nominal]) or DType.FLOAT32
+    if not operands:
+        return join([*nominal.values()]) or DType.FLOAT32
+    return operands_type(kernel, nominal, operands) or DType.FLOAT32
 
 
 def common_dtype(dtypes: Sequence[DType]) -> DType:

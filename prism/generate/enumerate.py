@@ -40,7 +40,7 @@ from prism.ir.kit import Holds, parts
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.lookup import lookup
-from prism.program.nodes import Formula, Reduce, Tensor, walk
+from prism.program.nodes import DType, Formula, Reduce, Tensor, walk
 from prism.program.ops import OPS
 from prism.sgraph import nodes as sg
 from prism.sgraph.launches import fusable, fuse
@@ -125,6 +125,7 @@ class Task:
         device: what the sGraphs are for.
         points: further values of the symbols: a family is kept that is best at any of them.
         launches: those of the program's operators one by one; plans may have as many.
+        operands: of the program's products, see `Kernel`.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Task:
     device: Device
     points: tuple[Mapping[str, int], ...] = ()
     launches: int = 0
+    operands: DType | None = None
 
     @property
     def reduces(self) -> bool:
@@ -655,7 +657,7 @@ class _Walk:
         task, bounds = self.task, self.bounds
         builder = Builder(plan.choices, task.classes.axes, stored, {})
         given = bounds.roles, bounds.max_ops, bounds.max_loops, task.device, self.points
-        space = Space(*given, looping, bounds.off, self.ranged)
+        space = Space(*given, looping, bounds.off, task.operands, self.ranged)
         reached: list[tuple[Family, Reach]] = []
         seen: set[Family] = set()
         tensors = {t.name: t for t in (*plan.buffers, *(f.tensor for f in task.formulas))}

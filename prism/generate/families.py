@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import chain
 
 import sympy
 
@@ -68,6 +69,7 @@ class Space:
         points: values of the extents' symbols; a family must run at one of them.
         looping: whether the families with a loop over an output axis are wanted, or those without.
         off: names of pruners that are switched off.
+        operands: see Kernel.
         ranged: ranges of loops, for kernels that have the same ones; see `narrow`.
     """
 
@@ -78,6 +80,7 @@ class Space:
     points: Sequence[Mapping[str, int]]
     looping: bool = False
     off: frozenset[str] = frozenset()
+    operands: DType | None = None
     ranged: Ranged = field(default_factory=dict, compare=False)
 
 
@@ -109,10 +112,17 @@ def families(
         return [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
 
     free = tuple(dict.fromkeys(a for t in targets for a in t.axes))
-    yield from _kernels(stored, free, builder, name, suffix, space, pruned)
+    found = _kernels(stored, free, builder, name, suffix, space, pruned)
     if len(targets) == 1 and targets[0].tensor in (tensors or {}) and not space.looping:
         (target,) = targets
-        yield from _adding(target, (tensors or {})[target.tensor], builder, name, suffix, space, pruned)
+        adding = _adding(target, (tensors or {})[target.tensor], builder, name, suffix, space, pruned)
+        found = chain(found, adding)
+    for family in found:
+        if isinstance(family, Family) and space.operands is not None:
+            kernels = tuple(replace(k, operands=space.operands) for k in family.kernels)
+            yield replace(family, kernels=kernels)
+        else:
+            yield family
 
 
 def _kernels(

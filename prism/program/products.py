@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from prism.program.index import Axis
-from prism.program.nodes import Expr, Map, Reduce, ReduceKind, free_axes, walk
+from prism.program.nodes import DType, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import OPS
 from prism.program.prefix import stepwise
 
@@ -60,6 +60,23 @@ def product_of(body: Expr, summed: Set[Axis]) -> Product | None:
         return None
     lhs, rhs = map(free_axes, body.args)
     return product(lhs, rhs, summed)
+
+
+def operands_type(program: Program) -> DType | None:
+    """The type of 16 bits in which all operands of the program's products are stored, as it is written.
+
+    None where some are stored in another, as is what is computed of it and not stored, or where nothing is multiplied.
+    """
+    types = {t.name: t.dtype for t in (*program.inputs, *(d.tensor for d in program.definitions))}
+    found: set[DType] = set()
+    for body in (e for d in program.definitions for e in walk(d.expr)):
+        summed: Set[Axis] = frozenset()
+        while isinstance(body, Reduce) and body.kind is ReduceKind.SUM:
+            summed, body = summed | {body.axis}, body.body
+        if summed and product_of(body, summed) is not None:
+            found |= {t for r in walk(body) if isinstance(r, Read) and (t := types[r.tensor]).is_float}
+    (only,) = found if len(found) == 1 else (None,)
+    return only if only is not None and only.is_half else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,7 +306,7 @@ class _Renaming:
 
     def kernel(self, k: sg.Kernel) -> sg.Kernel:
         roles = tuple((self.axes.get(a, a), self._role(r)) for a, r in k.roles)
-        return sg.Kernel(self.kernels[k.name], roles, tuple(map(self._statement, k.body)))
+        return sg.Kernel(self.kernels[k.name], roles, tuple(map(self._statement, k.body)), k.operands)
 
     def _extent(self, e: Extent) -> Extent:
         return e if isinstance(e, int) else normal(e.xreplace(self.symbols))

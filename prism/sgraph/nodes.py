@@ -89,7 +89,7 @@ from prism.ir import kit
 from prism.ir.kit import Changed, Defined, Holds, Used, defined, parts, sources
 from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
-from prism.program.nodes import ReduceKind, Tensor
+from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.prefix import SO_FAR, Recurrence
 
 
@@ -390,11 +390,14 @@ class Kernel:
         roles: every axis that the body mentions (also `.part` axes that a second stage reduces) with its role, in
             grid order: the first grid axis varies slowest. A split axis `k` puts `k.part` on the grid, last.
         body: the statements, in order.
+        operands: the type of 16 bits that operands of matrix products have in the program as it is written, and so here
+            (`products.operands_type`); None where they have that of what they are computed from.
     """
 
     name: str
     roles: tuple[tuple[Axis, Role], ...]
     body: tuple[Stmt, ...]
+    operands: DType | None = None
 
     def role(self, axis: Axis) -> Role:
         """The axis' role. Raises KeyError: the kernel does not have the axis."""

@@ -376,6 +376,12 @@ def join(dtypes: Sequence[DType | None]) -> DType | None:
     return floats.pop() if len(floats) == 1 else DType.FLOAT32
 
 
+def operands_type(kernel: sg.Kernel, nominal: Nominal, values: Iterable[str]) -> DType | None:
+    """The type in which the kernel multiplies these values, of which it has the nominal types."""
+    common = join([nominal[v] for v in values])
+    return kernel.operands if common is DType.FLOAT32 and kernel.operands is not None else common
+
+
 def nominal_types(sgraph: sg.SGraph) -> dict[str, Nominal]:
     """Those of every kernel's values, by the kernel's name; of what is loaded, the tensor's."""
     tensors: dict[str, DType | None] = {t.name: t.dtype for t in sgraph.inputs}
