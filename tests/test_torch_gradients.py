@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from prism.api import trace
-from prism.errors import UnsupportedError
+from prism.errors import UnsupportedError, UsageError
 from prism.program.evaluate import evaluate
 from prism.program.inline import inline
 
@@ -110,3 +110,39 @@ def test_places_that_torch_counts_by_in_memory_are_drawn_among_the_rows() -> Non
     assert program.conformance.draws
     (found,) = evaluate(program, {t.name: x.numpy() for t, x in zip(program.inputs, (dy, ids), strict=True)}).values()
     np.testing.assert_allclose(found, gradient(dy, ids).numpy())
+
+
+def by_grad(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> Any:
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    return torch.autograd.grad(F.silu(x @ w), (x, w), dy)
+
+
+def by_grad_where_gradients_are_recorded(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> Any:
+    with torch.enable_grad():
+        return by_grad(x, w, dy)
+
+
+def backwards(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> Any:
+    x = x.clone().requires_grad_()
+    F.silu(x @ w).backward(dy)  # type: ignore[no-untyped-call]
+    return x.grad
+
+
+def of_an_input(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> Any:
+    x.requires_grad_(True)
+    return torch.autograd.grad(F.silu(x @ w), x, dy)[0]
+
+
+@pytest.mark.parametrize("fn", [by_grad, by_grad_where_gradients_are_recorded, backwards, of_an_input])
+def test_a_function_that_differentiates_need_not_say_that_gradients_are_recorded(fn: Callable[..., Any]) -> None:
+    program = trace(fn, (torch.randn(3, 6), torch.randn(6, 4), torch.randn(3, 4)))
+    assert program.conformance is not None
+    assert program.conformance.draws
+
+
+def test_what_fails_in_any_case_is_said_to_fail() -> None:
+    def gradient(x: torch.Tensor) -> Any:
+        return torch.autograd.grad(x.sum(), x)[0]
+
+    with pytest.raises(UsageError, match="does not require grad"):
+        trace(gradient, (torch.randn(3),))

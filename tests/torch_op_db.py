@@ -190,7 +190,7 @@ def _traced(given: Sequence[Sample]) -> list[Outcome]:
         reader._check_example(position, tensor)
     names = [f"t{n}" for n in range(len(tensors))]
     with _quiet():
-        _, exported = reader._export(every, reader._apart(tensors), None, "op")
+        *_, exported = reader._export(every, reader._apart(tensors), None, "op")
         reader._refuse_mutation(exported, "op")
     translation = Tolerant(exported, "op", names, None, {})
     program = translation.program()

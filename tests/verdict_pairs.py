@@ -953,7 +953,7 @@ def matched(pairs: Sequence[Pair]) -> dict[int, Matched]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _, exported = reader._export(every, tuple(inputs[n] for n in NAMES), None, "pairs")
+        *_, exported = reader._export(every, tuple(inputs[n] for n in NAMES), None, "pairs")
     translation = Tolerant(exported, "pairs", list(NAMES), None, {})
     program = translation.program()
     formulas = dict(zip(translation.names, inline(program), strict=True))

@@ -25,6 +25,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.traceback import preserve_node_meta
+from torch.utils import _pytree as pytree
 
 from prism.errors import UnsupportedError, UsageError
 from prism.frontend.torch import conformance, contract, norms, pointwise, recurrent, reduce, scatter, views, windows
@@ -102,14 +103,14 @@ def trace(
 
     def read(examples: tuple[torch.Tensor, ...]) -> Reading:
         shapes = _by_position(dynamic_shapes, parameters)
-        captured, exported = _export(fn_or_module, _apart(examples), shapes, title)
+        function, captured, exported = _export(fn_or_module, _apart(examples), shapes, title)
         _refuse_mutation(exported, title)
         translation = _Translation(exported, title, parameters, dynamic_shapes, declared)
         program = translation.program()
         apart = [n for n in captured.graph.nodes if n.op == "call_function" and not _stays(n) and not _writes(n)]
         formulas = _default_decompositions() if apart else {}
         values = translation.values
-        return Reading(title, fn_or_module, examples, captured, exported, program, values, _origin, formulas, apart)
+        return Reading(title, function, examples, captured, exported, program, values, _origin, formulas, apart)
 
     reading = read(tuple(example_inputs))
     if not check:
@@ -167,6 +168,16 @@ class Positional(torch.nn.Module):
         return self.function(*tensors)
 
 
+class Differentiating(Positional):
+    """The same, called where gradients are recorded, as what differentiates has to be; its results have none."""
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Call the function."""
+        with torch.enable_grad():
+            made = self.function(*tensors)
+        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, made)
+
+
 def _name_of(fn: Callable[..., Any] | torch.nn.Module) -> str:
     return getattr(fn, "__name__", "") or getattr(getattr(fn, "func", None), "__name__", "") or type(fn).__name__
 
@@ -196,37 +207,65 @@ def _by_position(dynamic_shapes: Any, parameters: Sequence[str]) -> Any:
 
 def _export(
     fn: Callable[..., Any], examples: tuple[torch.Tensor, ...], shapes: Any, title: str
-) -> tuple[torch.export.ExportedProgram, Graph]:
-    """torch's graph of the function: as it is captured, and with what has no translation decomposed."""
+) -> tuple[Callable[..., Any], torch.export.ExportedProgram, Graph]:
+    """What is called, and torch's graph of it: as it is captured, and with what has no translation decomposed.
+
+    What is called records no gradients, but where it differentiates.
+    """
     try:
         with torch.no_grad(), conformance.quietly():
-            fn, exported = _captured(fn, examples, shapes)
-            if all(map(_stays, exported.graph.nodes)):
-                return exported, Graph.of(exported)
-            known = _assumed(exported)
-            graph = _retraced(exported)
-            if _assumed(exported) != known:
-                # A decomposition asked how sizes compare: symbols have become numbers, or the graph is for some alone.
-                exported, graph = torch.export.export(Positional(fn), examples, dynamic_shapes=shapes), None
-            if graph is not None:
-                return exported, Graph.of(exported, graph)
-            # torch goes through all of its operators, some hundred times as many as a graph has: 0.4 s.
-            return exported, Graph.of(exported.run_decompositions(dict(_default_decompositions())))
+            exported = _captured(fn, examples, shapes)
+            if not any(map(_records, exported[1].graph.nodes)):
+                return fn, *_apart_where_needed(*exported, examples, shapes)
     except Exception as error:  # torch.export raises a wide range of types
         own = _failure(fn, examples)
-        if own is not None:
-            raise UsageError(
-                "the function fails on the example inputs",
-                where=title,
-                why=_first_line(own),
-                fix="give inputs that it takes: it is called with them in this order",
-            ) from error
-        raise UnsupportedError(
-            "torch.export cannot capture it",
+        if own is None or _failure(Differentiating(fn), examples) is not None:
+            raise _not_captured(own or error, title, of_function=own is not None) from error
+    differentiating = Differentiating(fn)
+    try:
+        with torch.enable_grad(), conformance.quietly():
+            exported = _captured(differentiating, examples, shapes)
+            return differentiating, *_apart_where_needed(*exported, examples, shapes)
+    except Exception as error:
+        raise _not_captured(error, title) from error
+
+
+def _not_captured(error: Exception, title: str, of_function: bool = False) -> UsageError | UnsupportedError:
+    if of_function:
+        return UsageError(
+            "the function fails on the example inputs",
             where=title,
             why=_first_line(error),
-            fix="make the function free of data-dependent control flow and of side effects",
-        ) from error
+            fix="give inputs that it takes: it is called with them in this order",
+        )
+    return UnsupportedError(
+        "torch.export cannot capture it",
+        where=title,
+        why=_first_line(error),
+        fix="make the function free of data-dependent control flow and of side effects",
+    )
+
+
+def _records(node: torch.fx.Node) -> bool:
+    """Whether what is within it records gradients, and nothing else does: torch takes nothing apart there."""
+    return node.target is torch.ops.higher_order.wrap_with_set_grad_enabled and bool(node.args[0])
+
+
+def _apart_where_needed(
+    fn: Callable[..., Any], exported: torch.export.ExportedProgram, examples: tuple[torch.Tensor, ...], shapes: Any
+) -> tuple[torch.export.ExportedProgram, Graph]:
+    """The graph as it was captured, and with what has no translation decomposed."""
+    if all(map(_stays, exported.graph.nodes)):
+        return exported, Graph.of(exported)
+    known = _assumed(exported)
+    graph = _retraced(exported)
+    if _assumed(exported) != known:
+        # A decomposition asked how sizes compare: symbols have become numbers, or the graph is for some alone.
+        exported, graph = torch.export.export(Positional(fn), examples, dynamic_shapes=shapes), None
+    if graph is not None:
+        return exported, Graph.of(exported, graph)
+    # torch goes through all of its operators, some hundred times as many as a graph has: 0.4 s.
+    return exported, Graph.of(exported.run_decompositions(dict(_default_decompositions())))
 
 
 def _captured(
@@ -243,7 +282,8 @@ def _captured(
         stored_in_pairs(exported)
         return fn, exported
     except RuntimeError:
-        if shapes is not None or isinstance(fn, torch.nn.Module):
+        given = fn.function if isinstance(fn, Differentiating) else fn
+        if shapes is not None or isinstance(given, torch.nn.Module):
             raise
         written = make_fx(fn, tracing_mode="fake")(*examples)
         return written, torch.export.export(Positional(written), examples)
