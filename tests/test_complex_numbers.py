@@ -64,6 +64,7 @@ CASES: dict[str, tuple[Function, Sequence[Sequence[int]]]] = {
     "to more": (lambda x: torch.fft.irfft(torch.fft.rfft(x), n=14), [(3, 10)]),
     "one after another": (_transforms, [(2, 6, 8)]),
     "inverse": (lambda x: torch.fft.ifft(torch.fft.fft(x, norm="forward")).real, [(2, 6)]),
+    "beside what writes": (lambda x: torch.fft.rfft(x.clone().add_(1).mul_(2)).abs(), [(3, 8)]),
     "of two": (lambda x: torch.fft.irfft2(torch.fft.rfft2(x) * 0.5, s=(6, 8)), [(2, 6, 8)]),
     "convolution": (
         lambda x, k: torch.fft.irfft(torch.fft.rfft(x, n=16) * torch.fft.rfft(k, n=16), n=16)[..., :8],

@@ -139,7 +139,14 @@ def outcomes(given: Sequence[Sample]) -> list[Outcome]:
     if len(given) > _TOGETHER:
         return [o for start in range(0, len(given), _TOGETHER) for o in outcomes(given[start : start + _TOGETHER])]
     try:
-        return _traced(given)
+        found = _traced(given)
+        if len(given) == 1:
+            return found
+        # Complex numbers are read where all of a function is, and others here may not be.
+        return [
+            outcomes([s])[0] if o.status == REFUSED and "complex" in o.detail else o
+            for s, o in zip(given, found, strict=True)
+        ]
     except UnsupportedError as error:
         if len(given) == 1:
             return [_outcome(given[0], REFUSED, _reason(error))]

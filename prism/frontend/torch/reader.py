@@ -265,7 +265,10 @@ def _apart_where_needed(
     if graph is not None:
         return exported, Graph.of(exported, graph)
     # torch goes through all of its operators, some hundred times as many as a graph has: 0.4 s.
-    return exported, Graph.of(exported.run_decompositions(dict(_default_decompositions())))
+    functional = exported.run_decompositions(dict(_default_decompositions()))
+    # Complex numbers are read as pairs where nothing writes, as nothing does now.
+    graph = _retraced(functional) if any(map(has_complex, functional.graph.nodes)) else None
+    return exported, Graph.of(functional, graph)
 
 
 def _captured(
