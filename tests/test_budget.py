@@ -808,3 +808,27 @@ def test_a_moment_that_comes_as_a_block_is_entered_or_left_ends_it_or_does_not()
         except OutOfTimeError:
             ended += 1
     assert ended > 0
+
+
+@pytest.mark.parametrize("proves", [True, False])
+def test_on_a_crowded_machine_a_program_of_one_region_has_a_first_proof_before_it_has_more(
+    run: Run, monkeypatch: pytest.MonkeyPatch, proves: bool
+) -> None:
+    """What the small search proved is taken where the other one comes to nothing in time."""
+    asked: list[int] = []
+
+    def cut(program: Program, device: Device, budget: SearchBudget, *others: Any) -> SearchResult:
+        asked.append(budget.enodes)
+        if len(asked) == 2:
+            raise OutOfTimeError
+        found = run_search(program, device, budget, *others)
+        return found if proves else replace(found, proved=())
+
+    monkeypatch.setattr(composing, "here", lambda seconds: CROWDED * seconds)
+    monkeypatch.setattr(composing, "run_search", cut)
+    text = "m (float[4, 48] x) => (float[4, 48] y) { t = Tanh(x)  r = Mul(t, x)  y = Exp(r) }"
+    made = run(text, seconds=240.0)
+    enodes = SearchBudget().enodes
+    assert asked == [enodes // partitioned.HURRIED, enodes]
+    assert ("composition" in run.stages) != proves
+    assert made.report.check.cases > 0

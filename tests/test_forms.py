@@ -195,3 +195,23 @@ def test_the_form_as_written_is_found_without_what_the_model_multiplies_by_0(eng
     assert own is not None
     assert "y" not in {e.tensor for c in own.values() for e in [c.payload] if isinstance(e, Read)}
     assert [own[root].op for root in classes.roots] == ["contract", "tanh"]
+
+
+def test_the_form_as_written_of_a_guarded_softmax_guards_rows(engine: Engine) -> None:
+    i, j, d = Axis("i", 8), Axis("j", 8), Axis("d", 4)
+    s, v = read("s", i, j), read("v", j, d)
+    e = op("exp", add(s, mul(const(-1.0), reduce("max", j, s))))
+    share = mul(e, op("recip", reduce("sum", j, e)))
+    exprs = [reduce("sum", j, mul(op("where", op("isnan", share), const(0.0), share), v))]
+    classes = engine.explore(exprs, Budget(enodes=2000, iterations=8, seconds=60))
+    own = written(classes, exprs, options(classes))
+    assert own is not None
+    made = {choice.op: (cls, choice) for cls, choice in own.items()}
+    assert "isnan" not in made, "it would be computed for each share"
+    whole, guarded = made["not"][0], made["where"][1]
+    assert guarded.children[0] == whole
+    assert classes.axes[whole] == {i}
+    shares, values = made["contract"][1].children
+    assert {classes.axes[shares], classes.axes[values]} == {frozenset({i, j}), frozenset({j, d})}
+    order = list(own)
+    assert all(order.index(k) < n for n, c in enumerate(order) for k in own[c].children), "operands before results"

@@ -26,9 +26,11 @@ from prism.api.choosing import (
 from prism.api.finalists import Finalist, emitted, emitting, finalists, formula_of
 from prism.api.partitioned import (
     PartitionedSearch,
+    bound,
     composed_choice,
     finer,
     gains,
+    hurried,
     merged_checks,
     search_regions,
     unsearched,
@@ -36,10 +38,20 @@ from prism.api.partitioned import (
 from prism.api.records import Choice, Request
 from prism.api.region_search import SearchResult, enough, run_search
 from prism.api.second_opinion import merged
-from prism.api.time_limit import AGAIN, FINISHED, LEAST_S, UNPROVED, here, regions_end, search_end, search_time
+from prism.api.time_limit import (
+    AGAIN,
+    CROWDED,
+    FINISHED,
+    LEAST_S,
+    UNPROVED,
+    here,
+    regions_end,
+    search_end,
+    search_time,
+)
 from prism.egraph.worker import Worker
 from prism.errors import NoImprovementError, PartError, VerificationError, of_part
-from prism.events import CheckSummary, Evidence
+from prism.events import CheckSummary, Evidence, Recorder
 from prism.generate.partition import partition, unrepeated
 from prism.instantiate.machine_load import others_now
 from prism.instantiate.measure import Bench
@@ -175,10 +187,8 @@ def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchRe
     if tools.time.closing:
         raise OutOfTimeError
     before = len(tools.recorder.warnings)
-    until = search_end(tools.time)
     try:
-        with max(until, tools.time.part(UNPROVED)).limited():
-            found = run_search(request.program, request.device, request.budget, worker, tools.recorder, until)
+        found = _searched_in_time(request, worker, tools)
     except OutOfTimeError:
         if request.program.operator_count == 1:
             raise
@@ -193,6 +203,33 @@ def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchRe
     if len(tools.recorder.warnings) == before:
         tools.results.keep_search(request.program, request.budget, found, tools.time.given)
     return found
+
+
+def _searched_in_time(request: Request, worker: Worker, tools: Tools) -> SearchResult:
+    """A search of the whole program as one region, which has a part of the time.
+
+    On a machine that others use a small one comes before it, as of regions; the rest then has less time to begin with.
+
+    Raises:
+        OutOfTimeError: nothing was proved by then.
+    """
+    program, device = request.program, request.device
+    worker.ready()
+    until, first = search_end(tools.time), None
+    last = max(until, tools.time.part(UNPROVED))
+    if tools.time.finite and here(1.0) >= CROWDED:
+        with last.limited():
+            first = run_search(program, device, hurried(request.budget), worker, Recorder(), tools.time.part(0.0))
+    if first is None or not first.proved:
+        with last.limited():
+            return run_search(program, device, request.budget, worker, tools.recorder, until)
+    first = replace(first, interrupted=True)
+    try:
+        with until.limited():
+            found = run_search(program, device, request.budget, worker, tools.recorder, until)
+    except OutOfTimeError:
+        return first
+    return first if found.interrupted and bound(found) > bound(first) else found
 
 
 def _say_cut(found: SearchResult, tools: Tools) -> None:

@@ -443,12 +443,9 @@ class _Searching:
                 self.workers[0].ready()  # a child starts anew after one that was cut off, which is no region's time
             mine = time.slice(len(distinct) - n, gains[n] / (sum(gains[n:]) or 1.0)) if gains else ENDLESS
             late = not mine.until.left
-            narrow = replace(
-                self.budget, enodes=-(-self.budget.enodes // HURRIED), iterations=HURRIED_ITERATIONS, max_rounds=1
-            )
             try:
                 with mine.last.limited():
-                    answer = one(region, narrow if late else self.budget, mine.until)
+                    answer = one(region, hurried(self.budget) if late else self.budget, mine.until)
             except OutOfTimeError:
                 return None
             return replace(answer, result=replace(answer.result, interrupted=True), given=0.0) if late else answer
@@ -570,6 +567,11 @@ def unsearched(region: Program, error: Exception) -> str:
         raise error
     failed = of_part(error)
     return f"the search of {region.name} failed: {failed.what}: {failed.why}"
+
+
+def hurried(budget: SearchBudget) -> SearchBudget:
+    """Bounds of a small search, which is for a first proof alone."""
+    return replace(budget, enodes=-(-budget.enodes // HURRIED), iterations=HURRIED_ITERATIONS, max_rounds=1)
 
 
 def bound(found: SearchResult) -> float:

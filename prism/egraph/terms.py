@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from prism.egraph.bindings import bindings
 from prism.egraph.language import CONSTRUCTORS, REDUCTIONS, TOLD, TensorFacts, snap
 from prism.errors import IllegalIRError
-from prism.program.classes import EClasses, ENode, Payload
+from prism.program.classes import EClasses, ENode, Key, Payload
 from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes, walk
@@ -387,6 +387,7 @@ def decode(frozen: Frozen, start: Sequence[Any], iterations: int, stopped: str) 
     order = sorted((c for c in kept if c in keys), key=lambda c: keys[c])
     ids = {cls: n for n, cls in enumerate(order)}
     nodes: dict[int, tuple[ENode, ...]] = {}
+    along: dict[Key, int] = {}
     for cls in order:
         usable = [n for n, row in enumerate(rows[cls]) if cls not in row[3] and all(k in ids for k in row[3])]
         # What does not depend on an axis is not computed along it.
@@ -397,9 +398,11 @@ def decode(frozen: Frozen, start: Sequence[Any], iterations: int, stopped: str) 
             for op, _, shown, kids in (rows[cls][n],)
         )
         nodes[ids[cls]] = tuple(ENode(key[0], rows[cls][n][1], key[2]) for key, n in mine)
+        for op, payload, _, kids in (rows[cls][n] for n in usable if fitting and n not in fitting):
+            along[op, payload, tuple(ids[k] for k in kids)] = ids[cls]
     found = {ids[c]: frozen.axes.get(c, frozenset()) for c in order}
     total = sum(len(n) for n in nodes.values())
-    return EClasses(nodes, found, tuple(ids[c] for c in start), total, iterations, stopped)
+    return EClasses(nodes, found, tuple(ids[c] for c in start), total, iterations, stopped, along)
 
 
 def _along(row: _Row, frozen: Frozen) -> frozenset[Axis]:

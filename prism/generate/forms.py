@@ -20,13 +20,12 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 
 from prism.generate.options import ONE_PASS, REDUCING, Choice, Weights, below
 from prism.program.arrays import NumpyArrays
-from prism.program.classes import EClasses, Payload
+from prism.program.classes import EClasses, Key
 from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
 from prism.program.ops import COMMUTATIVE
@@ -590,8 +589,6 @@ def _taking_turns(by_work: Sequence[_Entry]) -> list[_Entry]:
 # The e-graph carries constants to 40 bits.
 SAME = 2.0**-38
 
-_Key: TypeAlias = "tuple[str, Payload, tuple[int, ...]]"
-
 
 def written(
     classes: EClasses, exprs: Sequence[Expr], options: Mapping[int, Sequence[Choice]]
@@ -601,8 +598,10 @@ def written(
     Its choices, operands before results; None where the e-graph does not hold it. What rounds badly is often what looks
     fastest, in all its variants: what the model itself computes, in its own order of operations, rounds as the model
     does. So the generator keeps a place for it whatever its bounds leave out. Of two operators that came to be one
-    e-class the first, operands before results, computes it. Where the model multiplies by 0, as by imaginary parts of
-    real numbers, the e-graph may hold no more than what is left.
+    e-class the first, operands before results, computes it. What the model computes along an axis, and the rules
+    without it, is computed as the rules do: whether a share of a softmax is undefined is known of a row as a whole.
+    Where the model multiplies by 0, as by imaginary parts of real numbers, the e-graph may hold no more than what is
+    left.
 
     Args:
         classes: the saturated e-graph.
@@ -652,7 +651,7 @@ class _Reading:
     options: Mapping[int, Sequence[Choice]]
     found: dict[int, int] = field(default_factory=dict)
     made: dict[int, Choice] = field(default_factory=dict)
-    _table: dict[_Key, int] = field(default_factory=dict)
+    _table: dict[Key, int] = field(default_factory=dict)
     _numbers: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -662,6 +661,7 @@ class _Reading:
                     self._numbers[cls] = n.payload.value
                 else:
                     self._table.setdefault((n.op, n.payload, n.children), cls)
+        self._table |= self.classes.along
 
     def take(self, e: Expr) -> bool:
         """Whether the e-graph holds the expression, whose operands have been taken."""
@@ -720,7 +720,7 @@ class _Reading:
             case Read() | Position() | Size():
                 return Choice({Read: "read", Position: "position", Size: "size"}[type(e)], e, ())
             case Reduce(kind, axis, _):
-                if axis not in self.classes.axes[kids[0]]:
+                if axis not in self.classes.axes[kids[0]] or (kind.value, axis, kids) in self.classes.along:
                     return self._ready(cls)
                 for fetched in self.options.get(cls, ()):
                     if fetched.op == "gather" and all(k in self.made for k in fetched.children):
@@ -738,22 +738,26 @@ class _Reading:
                     minus = self._number(-1.0)
                     assert minus is not None
                     self.made.setdefault(minus, Choice("const", Const(-1.0), ()))
-                    return Choice("mul", None, (minus, *kids))
-                return Choice(op, None, kids)
+                    op, kids = "mul", (minus, *kids)
+                return self._ready(cls) if (op, None, kids) in self.classes.along else Choice(op, None, kids)
         return None
 
     def _ready(self, cls: int) -> Choice | None:
-        """A sum of what does not depend on its axis, as the rules write it: of values that are known."""
+        """What the rules compute without an axis that the model has it along, of values that are known."""
+        return self.made[cls] if self._is_ready(cls, set()) else None
+
+    def _is_ready(self, cls: int, tried: set[int]) -> bool:
+        if cls in self.made:
+            return True
+        if cls in tried:
+            return False
+        tried.add(cls)
         for n in self.classes.nodes[cls]:
-            if n.domain or n.op in (kind.value for kind in ReduceKind):
-                continue
-            new = [k for k in n.children if k not in self.made]
-            if all(len(self.classes.nodes[k]) == 1 and not self.classes.nodes[k][0].children for k in new):
-                for k in new:
-                    leaf = self.classes.nodes[k][0]
-                    self.made[k] = Choice(leaf.op, leaf.payload, ())
-                return Choice(n.op, n.payload, n.children)
-        return None
+            reduces = n.op in (kind.value for kind in ReduceKind)
+            if not (n.domain or reduces) and all(self._is_ready(k, tried) for k in n.children):
+                self.made[cls] = Choice(n.op, n.payload, n.children)
+                return True
+        return False
 
 
 def _offered(choice: Choice, options: Sequence[Choice]) -> Choice:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prism.program.index import Axis
 from prism.program.nodes import Const, Position, Read, Size
 
 Payload: TypeAlias = "Read | Const | Size | Position | Axis | None"
+Key: TypeAlias = "tuple[str, Payload, tuple[int, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class EClasses:
         enodes: how many e-nodes there are.
         iterations: how many rounds the rules ran.
         stopped: why it stopped: "saturated", "e-node budget" or "iteration budget".
+        along: e-nodes that are not among `nodes`, as they are computed along axes that their e-class does not depend
+            on, by operator, payload and children: their e-class.
     """
 
     nodes: Mapping[int, tuple[ENode, ...]]
@@ -49,3 +52,4 @@ class EClasses:
     enodes: int
     iterations: int
     stopped: str
+    along: Mapping[Key, int] = field(default_factory=dict)
