@@ -90,7 +90,8 @@ ROWS = (below(i + -7, j, "lt"), below(j, i), below(i, Index.const(4), "or lt"))
 class Masked:
     """softmax_j(q k where every predicate holds) v over rows of `rows` and keys of `keys`.
 
-    One by the name of "or le" may hold in place of all before it.
+    One by the name of "or le" may hold in place of all before it. What is compared is in which of parts of so many
+    places an index lies.
     """
 
     predicates: Sequence[tuple[str, Index, Index]]
@@ -98,13 +99,25 @@ class Masked:
     keys: Axis = KEY
     tile: object = sym("T_i")
     hidden: float = float("-inf")
+    parts: int = 1
+
+    def placed(self, name: str, index: Index) -> list[Stmt]:
+        """What is compared of an index."""
+        if self.parts == 1:
+            return [Position(name, index)]
+        return [
+            Position(f"{name}i", index),
+            op(f"{name}h", "add", f"{name}i", 0.5),
+            op(f"{name}p", "mul", f"{name}h", 1.0 / self.parts),
+            op(name, "floor", f"{name}p"),
+        ]
 
     def body(self) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
         """The loop's body, and what follows it."""
         mask: list[Stmt] = []
         for n, (name, lhs, rhs) in enumerate(self.predicates):
             how, test = name.split() if " " in name else ("and", name)
-            mask += [Position(f"a{n}", lhs), Position(f"b{n}", rhs), op(f"p{n}", test, f"a{n}", f"b{n}")]
+            mask += [*self.placed(f"a{n}", lhs), *self.placed(f"b{n}", rhs), op(f"p{n}", test, f"a{n}", f"b{n}")]
             mask.append(op(f"seen{n}", how, f"p{n}", f"seen{n - 1}" if n else 1.0))
         inside: tuple[Stmt, ...] = (
             Load("k1", "k", at(self.keys, A)),
@@ -189,7 +202,7 @@ class Masked:
 
         seen = np.ones((len(q), len(k)), bool)
         for name, lhs, rhs in self.predicates:
-            a, b = number(lhs), number(rhs)
+            a, b = number(lhs) // self.parts, number(rhs) // self.parts
             holds = a < b if name.endswith("lt") else a <= b
             seen = seen | holds if name.startswith("or") else seen & holds
         s = np.where(seen, q.astype(float) @ k.T, self.hidden)
@@ -582,6 +595,27 @@ def test_a_range_is_part_of_the_key_and_of_the_text() -> None:
     assert "for tiles of j with j <= i and j >= i - 6:" in shown(narrowed(g))
 
 
+@pytest.mark.parametrize(
+    ("predicates", "parts", "expected"),
+    [
+        (CAUSAL, 4, ["j <= i + 3"]),
+        ((below(j, i, "lt"),), 4, ["j <= i - 1"]),
+        ((below(i, j),), 3, ["j >= i - 2"]),
+        ((below(j, i, "eq"),), 3, ["j <= i + 2", "j >= i - 2"]),
+        ((below(j, i), below(i + -3, j)), 3, ["j <= i + 2", "j >= i - 5"]),
+        ((below(j, i), below(j, Index.const(5), "or le")), 3, ["j <= i + 2 or j <= 5"]),
+    ],
+)
+def test_positions_may_be_compared_by_parts(
+    predicates: Sequence[tuple[str, Index, Index]], parts: int, expected: list[str]
+) -> None:
+    sample = Masked(predicates, parts=parts)
+    g = narrowed(sample.sgraph())
+    assert bounds(g.kernels[0]) == expected
+    spec.check(g)
+    assert denote(g) == denote(sample.sgraph())
+
+
 # What runs.
 
 SHAPES = [
@@ -660,7 +694,7 @@ def problems(draw: st.DrawFn) -> tuple[Masked, dict[str, int]]:
     names = st.sampled_from(["le", "lt", "eq", "or le", "or lt"])
     predicates = [(draw(names), index(), index()) for _ in range(draw(st.integers(1, 3)))]
     tiles = {t: 1 << draw(st.integers(0, 4)) for t in ("T_i", "T_j")}
-    return Masked(predicates, rows, keys), tiles
+    return Masked(predicates, rows, keys, parts=draw(st.sampled_from([1, 1, 2, 3, 5]))), tiles
 
 
 @settings(max_examples=examples(40, 100), deadline=None)

@@ -9,7 +9,8 @@ propagating constants and affine indices through the body under the assumption e
 
     positions   values of affine indices; sums and multiples of them stay affine
     a <= b      is false where b - a <= -1 follows from e <= -1, true where b - a >= 0 does; `<` and `==` likewise;
-                |i| <= c is that of both i and -i
+                |i| <= c is that of both i and -i; floor(i/c) < floor(j/c) is false where j <= i, and true where
+                j >= i + c
     p or q      is false where both are: under two conditions, or one that is at least either's, as i + c of i and c
     where       is the chosen operand where the predicate is known
     0*f = 0, exp(-inf) = 0, -inf + x = -inf, a maximum of -inf is -inf, a sum of zeros is 0, a contraction of zeros is 0
@@ -61,6 +62,15 @@ class Absolute:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """An affine index and less than one more, over a whole number; `floored`, or the fraction itself."""
+
+    index: Index
+    of: int
+    floored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Same:
     """The value of that name, which is defined outside of the loop."""
 
@@ -98,7 +108,7 @@ class Compared:
 
 
 # What is known of a value on every element of the tile; a number may be a truth value, 0 or 1; nothing is None.
-Fact: TypeAlias = "Index | Absolute | Same | Compared | RunningMaximum | Choice | EndedMaximum | float | None"
+Fact: TypeAlias = "Index | Absolute | Part | Same | Compared | RunningMaximum | Choice | EndedMaximum | float | None"
 
 LOW = -1e30
 """Numbers up to here stand for -inf in masks: float32's and bfloat16's least number, and what people write instead."""
@@ -106,6 +116,7 @@ LOW = -1e30
 _FOLD: Mapping[str, Callable[..., float]] = {
     "neg": lambda a: -a,
     "abs": abs,
+    "floor": lambda a: float(math.floor(a)) if math.isfinite(a) else a,
     "exp": lambda a: 0.0 if a == -math.inf else math.exp(a),
     "sigmoid": lambda a: 0.0 if a == -math.inf else 1.0 / (1.0 + math.exp(-a)),
     "maximum": max,
@@ -233,6 +244,11 @@ class _Facts:
             case "add":
                 if len(numbers) < len(args) and all(isinstance(a, Index) or _is_whole(a) for a in args):
                     return _index(args[0]) + _index(args[1])
+                part = next((a for a in args if isinstance(a, Part) and a.floored), None)
+                if part is not None and numbers and _is_whole(numbers[0]):
+                    return replace(part, index=part.index + part.of * int(numbers[0]))
+                if numbers and 0.0 < numbers[0] < 1.0 and (of := [a for a in args if isinstance(a, Index)]):
+                    return Part(of[0], 1)
                 for n in numbers:
                     if math.isinf(n) and -n not in numbers:
                         return n
@@ -249,7 +265,13 @@ class _Facts:
                 if -1.0 in numbers and (RunningMaximum() in args or EndedMaximum() in args):
                     return self._pointwise("neg", [a for a in args if not isinstance(a, float)])
                 scaled = next((a for a in args if isinstance(a, Index)), None)
-                return scaled.scaled(int(numbers[0])) if scaled and numbers and _is_whole(numbers[0]) else None
+                if scaled and numbers and _is_whole(numbers[0]):
+                    return scaled.scaled(int(numbers[0]))
+                fraction = Part(scaled, 1) if scaled else next((a for a in args if isinstance(a, Part)), None)
+                if fraction is None or fraction.floored or not numbers or not math.isfinite(1 / numbers[0]):
+                    return None
+                parts = round(1 / numbers[0])
+                return replace(fraction, of=fraction.of * parts) if parts > 1 and parts * numbers[0] == 1.0 else None
             case _ if op in _FOLD and len(numbers) == len(args):
                 try:
                     return _FOLD[op](*numbers)
@@ -261,6 +283,10 @@ class _Facts:
                 return RunningMaximum(negative=True) if args[0] == RunningMaximum() else EndedMaximum(negative=True)
             case "maximum" if RunningMaximum() in args:
                 return RunningMaximum()
+            case "floor" if isinstance(args[0], Part):
+                return args[0].index if args[0].of == 1 else replace(args[0], floored=True)
+            case _ if op in COMPARISONS and any(isinstance(a, Part) for a in args):
+                return self._compare_parts(op, *args)
             case "abs" if isinstance(args[0], Index):
                 return Absolute(args[0])
             case "lt" | "le" if isinstance(args[0], Absolute) and (isinstance(args[1], Index) or _is_whole(args[1])):
@@ -277,6 +303,25 @@ class _Facts:
                 return Compared(op, ahead) if decided is None else decided
             case _:
                 return None
+
+    def _compare_parts(self, op: str, a: Fact, b: Fact) -> float | None:
+        """The comparison of two parts of the same size, or of one with a whole number."""
+        match a, b:
+            case Part(index, of, True), float() if _is_whole(b) and op != "eq":
+                return self.holds(negated(index + -of * (int(b) + (op == "le"))))
+            case float(), Part(index, of, True) if _is_whole(a) and op != "eq":
+                return self.holds(index + -of * (int(a) + (op == "lt")))
+            case Part(one, of, True), Part(other, parts, True) if of == parts:
+                ahead = other + one.scaled(-1)
+                behind = ahead.scaled(-1)
+                surely_more, surely_less = (self.holds(x + -of) == 1.0 for x in (ahead, behind))
+                match op:
+                    case "lt":
+                        return 1.0 if surely_more else 0.0 if self.holds(behind) == 1.0 else None
+                    case "le":
+                        return 0.0 if surely_less else 1.0 if self.holds(ahead) == 1.0 else None
+                return 0.0 if surely_more or surely_less else None
+        return None
 
     def compare(self, op: str, ahead: Index) -> float | None:
         """Whether `ahead`, the second operand minus the first, is > 0, >= 0 or 0."""
