@@ -254,7 +254,7 @@ UNARY: dict[str, Callable[..., Array]] = {
     "floor": np.floor,
     "round": np.round,
     "sqrt": np.sqrt,
-    "sign": np.sign,
+    "sign": lambda a: np.where(np.isnan(a), 0.0, np.sign(a)),
 }
 
 

@@ -484,7 +484,7 @@ def test_a_long_call_gets_one_argument_a_line() -> None:
 
 
 def test_no_value_takes_the_name_of_a_helper() -> None:
-    from prism.backends.lower_index import HELPERS
+    from prism.backends.tile import HELPERS
     from prism.backends.triton import emit_helpers
 
     texts = [t for name, t in vars(emit_helpers).items() if name.isupper() and isinstance(t, str)]

@@ -21,12 +21,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from prism.backends.lower_extremes import shared_extremes
-from prism.backends.lower_index import HELPERS, RESERVED, Names
+from prism.backends.lower_index import RESERVED, Names
 from prism.backends.lower_kernel import KernelLowering
 from prism.backends.lower_layout import layout
 from prism.backends.lower_types import analyse
 from prism.backends.quotients import Quotients, quotients
-from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, integers, scalars
+from prism.backends.tile import (
+    HELPERS,
+    Constant,
+    TileLaunch,
+    TileModule,
+    TileProgram,
+    TileRepeat,
+    identifier,
+    integers,
+    scalars,
+)
 from prism.backends.tile import Load as TileLoad
 from prism.backends.tile import Store as TileStore
 from prism.backends.tile_rewrite import clean

@@ -18,13 +18,8 @@ from prism.program.nodes import Tensor
 from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
 from prism.sgraph.ranges import growing, sign
 
-# What emitted modules call by name: modules, variables of the launcher, and helpers (triton/emit_helpers.py).
+# What emitted modules call by name, beside their helpers: modules, and variables of the launcher.
 RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
-HELPERS = frozenset({
-    "arctangent", "growing_maximum", "growing_maximum_of_two", "growing_minimum", "growing_minimum_of_two", "larger",
-    "maximum_before", "maximum_of_two", "minimum_before", "minimum_of_two", "multiply", "power", "product_before",
-    "product_of_two", "recurrence", "recurrence_of_two", "round_half_even", "sign", "smaller", "tanh",
-})  # fmt: skip
 
 
 @dataclass(slots=True)

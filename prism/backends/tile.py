@@ -594,8 +594,14 @@ CONFIGS SYMBOLS args arrived at choose config ctypes descriptors folded given gr
 meta np os out persistent pid replay stages step symbols threads tiles tl torch triton warps
 all any bool dict float getattr hasattr int isinstance iter len list map max next range sorted str tuple type zip
 """
-RESERVED = frozenset(_OWN.split())
-"""What emitted Python calls its own: a length of that name would hide it."""
+HELPERS = frozenset({
+    "arctangent", "growing_maximum", "growing_maximum_of_two", "growing_minimum", "growing_minimum_of_two", "larger",
+    "maximum_before", "maximum_of_two", "minimum_before", "minimum_of_two", "multiply", "power", "product_before",
+    "product_of_two", "recurrence", "recurrence_of_two", "round_half_even", "sign", "smaller", "tanh",
+})  # fmt: skip
+"""What emitted modules may define beside their kernels (triton/emit_helpers.py)."""
+RESERVED = frozenset(_OWN.split()) | HELPERS
+"""What emitted Python calls its own: a length, or an entry, of that name would hide it."""
 
 
 def identifier(name: str) -> str:

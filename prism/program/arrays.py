@@ -109,7 +109,7 @@ _POINTWISE: Mapping[str, Callable[..., Array]] = {
     "erf": _erf,
     "sigmoid": _sigmoid,
     "abs": np.abs,
-    "sign": np.sign,
+    "sign": lambda x: np.subtract(np.greater(x, 0), np.less(x, 0), dtype=np.float64),
     "floor": np.floor,
     "round": np.rint,
     "maximum": np.maximum,

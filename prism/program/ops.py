@@ -48,7 +48,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         "erf": Op(1, 8, bounds=_UNIT, rounds=True),
         "sigmoid": Op(1, 8, bounds=_SHARE, rounds=True),
         "abs": Op(1, bounds=_NO_LESS),
-        "sign": Op(1, bounds=_UNIT),
+        "sign": Op(1, bounds=_UNIT),  # 0 where the operand is NaN, as in torch
         "floor": Op(1),
         "round": Op(1),  # half to even, as ONNX and torch do
         "maximum": Op(2),

@@ -44,19 +44,21 @@ def round_half_even(x):
 POWER = '''
 @triton.jit
 def power(x, y):
-    """x to the y: a negative base needs an integer exponent, and gives NaN without one."""
-    size = tl.exp2(y * tl.log2(tl.abs(x)))
+    """x to the y: a negative base that is finite needs an integer exponent, and gives NaN without one."""
+    base = tl.abs(x)
+    size = tl.where((y == 0.0) | (base == 1.0), 1.0, tl.exp2(y * tl.log2(base)))
     whole = tl.floor(y) == y
     odd = tl.floor(y * 0.5) * 2.0 != y
-    signed = tl.where(whole & odd, -size, tl.where(whole, size, float("nan")))
-    return tl.where((y == 0.0) | (x == 1.0), 1.0, tl.where(x < 0.0, signed, size))
+    minus = (x < 0.0) | (1.0 / x < 0.0)  # that of -0, too
+    signed = tl.where(whole & odd, -size, tl.where(whole | (base == 0.0) | (base == float("inf")), size, float("nan")))
+    return tl.where((y == 0.0) | (x == 1.0), 1.0, tl.where(minus, signed, size))
 '''
 
 SIGN = '''
 @triton.jit
 def sign(x):
-    """-1, 0 or 1; NaN stays NaN."""
-    return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, x))
+    """-1, 0 or 1; 0 of NaN."""
+    return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, 0.0))
 '''
 
 MULTIPLY = '''

@@ -277,10 +277,17 @@ def _is_infinite(graph: Graph, node: Node) -> OnnxValue:
     return unary(f, BOOL)(graph, node)
 
 
+def _sign(graph: Graph, node: Node) -> OnnxValue:
+    """The sign; NaN stays NaN here, of which `sign` is 0."""
+    if not node.input(0).dtype.is_float:
+        return named("sign")(graph, node)
+    return unary(lambda x: op("where", op("isnan", x), x, op("sign", x)))(graph, node)
+
+
 BOOL = DType.BOOL
 _UNARY = (
     "Neg", "Abs", "Exp", "Log", "Sqrt", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh",
-    "Acosh", "Atanh", "Erf", "Sigmoid", "Floor", "Ceil", "Round", "Sign", "Reciprocal", "Relu", "Mish",
+    "Acosh", "Atanh", "Erf", "Sigmoid", "Floor", "Ceil", "Round", "Reciprocal", "Relu", "Mish",
 )  # fmt: skip
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
@@ -293,6 +300,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "BitwiseXor": _bitwise("xor"),
         "BitwiseNot": lambda graph, node: unary(lambda x: bits.inverted(x, node.input(0).dtype))(graph, node),
         "BitShift": _shifted,
+        "Sign": _sign,
         "Sub": binary(sub),
         "Div": _divide,
         "Mod": _remainder,

@@ -130,8 +130,16 @@ def _dividing(
     whole: Callable[[Expr, Expr], Expr],
     within: Callable[[Interval, Interval], Interval],
     real: Callable[[Expr, Expr], Expr],
+    by_infinity: Callable[[Expr, Expr], Expr] | None = None,
 ) -> Handler:
-    """Division with a rounding, or its remainder: of whole numbers, and of others."""
+    """Division with a rounding, or its remainder: of whole numbers, and of others.
+
+    Args:
+        whole: of whole numbers.
+        within: bounds of that, given those of its operands.
+        real: of other numbers.
+        by_infinity: of a finite number and an infinite one, where `real` says something else of these.
+    """
 
     def handle(n: Node) -> Result:
         common = _common(n, "self", "other")
@@ -139,7 +147,12 @@ def _dividing(
         if any(isinstance(e, Const) and math.isinf(e.value) for e in (a, b)):
             raise n.unsupported("it divides by infinity, or infinity itself")
         if n.dtype.is_float:
-            return n.define(real(_operand(n, "self"), _operand(n, "other")))
+            a, b = _operand(n, "self"), _operand(n, "other")
+            value = real(a, b)
+            if by_infinity is not None and n.builder.may_be_infinite(b):
+                at = op("and", op("lt", op("abs", a), Const(math.inf)), op("eq", op("abs", b), Const(math.inf)))
+                value = op("where", at, by_infinity(a, b), value)
+            return n.define(value)
         if n.dtype is DType.BOOL:
             raise n.unsupported("it divides truth values")
         dividend, divisor = n.bounds(a), n.bounds(b)
@@ -152,18 +165,30 @@ def _dividing(
     return handle
 
 
-_floor_divide = _dividing(floor_quotient, quotient_bounds, lambda a, b: op("floor", quotient(a, b)))
+def _apart(a: Expr, b: Expr) -> Expr:
+    """Whether one is negative and the other positive."""
+    return op("lt", op("mul", a, b), Const(0.0))
+
+
+_floor_divide = _dividing(
+    floor_quotient,
+    quotient_bounds,
+    lambda a, b: op("floor", quotient(a, b)),
+    lambda a, b: op("where", _apart(a, b), Const(-1.0), Const(0.0)),
+)
 # torch rounds the quotient first here, and only here
 _trunc_divide = _dividing(whole_trunc_quotient, quotient_bounds, lambda a, b: truncated(quotient(a, b)))
 _remainder = _dividing(
     floor_remainder,
     lambda a, b: remainder_bounds(a, b, floor=True),
     lambda a, b: sub(a, op("mul", b, op("floor", quotient(a, b)))),
+    lambda a, b: op("where", _apart(a, b), b, a),
 )
 _fmod = _dividing(
     trunc_remainder,
     lambda a, b: remainder_bounds(a, b, floor=False),
     lambda a, b: sub(a, op("mul", b, trunc_quotient(a, b))),
+    lambda a, b: a,
 )
 
 
@@ -360,8 +385,10 @@ def _addcdiv(n: Node) -> Result:
 
 
 def _lerp(n: Node) -> Result:
-    start, end = _operand(n, "self"), _operand(n, "end")
-    return n.define(op("add", start, op("mul", _operand(n, "weight"), sub(end, start))))
+    start, end, weight = (_operand(n, name) for name in ("self", "end", "weight"))
+    if isinstance(weight, Const) and weight.value >= 0.5:  # from the nearer end: that it may be infinite is no matter
+        start, end, weight = end, start, Const(1.0 - weight.value)
+    return n.define(op("add", start, op("mul", weight, sub(end, start))))
 
 
 # Casts

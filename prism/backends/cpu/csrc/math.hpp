@@ -19,7 +19,7 @@ PRISM_INLINE vf v_floor(vf x) {
     return y == 0.0f ? (vf)((vi)y | ((vi)x & INT32_MIN)) : y;
 }
 PRISM_INLINE vf v_sign(vf x) {
-    return x > 0.0f ? v_all(1.0f) : (x < 0.0f ? v_all(-1.0f) : x);
+    return x > 0.0f ? v_all(1.0f) : (x < 0.0f ? v_all(-1.0f) : v_all(0.0f));
 }
 PRISM_INLINE vf v_sqrt(vf x) {
 #if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_sqrtps512_mask)
