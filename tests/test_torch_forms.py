@@ -126,6 +126,10 @@ EQUAL: dict[str, tuple[Fn, list[torch.Tensor]]] = {
         lambda x, i: (x.sort(0)[0], *torch.sort(x, stable=True, descending=True), *torch.sort(i, stable=True)),
         [X, I8],
     ),
+    "by_an_order_that_is_known": (
+        lambda x: (x[torch.tensor([2, 0, 1]).argsort()], x[:, torch.tensor([0, 2, 1]).sort(descending=True)[1]]),
+        [X],
+    ),
     "in_the_middle": (
         lambda x: (x.median(0)[0], x.median(1, keepdim=True)[0], x.kthvalue(2, 0)[0], x.quantile(0.3, 1)),
         [X],
@@ -223,3 +227,8 @@ def test_a_graph_that_cannot_be_captured_is_not_printed(capfd: pytest.CaptureFix
 def test_a_result_may_be_returned_twice() -> None:
     program = trace(lambda x: (x + 1,) * 2, [X])
     assert len(set(program.outputs)) == 2
+
+
+def test_an_order_of_equal_numbers_that_are_known_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="of equal elements torch does not say which one comes first"):
+        trace(lambda x: x[torch.tensor([1, 0, 1]).argsort()], [X])

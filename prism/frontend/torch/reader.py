@@ -349,6 +349,13 @@ def _retraced(exported: torch.export.ExportedProgram) -> torch.fx.Graph | None:
         table |= composite
 
 
+def _is_followed(node: torch.fx.Node, value: TorchValue) -> bool:
+    """Whether it is few whole numbers, which are computed here where they are known."""
+    meta = node.meta["val"]
+    whole = value.dtype is not DType.BOOL and not value.dtype.is_float
+    return whole and all(isinstance(e, int) for e in meta.shape) and meta.numel() <= _FOLLOWED
+
+
 def _writes(node: torch.fx.Node) -> bool:
     """Whether an operator changes what it is given."""
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
@@ -621,7 +628,10 @@ class _Translation:
             source, position = node.args
             assert isinstance(source, torch.fx.Node)
             assert isinstance(position, int)
-            self._values[node] = self._values[source][position]
+            part = self._values[source][position]
+            if source in self._known and isinstance(part, TorchValue) and _is_followed(node, part):
+                part = self._knowing(node, part, self._known[source][position])
+            self._values[node] = part
             return
         if isinstance(meta, (int, torch.SymInt)) and not isinstance(meta, bool):
             self._values[node] = self._extent(meta, origin)
@@ -654,22 +664,25 @@ class _Translation:
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise call.unsupported(f"this form of it is not known ({type(error).__name__}: {error})") from error
         _refuse_unread(call, target)
-        self._values[node] = self._followed(node, made) if isinstance(made, TorchValue) else made
+        self._values[node] = made
+        if isinstance(made, TorchValue) and _is_followed(node, made) and (held := self._computed(node)) is not None:
+            self._values[node] = self._knowing(node, made, held)
+        elif isinstance(made, tuple) and (held := self._computed(node)) is not None:
+            self._known[node] = held
 
-    def _followed(self, node: torch.fx.Node, value: TorchValue) -> TorchValue:
-        """The value with its elements, where they are a few whole numbers that are known: torch computes them."""
-        meta, target = node.meta["val"], node.target
-        few = value.dtype is not DType.BOOL and not value.dtype.is_float and all(isinstance(e, int) for e in meta.shape)
-        if not few or meta.numel() > _FOLLOWED or any(n not in self._known for n in node.all_input_nodes):
-            return value
-        if torch.Tag.nondeterministic_seeded in target.tags or _key(target) in UNINITIALISED:  # type: ignore[union-attr]
-            return value
+    def _computed(self, node: torch.fx.Node) -> Any:
+        """What torch computes where all operands are known; None where some are not, or it is another each time."""
+        target = node.target
+        assert isinstance(target, OpOverload)
+        if any(n not in self._known for n in node.all_input_nodes):
+            return None
+        if torch.Tag.nondeterministic_seeded in target.tags or _key(target) in UNINITIALISED:
+            return None
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: self._known[n])
         try:
-            made = target(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})  # type: ignore[operator]
+            return target(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
         except (RuntimeError, NotImplementedError):  # what torch does not take, the function does not either
-            return value
-        return self._knowing(node, value, made)
+            return None
 
     def _knowing(self, node: torch.fx.Node, value: TorchValue, held: torch.Tensor) -> TorchValue:
         self._known[node] = held

@@ -320,7 +320,9 @@ class _Row:
 
 def _sort(n: Node) -> Result:
     """Elements in order, and their places where of equal ones the first comes first."""
-    if 1 in n.wanted and not n.get("stable", False):
+    known = n["self"].elements
+    distinct = known is not None and known.ndim == 1 and len(set(known.tolist())) == known.size
+    if 1 in n.wanted and not n.get("stable", False) and not distinct:
         raise n.unsupported("of equal elements torch does not say which one comes first", "use torch.sort(stable=True)")
     n.settled("stable")
     row = _Row(n, largest=bool(n["descending"]))
