@@ -28,6 +28,7 @@ from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import (
     AGREE,
     MATCHES,
+    SHARES,
     Confirmation,
     Standing,
     confirm,
@@ -415,6 +416,20 @@ def confirmed(
 ) -> Confirmation:
     with closing(Bench(PROGRAM, GPU, {}, worker=arena)) as bench:
         return confirm(bench, [kernel("k"), kernel("k", 1)], baselines, store=store or Store(), until=until)
+
+
+@pytest.mark.parametrize(("slow", "part"), [(1.0, 0.5), (2.5, 0.2)])
+def test_a_match_is_as_short_as_what_time_is_left_on_a_slow_machine(
+    slow: float, part: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prism.instantiate.confirm.slowed", lambda: slow)
+    monkeypatch.setattr("prism.instantiate.confirm.ROUNDS_S", ROUNDS_S)  # tests have shorter ones
+    arena = Arena({"eager4": 2.0, "eager1": 2.0})
+    confirmed(arena, until=Deadline.after(0.5 * SHARES * ROUNDS_S))
+    assert arena.requests[0]["limit_s"] == pytest.approx(part * ROUNDS_S, rel=0.2)
+    free = Arena({"eager4": 2.0, "eager1": 2.0})
+    confirmed(free)
+    assert free.requests[0]["limit_s"] == ROUNDS_S
 
 
 def test_the_best_of_each_side_over_threads_is_compared() -> None:

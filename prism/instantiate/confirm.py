@@ -27,7 +27,7 @@ import msgspec
 
 from prism.errors import UsageError
 from prism.instantiate.cache import Store, digest
-from prism.instantiate.machine_load import Load, quiet
+from prism.instantiate.machine_load import Load, quiet, slowed
 from prism.instantiate.measure import BASELINE, KERNEL, Arena, Contender, Match, Measuring, Timed, identity
 from prism.instantiate.proposals import Point
 from prism.instantiate.rounds import (
@@ -51,7 +51,8 @@ from prism.sgraph.config import Config
 ROUNDS = 16
 """Rounds of a match, after its heats."""
 SHARES = 6.0
-"""Rounds take no more than this part of what time is left: children that start, and a second match, take the rest."""
+"""Rounds take no more than this part of what time is left: children that start, and a second match, take the rest, so
+many times as long as the machine is slow for what others do on it."""
 AGREE = 1.2
 """Matches agree whose gains are no further apart than this, as a ratio."""
 FAR = 1.5
@@ -214,7 +215,7 @@ def _matches(
 ) -> tuple[list[Result], bool]:
     """The matches, and whether they are all that there would be without an end."""
     contenders = [*baselines, *kernels]
-    rounds_s = min(ROUNDS_S, first_until.left / SHARES)
+    rounds_s = min(ROUNDS_S, first_until.left / (SHARES * slowed()))
     with first_until.limited():
         first = _result(contenders, bench.contest(contenders, ROUNDS, rounds_s))
     kernel, baseline = first.best(KERNEL), first.best(BASELINE)
