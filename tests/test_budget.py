@@ -47,6 +47,7 @@ from prism.api.time_limit import (
     search_time,
     trials_end,
 )
+from prism.api.whole_models import optimize_model
 from prism.cli.app import main
 from prism.cost.device import Device, multicore
 from prism.egraph.worker import Worker as EGraphWorker
@@ -832,3 +833,18 @@ def test_on_a_crowded_machine_a_program_of_one_region_has_a_first_proof_before_i
     assert asked == [enodes // partitioned.HURRIED, enodes]
     assert ("composition" in run.stages) != proves
     assert made.report.check.cases > 0
+
+
+def test_the_time_ends_while_a_model_is_cut_into_islands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a model goes in parts late in a run."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("prism.api.whole_models.cut", done_late)
+    model = onnx.parser.parse_model(HEAD + "m (float[4] x) => (float[4] y) { y = Tanh(x) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(NoImprovementError, match="the time ended before the model was compared"):
+        optimize_model(tmp_path / "m.onnx", target="cpu", seconds=0.5)
+
+
+def done_late(*_: object, **__: object) -> Any:
+    time.sleep(60)
+    raise AssertionError("the time had ended")

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -184,9 +185,10 @@ def optimize_model(path: Path | str, options: ModelOptions) -> ModelResult:
     options = compared_with_stock(options)
     folder = options.folder()
     recorder = Recorder(options.listener)
-    parts = parts_of(path, options.rules, recorder)
-    ended = ending(options.time, "the model was compared and timed", str(path))
-    with on_cpu(path, parts, options, recorder) as (platform, cache), ended:
+    ended = partial(ending, options.time, "the model was compared and timed", str(path))
+    with ended():
+        parts = parts_of(path, options.rules, recorder)
+    with on_cpu(path, parts, options, recorder) as (platform, cache), ended():
         report, files = Run(path, parts, options, platform, recorder, cache).made()
     if folder is not None:
         report = replace(report, output=str(options.out))
