@@ -39,10 +39,12 @@ from prism.backends.loading import load_module
 from prism.backends.protocol import write_module
 from prism.backends.tensors import numbers
 from prism.cli.app import main
-from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError, VerificationError
+from prism.errors import ExitCode, ModelError, NoImprovementError, UnsupportedError, UsageError, VerificationError
 from prism.events import Event, IslandReport, ModelReport, Recorder, Warned
+from prism.frontend.onnx import written
 from prism.frontend.onnx.islands import Cut, cut, windowed
 from prism.frontend.onnx.other_readers import Inference
+from prism.frontend.onnx.reader import for_runtimes
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
 from prism.process.deadline import Deadline
@@ -203,6 +205,53 @@ def test_a_model_in_parts_computes_what_the_model_does(name: str, tmp_path: Path
             onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
             for n, y in Stock(data, name).run(values, list(values)).items():
                 np.testing.assert_allclose(y, expected[n], rtol=1e-5, atol=1e-6)
+
+
+NEWER = """(float[4, 8] x) => (int64[2, n] y) {
+    a = Softmax(x)
+    b = OPERATOR
+    y = NonZero(b)
+}"""
+
+
+@pytest.mark.parametrize("newer", [(28, 14), (28, 13), (21, 14)], ids=str)
+@pytest.mark.parametrize("operator", ["Celu(a)", "Cast <to = 1> (a)", "Sigmoid(a)"])
+def test_a_model_that_is_newer_than_runtimes_take_is_said_in_older_words(
+    operator: str, newer: tuple[int, int], tmp_path: Path, asked: Inference
+) -> None:
+    made = model(NEWER.replace("OPERATOR", operator))
+    path = tmp_path / "m.onnx"
+    values = {"x": np.linspace(-2, 2, 32, dtype=np.float32).reshape(4, 8)}
+    onnx.save(made, path)
+    (expected,) = Stock(path, "older").run(values, ["x"]).values()
+    made.opset_import[0].version, made.ir_version = newer
+    onnx.save(made, path)
+    with pytest.raises(ModelError, match="onnxruntime does not take the model"):
+        Stock(path, "newer")
+    parts = cut(path, inference=asked)
+    assert parts.newer
+    everything = frozenset(i.name for i in parts.islands)
+    assert everything
+    found = [in_parts(parts, everything, values), Stock(parts.with_functions(everything), "whole").run(values, ["x"])]
+    found.append(Stock(for_runtimes(path), "file").run(values, ["x"]))
+    for y in found:
+        np.testing.assert_array_equal(y["y"], expected)
+
+
+@pytest.mark.parametrize("operator", ["SpaceToDepth", "Range", "Celu of doubles"])
+def test_what_means_something_else_in_older_words_stays_as_it_is(operator: str, tmp_path: Path) -> None:
+    text = {
+        "SpaceToDepth": "m (float[1, 1, 4, 4] x) => (float[1, 4, 2, 2] y)"
+        ' { y = SpaceToDepth <blocksize = 2, mode = "CRD"> (x) }',
+        "Range": "m (float16 x) => (float16[n] y) { y = Range(x, x, x) }",
+        "Celu of doubles": "m (double[4] x) => (double[4] y) { y = Celu(x) }",
+    }[operator]
+    made = onnx.parser.parse_model('<ir_version: 13, opset_import: ["" : 28]> ' + text)
+    assert written.for_runtimes(made, 28) is made
+    path = tmp_path / "m.onnx"
+    onnx.save(made, path)
+    with pytest.raises(ModelError, match="convert it to operator set 26"):
+        whole.Run(path, cut(path), ModelOptions(), None, Recorder(None), tmp_path)._stock()  # type: ignore[arg-type]
 
 
 def test_islands_are_as_large_as_they_can_be_and_no_path_leaves_one_and_comes_back(

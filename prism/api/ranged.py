@@ -26,6 +26,7 @@ from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.shapes import middle
 from prism.errors import CompilerError, NoImprovementError, PartError, PrismError, UsageError
 from prism.events import CellReport, ModelReport, RangedReport, Recorder, RunReport
+from prism.frontend.onnx.reader import for_runtimes
 from prism.generate.cells import Cell, apart, cells
 from prism.instantiate.lock import versions
 from prism.platforms.choice import meant
@@ -285,7 +286,7 @@ def _assembled(
     )
     files[module_name(program.name)] = text.encode()
     if options.original is not None:
-        files[MODEL] = options.original.read_bytes()
+        files[MODEL] = for_runtimes(options.original)
     files |= render_ranged(report, files)
     if folder is not None:
         folder = write_folder(folder, files)

@@ -58,6 +58,7 @@ from prism.events import IslandReport, KeptReport, ModelReport, Recorder
 from prism.folders import cache_or_spare, cache_root
 from prism.frontend.onnx.islands import Cut, Island, Part, cut, left
 from prism.frontend.onnx.other_readers import Inference
+from prism.frontend.onnx.written import RUN_SET
 from prism.instantiate.cache import Cache, Store, digest, version_of
 from prism.instantiate.confirm import Confirmation, confirm, now_text
 from prism.instantiate.lock import versions
@@ -334,7 +335,11 @@ def on_cpu(path: Path, parts: Cut, options: Options, recorder: Recorder) -> Iter
 
 @dataclass(slots=True)
 class Run:
-    """One run."""
+    """One run.
+
+    Attributes:
+        stock_path: what onnxruntime reads: the file, or where that is newer than it takes, one that says the same.
+    """
 
     path: Path
     parts: Cut
@@ -343,14 +348,21 @@ class Run:
     recorder: Recorder
     cache: Path
     stocks: dict[bool, Stock] = field(default_factory=dict, init=False)
+    stock_path: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stock_path = self.path
 
     def made(self) -> tuple[ModelReport, dict[str, bytes]]:
         """The report, and the files of the output folder."""
         where = str(self.path)
-        with self.recorder.stage("inputs") as detail:
-            given, sizes = self._given()
-            detail.append(", ".join(f"{n}={v}" for n, v in given.sizes.items()) or "of fixed sizes")
         with tempfile.TemporaryDirectory(prefix="prism-whole-") as place:
+            if self.parts.newer:
+                self.stock_path = Path(place) / STOCK
+                self.stock_path.write_bytes(self.parts.with_functions(frozenset()))
+            with self.recorder.stage("inputs") as detail:
+                given, sizes = self._given()
+                detail.append(", ".join(f"{n}={v}" for n, v in given.sizes.items()) or "of fixed sizes")
             late = Late(Cache(CHOICES, self.cache), self._late_key(given), self.options)
             islands = self._islands(sizes, Path(place), late)
             sets = candidates(islands)
@@ -413,11 +425,13 @@ class Run:
         """
         if optimised not in self.stocks:
             try:
-                self.stocks[optimised] = Stock(self.path, str(self.path), optimised=optimised)
+                self.stocks[optimised] = Stock(self.stock_path, str(self.path), optimised=optimised)
             except ModelError as error:
                 foreign = next((k.node for k in self.parts.kept.values() if "." in k.op), "")
                 where = f"{error.where}, node {foreign!r}" if foreign else error.where
-                raise ModelError(error.what, where=where, why=error.why, fix=error.fix) from error
+                newer = f"convert it to operator set {RUN_SET} (onnx.version_converter), or install a newer onnxruntime"
+                fix = newer if self.parts.opset > RUN_SET else error.fix
+                raise ModelError(error.what, where=where, why=error.why, fix=fix) from error
         return self.stocks[optimised]
 
     def _comparable(self, given: Feeds) -> None:
@@ -662,7 +676,7 @@ class Run:
 
     def _bench(self, arrays: Mapping[str, np.ndarray], key: str, programs: Mapping[str, Program]) -> ModelBench:
         return ModelBench(
-            self.path,
+            self.stock_path,
             [arrays[p.name] for p in self.parts.inputs],
             lambda: self._expected(arrays, programs),
             key,

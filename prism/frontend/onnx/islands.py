@@ -213,12 +213,16 @@ def cut(path: Path, *, operators: Sequence[Operator] = (), inference: Inference 
         UnsupportedError: it is of an operator set, or holds functions, that cannot be read at all.
     """
     name = str(path)
-    model = reader.written_out(reader.parse(path), name)
+    given = reader.parse(path)
+    model = reader.written_out(given, name)
+    newer = reader.is_newer(given, model, name)
     _refuse_nobodys(model, name)
     model = written.live(model)
     declared = {op.name: op for op in operators}
     with nullcontext(inference) if inference is not None else Inference() as asked:
-        return reader.settled(model, lambda m, equal: Cut(m, name, path.parent, declared, asked, equal))
+        found = reader.settled(model, lambda m, equal: Cut(m, name, path.parent, declared, asked, equal))
+    found.newer = newer
+    return found
 
 
 def _refuse_nobodys(model: onnx.ModelProto, name: str) -> None:
@@ -253,11 +257,15 @@ class Cut:
         equal: what some of the model's symbols are, from `reader.settled`.
 
     Attributes:
+        opset: the operator set that the model is declared of.
         inputs, outputs: what the caller passes and gets.
         islands: in the order in which they can run.
         kept: nodes that have no translation, by place.
         count: how many nodes the model has that compute with data.
+        newer: whether the file is of a newer operator set or format than runtimes take, and what is written is not.
     """
+
+    newer = False
 
     def __init__(
         self,
@@ -272,6 +280,7 @@ class Cut:
         self._name = name
         self._nodes = list(model.graph.node)
         self._walk = reader.Walk(model, name, directory, declared, equal)
+        self.opset = self._walk.opset
         self._initial = {t.name: t for t in model.graph.initializer}
         self._passed = {i.name: i for i in self._walk.passed}
         self._producer = {o: n for n, p in enumerate(self._nodes) for o in p.output if o}

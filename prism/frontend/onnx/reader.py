@@ -217,7 +217,7 @@ def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
         UnsupportedError: its operator sets, or its functions, are not ones that can be read.
     """
     _refuse_garbled_names(model, name)
-    opset = _opset(model, name)
+    opset = operator_set(model, name)
     if model.functions:
         _refuse_other_versions(model, opset, name)
     model = functions.expanded(model, name)
@@ -228,12 +228,24 @@ def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
             )
     if not model.graph.output:
         raise ModelError("the model has no outputs", where=name, why="it computes nothing", fix="export it again")
-    return written.dense(model, name)
+    return written.for_runtimes(written.dense(model, name), opset)
+
+
+def is_newer(given: onnx.ModelProto, model: onnx.ModelProto, name: str) -> bool:
+    """Whether a file is of a newer format or operator set than what it was written out as."""
+    return given.ir_version > model.ir_version or operator_set(given, name) > operator_set(model, name)
+
+
+def for_runtimes(path: Path) -> bytes:
+    """A file that is sound, or where it is newer than runtimes take, one that says the same."""
+    given = parse(path)
+    model = written_out(given, str(path))
+    return model.SerializeToString(deterministic=True) if is_newer(given, model, str(path)) else path.read_bytes()
 
 
 def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]) -> Reading:
     """A model without functions as a program, and what stands for each of its values."""
-    opset = _opset(model, name)
+    opset = operator_set(model, name)
     refuse_unknown([n for n in model.graph.node if not _is_if(n)], name, declared, opset)
 
     def whole(model: onnx.ModelProto, equal: Mapping[str, Extent]) -> tuple[onnx.ModelProto, Walk]:
@@ -327,7 +339,7 @@ class Walk:
         self._name = name
         self._declared = declared
         self.directory = directory
-        self.opset = _opset(model, name)
+        self.opset = operator_set(model, name)
         held = {t.name for t in model.graph.initializer}
         self.passed = [info for info in model.graph.input if info.name not in held]
         self._dimensions = _dimensions(self.passed, equal)
@@ -480,7 +492,8 @@ _LARGEST_VERSION = 2**31 - 1
 """What onnx itself can hold of a version."""
 
 
-def _opset(model: onnx.ModelProto, name: str) -> int:
+def operator_set(model: onnx.ModelProto, name: str) -> int:
+    """The version of ONNX's own operators in a model. Raises ModelError, UnsupportedError: it is none that there is."""
     for o in model.opset_import:
         if not 0 <= o.version <= _LARGEST_VERSION:
             raise ModelError(

@@ -1,5 +1,6 @@
 """What a model says in more words than it needs, said plainly: tensors that are stored sparse, branches that are known.
 
+And in newer ones than it needs: it is declared of an operator set that runtimes take, where it means the same in that.
 Exporters ask of sizes what they could not know themselves, as in `if the dimension is 1, squeeze it`. Where the answer
 follows from the shapes, the branch that is taken stands in the place of the `If`.
 """
@@ -7,11 +8,12 @@ follows from the shapes, the branch that is taken stands in the place of the `If
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, defs, helper, numpy_helper
 
 from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx.functions import names_read, nodes_within
@@ -19,6 +21,75 @@ from prism.frontend.onnx.graph import MAIN_DOMAINS
 
 MAX_DENSE = 2**31 - 1
 """The most bytes that a sparse tensor may have when it is written out: what a tensor in a model may have at all."""
+RUN_SET, RUN_FORMAT = 26, 13
+"""The newest operator set, and version of the file format, that onnxruntime 1.31 takes."""
+_AS_BEFORE: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                "BitShift", "Cast", "Celu", "Compress", "DepthToSpace", "DequantizeLinear", "Einsum", "Mod", "OneHot",
+                "Optional", "OptionalGetElement", "OptionalHasElement", "QuantizeLinear", "ReduceLogSum",
+                "ReduceLogSumExp", "ReverseSequence", "Unique",
+            ),
+            frozenset[str](),
+        ),
+        "Range": frozenset({"stash_type"}),
+        "SpaceToDepth": frozenset({"mode"}),
+    }
+)  # fmt: skip
+"""What operator sets 27 and 28 have for more types than RUN_SET, and else alike, but for these attributes."""
+_REVIEWED = 28
+
+
+def for_runtimes(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """The model, of an operator set and a format that runtimes take; itself where it is, or where they say otherwise.
+
+    Args:
+        model: without functions of its own.
+        opset: what it is declared of.
+    """
+    if opset <= RUN_SET and model.ir_version <= RUN_FORMAT:
+        return model
+    types = frozenset(
+        TensorProto.DataType.Name(t).lower() for t in {TensorProto.INT64, TensorProto.BOOL, *_types(model)}
+    )
+    nodes = (n for n in nodes_within(model.graph.node) if n.domain in MAIN_DOMAINS and defs.has(n.op_type, opset))
+    if not all(_means_the_same(n, opset, types) for n in nodes):
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    made.ir_version = min(model.ir_version, RUN_FORMAT)
+    for o in made.opset_import:
+        if o.domain in MAIN_DOMAINS:
+            o.version = min(o.version, RUN_SET)
+    return made
+
+
+def _means_the_same(node: onnx.NodeProto, opset: int, types: frozenset[str]) -> bool:
+    """Whether a node means in RUN_SET what it does, in a model of such types."""
+    new = defs.get_schema(node.op_type, opset)
+    if new.since_version <= RUN_SET:
+        return True
+    if new.since_version > _REVIEWED or node.op_type not in _AS_BEFORE:
+        return False
+    if any(a.name in _AS_BEFORE[node.op_type] for a in node.attribute):
+        return False
+    old = {t for c in defs.get_schema(node.op_type, RUN_SET).type_constraints for t in c.allowed_type_strs}
+    more = {t for c in new.type_constraints for t in c.allowed_type_strs} - old
+    return not any(f"tensor({t})" in text for t in types for text in more)
+
+
+def _types(model: onnx.ModelProto) -> Iterator[int]:
+    """The types that a model speaks of."""
+    graphs = [model.graph, *(a.g for n in nodes_within(model.graph.node) for a in n.attribute if a.HasField("g"))]
+    for graph in graphs:
+        yield from (t.data_type for t in graph.initializer)
+        yield from (i.type.tensor_type.elem_type for i in (*graph.input, *graph.output, *graph.value_info))
+    for node in nodes_within(model.graph.node):
+        for a in node.attribute:
+            yield from (t.data_type for t in (a.t, *a.tensors))
+            if a.name in ("to", "dtype", "output_dtype"):
+                yield a.i
 
 
 def live(model: onnx.ModelProto) -> onnx.ModelProto:
