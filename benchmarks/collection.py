@@ -1915,6 +1915,58 @@ def shared_weight(x: Any, y: Any, w: Any) -> Any:
     return torch.addmm(torch.mm(x, w), y, w)
 
 
+def grouped_attention_backward(q: Any, k: Any, v: Any, do: Any, lse: Any, e: Any) -> tuple[Any, Any, Any]:
+    """q and do [g, r, s, d]; k and v [g, s, d]; of rows logsumexp and sum(o*do) in float32, lse and e [g, r, s]."""
+    k, v, scale = k[:, None], v[:, None], q.shape[-1] ** -0.5
+    p = ((q @ k.mT).float() * scale - lse[..., None]).exp()
+    ds = (p * ((do @ v.mT).float() - e[..., None]) * scale).to(q.dtype)
+    return ds @ k, (ds.mT @ q).sum(1), (p.to(q.dtype).mT @ do).sum(1)
+
+
+def stream_norm_swiglu(x: Any, g: Any, w: Any, u: Any) -> Any:
+    """A residual stream and a gain in float32, products in float16."""
+    from torch.nn import functional
+
+    h = rms_norm(x, g).half()
+    return functional.silu((h @ w).float()).half() * (h @ u)
+
+
+def chunk_output(q: Any, k: Any, v: Any, g: Any) -> Any:
+    """Gated linear attention within chunks: cumulated gates in float32, g [h, n, c]."""
+    decays = (g[..., :, None] - g[..., None, :]).exp()
+    return ((q @ k.mT).float() * decays).tril().to(q.dtype) @ v
+
+
+def grpo_gradient(x: Any, t: Any, o: Any, r: Any, a: Any, m: Any) -> Any:
+    """GRPO's loss with a KL divergence, differentiated by torch to the logits x [n, v]; masked by m [n]."""
+    import torch
+
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        lp = x.float().log_softmax(-1).gather(-1, t[:, None])[:, 0]
+        ratio = (lp - o).exp()
+        loss = (r - lp).exp() - (r - lp) - 1
+        loss = 0.04 * loss - torch.min(ratio * a, ratio.clamp(0.8, 1.2) * a)
+        return torch.autograd.grad((loss * m).sum() / m.sum(), x)[0]
+
+
+def pooling_gradient(x: Any, w: Any, dy: Any) -> Any:
+    """Attention pooling of x [b, s, d] by w [d], differentiated by torch."""
+    import torch
+
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    with torch.enable_grad():
+        a = (x @ w).float().softmax(-1).to(x.dtype)
+        return torch.autograd.grad((a[..., None] * x).sum(1), (x, w), dy)
+
+
+def muon(g: Any, m: Any) -> tuple[Any, Any]:
+    """Nesterov's momentum, by its norm, and a step of the orthogonalisation."""
+    m = 0.95 * m + g
+    u = g + 0.95 * m
+    return m, newton_schulz(u / (u.square().sum().sqrt() + 1e-7))
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -3291,4 +3343,62 @@ KNOWN = (
         reason="what is between the convolutions is stored; by the model, reading taps again costs less (1.30 reached)",
     ),
     Known("two products with one weight", shared_weight, "x:m,k y:m,k w:k,n", "m=2048 k=2048 n=2048", "2*m*k*n"),
+    Known(
+        "GQA backward, float32 rows",
+        grouped_attention_backward,
+        "q:g,r,s,d k:g,s,d v:g,s,d o:g,r,s,d l:g,r,s/float32 e:g,r,s/float32",
+        "g=4 r=4 s=2048 d=128",
+        "10*g*r*s*s*d",
+        "4*g*r*s*d + 4*g*s*d + 8*g*r*s",
+        2,
+        FLASH,
+    ),
+    Known(
+        "float32 RMSNorm+SwiGLU in float16",
+        stream_norm_swiglu,
+        "x:m,k/float32 g:k/float32 w:k,n/float16 u:k,n/float16",
+        "m=4096 k=2048 n=5632",
+        "4*m*n*k",
+        "4*m*k",
+        2,
+        "the norm, then one kernel with both products",
+    ),
+    Known(
+        "gated linear attention within chunks, float32 gates",
+        chunk_output,
+        "q:h,n,c,d k:h,n,c,d v:h,n,c,d g:h,n,c/float32",
+        "h=32 n=64 c=64 d=128",
+        "4*h*n*c*c*d",
+        source="Flash Linear Attention (Yang 2024): one kernel",
+    ),
+    Known(
+        "GRPO differentiated",
+        grpo_gradient,
+        "x:n,v t:n/int64<v o:n r:n a:n m:n",
+        "n=2048 v=32768",
+        "0",
+        "2*n*v",
+        2,
+        f"{LIGER}: each row twice, its sums and then the gradient; the mask's sum",
+    ),
+    Known(
+        "attention pooling differentiated",
+        pooling_gradient,
+        "x:b,s,d w:d dy:b,d",
+        "b=256 s=256 d=512",
+        "0",
+        "2*b*s*d + 8*P*d",
+        2,
+        "each sequence twice, its scores and then the gradient; partial sums",
+    ),
+    Known(
+        "Muon step",
+        muon,
+        "g:m,n m:m,n",
+        "m=1024 n=4096",
+        "4*m*m*n + 2*m*m*m",
+        "10*m*n + 6*m*m",
+        4,
+        "momentum with its norm, then three products with epilogues",
+    ),
 )
