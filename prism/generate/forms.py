@@ -84,13 +84,13 @@ class Forms:
 class _Entry:
     """A sub-form: its options, as bits by their numbers; leaves go without saying.
 
-    Hundreds of thousands are made. Which options of e-classes with several, and which of those e-classes, are bits of
-    `chosen` and `among` as well: few of these options are ever in a sub-form that is kept.
+    Hundreds of thousands are made. Which options of e-classes with several it has, and which others these e-classes
+    have, are bits of `chosen` and `against` as well: few of these e-classes are ever in a sub-form that is kept.
     """
 
     options: int
     chosen: int
-    among: int
+    against: int
     skeleton: int
     work: int
     depth: int
@@ -156,8 +156,8 @@ class _Table:
             for cls, mine in self.options.items()
             if len(mine) == 1 and not mine[0].children and not mine[0].work
         }
-        self._bits: dict[int, tuple[int, int]] = {}
-        self._classes: dict[int, int] = {}
+        self._places: dict[int, int] = {}
+        self._numbered = 0
         # The work of options together: what pairs of sub-forms have in common is one of few sets.
         self.together: dict[int, int] = {}
         self.groups = _strongly_connected(self.order, self.options)
@@ -168,13 +168,16 @@ class _Table:
         return frozenset(o.number for o in every if o.work >= least)
 
     def bits(self, cls: int, option: _Option) -> tuple[int, int]:
-        """Of an option that a sub-form has, and of its e-class; none where it is the only one."""
-        if len(self.options[cls]) == 1:
+        """Of an option that a sub-form has, and of the others of its e-class; none where it is the only one."""
+        mine = self.options[cls]
+        if len(mine) == 1:
             return 0, 0
-        if option.number not in self._bits:
-            among = self._classes.setdefault(cls, 1 << len(self._classes))
-            self._bits[option.number] = 1 << len(self._bits), among
-        return self._bits[option.number]
+        if cls not in self._places:
+            self._places[cls] = self._numbered
+            self._numbered += len(mine)
+        place = self._places[cls]
+        own = 1 << place + option.number - mine[0].number
+        return own, ((1 << len(mine)) - 1 << place) ^ own
 
     def work_of(self, options: int) -> int:
         """The work of options, given as bits."""
@@ -528,11 +531,20 @@ def _join(
         own, step, longer, named = option.work, option.step, 1, 1 << option.number
     together = table.together
     bits: tuple[int, int] | None = None
-    # Millions of pairs: most are left out before their sets are looked at.
+    # Most of millions of pairs do not go together; those that do are found once for all that choose alike at e-classes
+    # that both sides have.
+    against = 0
+    for b in right:
+        against |= b.against
+    going: dict[int, list[_Entry]] = {0: right}
     for a in left:
         skeleton_a, work_a, depth_a, length_a = a.skeleton | own_skeleton, a.work + own, a.depth, a.length
-        options_a, chosen_a, among_a = a.options, a.chosen, a.among
-        for b in right:
+        options_a, chosen_a, against_a = a.options, a.chosen, a.against
+        met = chosen_a & against
+        beside = going.get(met)
+        if beside is None:
+            beside = going[met] = [b for b in right if not met & b.against]
+        for b in beside:
             least = work_a if work_a > b.work + own else b.work + own
             depth = (depth_a if depth_a > b.depth else b.depth) + step
             if least > found.work and (depth, least) > found.depth:
@@ -543,8 +555,6 @@ def _join(
             if known is not None and (
                 known.work < least or (known.work == least and (known.depth, known.length) < (depth, length))
             ):
-                continue
-            if (chosen_a & b.chosen).bit_count() != (among_a & b.among).bit_count():
                 continue
             both = options_a & b.options
             shared = together.get(both)
@@ -558,7 +568,7 @@ def _join(
             made = _Entry(
                 options_a | b.options | named,
                 chosen_a | b.chosen | bits[0],
-                among_a | b.among | bits[1],
+                against_a | b.against | bits[1],
                 skeleton,
                 work,
                 depth,
