@@ -16,10 +16,11 @@ assignment with no more bytes, work, launches and estimated seconds.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -342,7 +343,7 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
             break
         below = HOPE * goal
         agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned, below)
-        if agenda.promise > (1 - GAIN) * goal:
+        if goal < math.inf and not agenda.promises((1 - GAIN) * goal):
             break
         # The first goes through all that it may: others choose from what is about as fast.
         agenda.visit(walk, walk.built + (bounds.max_families << n), below, least if n else None)
@@ -375,7 +376,7 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
         agenda, below = _Agenda(()), HOPE * before.seconds
         for plan in [plans[n] for n in fastest][:DEEPENED]:
             agenda.deepen(plan, forms, walk.task.launches, below)
-        if agenda.promise > (1 - GAIN) * before.seconds:
+        if not agenda.promises((1 - GAIN) * before.seconds):
             break
         agenda.visit(walk, walk.built + bounds.max_families, below, least)
         after = walk.best
@@ -383,21 +384,49 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
             break
 
 
+@dataclass(slots=True, eq=False)
+class _Listed:
+    """A plan that is to be visited.
+
+    Attributes:
+        place: in the order in which plans were listed.
+        plan: the plan.
+        estimate: what looks at it.
+        seconds: what it looks as if it took, or at least takes while it was not looked at.
+        looked: whether it was looked at.
+    """
+
+    place: int
+    plan: Plan
+    estimate: PlanEstimate
+    seconds: float
+    looked: bool = False
+
+    def __lt__(self, other: _Listed) -> bool:
+        return (self.seconds, self.looked, self.place) < (other.seconds, other.looked, other.place)
+
+    def look(self, below: float = math.inf) -> None:
+        """Look at it as far as it takes to know whether it is below so many seconds: later on no more are of use."""
+        self.seconds, self.looked = self.estimate.seconds(self.plan, below), True
+
+
 @dataclass(slots=True)
 class _Agenda:
     """The plans that are to be visited.
 
+    What a plan looks as if it took is worked out only where its turn may come: of most it is enough what they take at
+    least.
+
     Attributes:
         forms: what lists each form's plans, and what looks at them.
         cuts_left: cuts that have not been considered together.
-        hopeless: plans that were left out as they look slower than what is visited.
+        hopeless: plans that were left out as they take longer than what is visited.
     """
 
     forms: Sequence[tuple[Planner, PlanEstimate]]
     cuts_left: int = 0
     hopeless: int = 0
-    _plans: list[tuple[float, Plan]] = field(default_factory=list)
-    _ordered: list[int] = field(default_factory=list)
+    _plans: list[_Listed] = field(default_factory=list)
     _visited: set[tuple[int, bool]] = field(default_factory=set)
     _cuts: int = 0
 
@@ -406,47 +435,65 @@ class _Agenda:
         """Visits that are left; a plan is visited with loops over output axes and without."""
         return 2 * (len(self._plans) + self.hopeless) - len(self._visited)
 
-    @property
-    def promise(self) -> float:
-        """The least time that a plan which was not visited looks as if it took."""
-        left = (seconds for n, (seconds, _) in enumerate(self._plans) if (n, False) not in self._visited)
-        return min(left, default=math.inf)
+    def promises(self, most: float) -> bool:
+        """Whether a plan that was not visited looks as if it took no more than so many seconds."""
+        left = [p for p in self._plans if p.seconds <= most and (p.place, False) not in self._visited]
+        if any(p.looked for p in left):
+            return True
+        for listed in sorted(left):
+            listed.look()
+            if listed.seconds <= most:
+                return True
+        return False
 
     def widen(self, max_kernels: int, max_cuts: int, pruned: Counter[str], below: float) -> None:
-        """Add the plans that so many cuts together make and that look as if they took less, and put all in order.
-
-        The best of each signature comes first: the n-th of one kind, by its cost, waits for the others' n-th.
-        """
+        """Add the plans that so many cuts together make and that may take less."""
         self.cuts_left = 0
         for planner, estimate in self.forms:
             self._add(planner.plans(max_kernels, max_cuts, pruned, self._cuts), estimate, below)
             self.cuts_left += max(0, len(planner.cuts or ()) - max_cuts)
         self._cuts = max_cuts
-        self._put_in_order()
 
     def deepen(self, plan: Plan, forms: Sequence[tuple[Planner, PlanEstimate]], most: int, below: float) -> None:
         """The same of the plans that have one cut more than this one of one of these forms."""
         planner, estimate = next((p, e) for p, e in forms if p.choices is plan.choices)
         self._add(planner.deeper(plan, most), estimate, below)
-        self._put_in_order()
 
     def _add(self, plans: Iterable[Plan], estimate: PlanEstimate, below: float) -> None:
         for plan in plans:
-            seconds = estimate.seconds(plan, below)
-            if seconds < below:
-                self._plans.append((seconds, plan))
+            least = estimate.at_least(plan)
+            if least < below:
+                self._plans.append(_Listed(len(self._plans), plan, estimate, least))
             else:
                 self.hopeless += 1
 
-    def _put_in_order(self) -> None:
-        turns: Counter[object] = Counter()
-        later: list[tuple[float, int]] = []
-        for n in sorted(range(len(self._plans)), key=lambda n: (self._plans[n][0], n)):
-            seconds, plan = self._plans[n]
-            alike = plan.cut_signature()
-            later.append((seconds * (1 + ALIKE * turns[alike]), n))
-            turns[alike] += 1
-        self._ordered = [n for _, n in sorted(later)]
+    def _in_order(self, below: float) -> Iterator[_Listed]:
+        """The plans that look as if they took less than so many seconds, in the order in which they are visited.
+
+        The best of each signature comes first: the n-th of one kind, by its cost, waits for the others' n-th.
+        """
+        kinds: dict[object, list[_Listed]] = {}
+        for listed in self._plans:
+            if listed.seconds < below:
+                kinds.setdefault(listed.plan.cut_signature(), []).append(listed)
+        for alike in kinds.values():
+            heapq.heapify(alike)
+        # Of equals those that were not looked at are first, so that they are before it is their turn.
+        waiting = [(alike[0].seconds, alike[0].looked, alike[0].place, 0, alike) for alike in kinds.values()]
+        heapq.heapify(waiting)
+        while waiting:
+            *_, turn, alike = heapq.heappop(waiting)
+            first = heapq.heappop(alike)
+            if first.looked:
+                yield first
+                turn += 1
+            else:
+                first.look(below)
+                if first.seconds < below:
+                    heapq.heappush(alike, first)
+            if alike:
+                due, following = alike[0].seconds * (1 + ALIKE * turn), alike[0]
+                heapq.heappush(waiting, (due, following.looked, following.place, turn, alike))
 
     def visit(
         self, walk: _Walk, families: int, below: float, least: float | None = None, impatient: bool = False
@@ -462,14 +509,18 @@ class _Agenda:
             least: seconds that no plan beats, launches apart: where given, it ends when none of wider cuts can gain.
             impatient: see above.
         """
-        for looping, n in itertools.product((False, True), self._ordered):
-            if walk.built >= families or (impatient and walk.found):
-                break
-            if least is not None and walk.is_near(least, near=1 / (1 - GAIN)):
-                break
-            if self._plans[n][0] < below and (n, looping) not in self._visited:
-                self._visited.add((n, looping))
-                walk.visit(self._plans[n][1], looping)
+        ordered: list[_Listed] = []
+        for looping in (False, True):
+            for listed in ordered if looping else self._in_order(below):
+                if walk.built >= families or (impatient and walk.found):
+                    return
+                if least is not None and walk.is_near(least, near=1 / (1 - GAIN)):
+                    return
+                if not looping:
+                    ordered.append(listed)
+                if (listed.place, looping) not in self._visited:
+                    self._visited.add((listed.place, looping))
+                    walk.visit(listed.plan, looping)
 
 
 @dataclass(slots=True)

@@ -172,6 +172,7 @@ class PlanEstimate:
     _width: dict[str, int] = field(init=False)
     _costs: dict[int, tuple[frozenset[Axis], float, float]] = field(default_factory=dict)
     _known: dict[Inside, float] = field(default_factory=dict)
+    _least: dict[Inside, float] = field(default_factory=dict)
     _sums: dict[int, Added | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -185,10 +186,9 @@ class PlanEstimate:
     def seconds(self, plan: Plan, below: float = math.inf) -> float:
         """Roughly the time of the plan's kernels that a call runs, one after another.
 
-        Infinite where that is not below so much by what is known of other plans' kernels, and of the others what is
-        read, computed and stored once: most plans are never looked at further.
+        Infinite where that is not below so much by what is known of some kernels and `at_least` of the others.
         """
-        run = [(group, self._inside(plan, group)) for rank, group in plan.groups if rank != PREPARED]
+        run = self._run(plan)
         if below < math.inf:
             left = [self._known.get(inside) or self._once(plan, group, inside) for group, inside in run]
             for n, (group, inside) in enumerate(run):
@@ -196,6 +196,10 @@ class PlanEstimate:
                     return math.inf
                 left[n] = self._kernel(plan, group, inside)
         return sum(self._kernel(plan, group, inside) for group, inside in run)
+
+    def at_least(self, plan: Plan) -> float:
+        """What `seconds` is at least: what is known of other plans' kernels, and of the others what no tiling beats."""
+        return sum(self._known.get(inside) or self._once(plan, group, inside) for group, inside in self._run(plan))
 
     def least(self) -> float:
         """What no plan of the form beats, launches apart: inputs read, values computed and outputs stored once each.
@@ -225,14 +229,19 @@ class PlanEstimate:
                     pass
         return float(full(self.device, sum(read.values()) + stored, work))
 
-    def _inside(self, plan: Plan, group: Sequence[Target]) -> Inside:
-        return self.within.of([t.cls for t in group], plan.stored)
+    def _run(self, plan: Plan) -> list[tuple[tuple[Target, ...], Inside]]:
+        """The kernels that a call runs."""
+        within, stored = self.within, plan.stored
+        return [(group, within.of([t.cls for t in group], stored)) for rank, group in plan.groups if rank != PREPARED]
 
     def _once(self, plan: Plan, group: Sequence[Target], inside: Inside) -> float:
         """Seconds that no tiling beats: everything read, computed and stored once, and a launch.
 
         What is added up where data say computes less: of that no more is counted than what it stores.
         """
+        known = self._least.get(inside)
+        if known is not None:
+            return known
         moved, work = sum(self.weights.size(self.weights.classes.axes[t.cls]) * 4 for t in group), 0.0
         if self._added(group) is None:
             read = self._read(plan, inside)
@@ -243,7 +252,9 @@ class PlanEstimate:
                     _, loaded, computed = self._costs.get(cls) or self._cost(cls)
                     moved += loaded
                     work += computed
-        return float(full(self.device, moved, work)) / (1 + SLACK) + self.device.launch_overhead_s
+        known = float(full(self.device, moved, work)) / (1 + SLACK) + self.device.launch_overhead_s
+        self._least[inside] = known
+        return known
 
     def _kernel(self, plan: Plan, group: Sequence[Target], inside: Inside) -> float:
         known = self._known.get(inside)
