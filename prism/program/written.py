@@ -97,7 +97,8 @@ class _Copies:
             if is_static(axis.extent):
                 pieces, before = self._pieces(d, n, d.expr, 0, int(axis.extent))
                 if len(pieces) > 1:
-                    return _Written(d, n, tuple(pieces), before + 1)
+                    # What is the same under another name writes nothing.
+                    return _Written(d, n, tuple(pieces), before + (not isinstance(d.expr, Read)))
         return None
 
     def _pieces(self, d: Definition, dimension: int, expr: Expr, low: int, high: int) -> tuple[list[_Piece], int]:
