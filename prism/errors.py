@@ -48,9 +48,13 @@ class PrismError(Exception):
         where: the place as the user knows it: a file, a node's name, an option. Empty when there is none.
         why: the cause. Empty when `what` says it all.
         fix: what the user can do next.
+
+    Attributes:
+        in_part: whether nothing will do for one operator of several, or for all of them together: fewer may do.
     """
 
     exit_code: ExitCode = ExitCode.INTERNAL
+    in_part: bool = False
 
     def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
         self.what = what
@@ -68,11 +72,13 @@ class PrismError(Exception):
         return " ".join(text.split())
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.where, self.why, self.fix))
+        return (_rebuild, (type(self), self.what, self.where, self.why, self.fix, self.in_part))
 
 
-def _rebuild(cls: type[PrismError], what: str, where: str, why: str, fix: str) -> PrismError:
-    return cls(what, where=where, why=why, fix=fix)
+def _rebuild(cls: type[PrismError], what: str, where: str, why: str, fix: str, in_part: bool = False) -> PrismError:
+    made = cls(what, where=where, why=why, fix=fix)
+    made.in_part = in_part
+    return made
 
 
 class UsageError(PrismError):
@@ -169,21 +175,14 @@ class VerificationError(PrismError):
     exit_code = ExitCode.VERIFICATION_FAILED
 
 
-class PartError(PrismError):
-    """Nothing will do for one operator of several, or for all of them together: fewer may do.
+def of_one_part(cause: PrismError, where: str) -> PrismError:
+    """The error of an operator, or of a program as a whole, after which fewer operators may do (`in_part`).
 
     Args:
-        cause: what was wrong, whose exit code this has.
+        cause: what was wrong.
         where: the operator, or the program, as the user knows it.
     """
-
-    def __init__(self, cause: PrismError, where: str) -> None:
-        super().__init__(cause.what, where=where, why=cause.why, fix=cause.fix)
-        self.cause = cause
-        self.exit_code = cause.exit_code
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.cause, self.where))
+    return _rebuild(type(cause), cause.what, where, cause.why, cause.fix, in_part=True)
 
 
 def of_part(error: Exception) -> PrismError:

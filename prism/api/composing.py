@@ -50,7 +50,7 @@ from prism.api.time_limit import (
     search_time,
 )
 from prism.egraph.worker import Worker
-from prism.errors import NoImprovementError, PartError, VerificationError, of_part
+from prism.errors import NoImprovementError, VerificationError, of_one_part, of_part
 from prism.events import CheckSummary, Evidence, Recorder
 from prism.generate.partition import partition, unrepeated
 from prism.instantiate.machine_load import others_now
@@ -106,7 +106,7 @@ def choice_of_program(request: Request, worker: Worker, tools: Tools) -> tuple[S
         except NoImprovementError as error:
             _warn_of_cut(tools)
             # Of what did not run at all another try may say something else.
-            if type(error) is NoImprovementError:
+            if type(error) is NoImprovementError and not error.in_part:
                 results.keep_refusal(request, error, recorder.warnings[before:], _lasts(request, tools))
             raise
     _warn_of_cut(tools)
@@ -287,9 +287,9 @@ def _composed(
             try:
                 right = right_of(request, [finalist], whole.tuned, tools, bench, 1, WHOLE_CASES)
             except RoundsWorseError as error:
-                raise PartError(nothing_better(program.name, error.failures), program.name) from None
+                raise of_one_part(nothing_better(program.name, error.failures), program.name) from None
             except (NoImprovementError, VerificationError) as error:
-                raise PartError(error, program.name) from error
+                raise of_one_part(error, program.name) from error
             checked = merged_checks([right[0][1], *(c.checked for c in choices.values())])
             detail.append(f"{len(sgraph.kernels)} kernels, {right[0][1].cases} cases")
         right = beside([finalist], [(whole.best, checked)], platform.timed)
@@ -314,7 +314,7 @@ def _each_chosen(
     operators as they are written, and a warning says so.
 
     Raises:
-        PartError: nothing will do for one operator.
+        PrismError: nothing will do for one operator (`in_part`).
     """
     choices: dict[str, Choice] = {}
     until = regions_end(tools.time, request.matches)
@@ -362,7 +362,7 @@ def _each_chosen(
                     continue
                 parts = finer(r.region)
                 if len(parts) == 1:
-                    raise PartError(failed, where) from error
+                    raise of_one_part(failed, where) from error
                 tools.recorder.warn(f"{where} is kept as {len(parts)} parts: {failed.what}: {failed.why}")
                 refused.add(key_)
         if waiting != searches.waiting:
@@ -402,7 +402,8 @@ def _region_chosen(request: Request, found: SearchResult, tools: Tools, place: P
         with ExitStack() as own:
             choice = choice_of_search(request, found, tools, place, bench_of(request, tools, own))
     except NoImprovementError as error:
-        if type(error) is NoImprovementError and len(tools.cut) == short and not found.interrupted:
+        whole = len(tools.cut) == short and not found.interrupted
+        if whole and type(error) is NoImprovementError and not error.in_part:
             tools.results.keep_refusal(request, error, tools.recorder.warnings[before:])
         raise
     if len(tools.cut) == short:

@@ -120,8 +120,9 @@ def optimize(program: Program, options: ProgramOptions) -> OptimizeResult:
         NoImprovementError: nothing that was proved is better than what was given: as fast, or as well rounded.
         VerificationError: kernels that were proved compute something else, more than rounding explains: a bug in prism,
             and nothing is written.
-        PartError: that is so of one operator of several, or it does not round as well, or cannot be compiled: nothing
-            is written, and parts of the program without it may be optimized.
+
+    The last two, and CompilerError, are also raised where nothing will do for one operator of several
+    (`error.in_part`): nothing is written, and parts of the program without it may be optimized.
     """
     folder = options.folder()
     made = produce(under(program, options.assume), options, options.only_better)

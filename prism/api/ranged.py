@@ -24,7 +24,7 @@ from prism.api.time_limit import MORE_TIME
 from prism.backends.loading import load_module
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.shapes import middle
-from prism.errors import CompilerError, NoImprovementError, PartError, PrismError, UsageError
+from prism.errors import CompilerError, NoImprovementError, PrismError, UsageError
 from prism.events import CellReport, ModelReport, RangedReport, Recorder, RunReport
 from prism.frontend.onnx.reader import for_runtimes
 from prism.generate.cells import Cell, apart, cells
@@ -144,7 +144,7 @@ def cell_by_cell(
     Raises:
         NoImprovementError: no cell has kernels.
         CompilerError: no cell has, as none could be compiled in one of them.
-        PartError: no cell has, as nothing will do for an operator in one of them.
+        PrismError: no cell has, as nothing will do for an operator in one of them (`in_part`).
     """
     made: list[Made | PrismError] = []
     for n, cell in enumerate(found):
@@ -153,7 +153,9 @@ def cell_by_cell(
             try:
                 time = asked.time.part(1 / (len(found) - n))
                 one = make(replace(asked, shapes={**asked.at, **cell.at}, seconds=time))
-            except (NoImprovementError, CompilerError, PartError) as error:
+            except PrismError as error:
+                if not (error.in_part or isinstance(error, NoImprovementError | CompilerError)):
+                    raise
                 made.append(error)
                 detail.append(f"{cell.text}: {error.what}")
             else:
@@ -162,7 +164,7 @@ def cell_by_cell(
     errors = [m for m in made if isinstance(m, PrismError)]
     if len(errors) == len(made):
         # What went wrong says more than that nothing is faster.
-        raise next((e for e in errors if isinstance(e, CompilerError | PartError)), None) or _nothing(found, errors)
+        raise next((e for e in errors if e.in_part or isinstance(e, CompilerError)), None) or _nothing(found, errors)
     return made
 
 

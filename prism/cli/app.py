@@ -23,7 +23,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from prism.cli.interrupts import interrupted_once, is_kept, to_be_closed, to_go_on
-from prism.errors import ExitCode, FaultyModelError, PartError, PrismError, UnsupportedError, UsageError, debugging
+from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError, debugging
 from prism.process.imports import uncollected
 from prism.process.serve import refused_by_machine
 
@@ -294,9 +294,9 @@ def optimize(
                 return partial(output.print_ranged_report, over, folder=folder, as_json=json)
             report = api.optimize(program, **options).report
             return partial(output.print_report, report, folder=folder, as_json=json)
-        except PartError as error:
+        except PrismError as error:
             # What fails keeps its operators, and the rest does not fail with it.
-            if assume or not api.may_go_in_parts(target, baseline or None):
+            if not error.in_part or assume or not api.may_go_in_parts(target, baseline or None):
                 raise
             progress.recorder.warn(f"{model} goes in parts: {error.one_line()}")
         return in_parts()
