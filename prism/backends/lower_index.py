@@ -10,7 +10,7 @@ import sympy
 
 from prism.backends import tile
 from prism.backends.lower_layout import Layout
-from prism.backends.tile import Affine, GridAxis, identifier, symbol
+from prism.backends.tile import OWN, Affine, GridAxis, identifier, symbol
 from prism.cost.constraints import INT32_MAX
 from prism.program.extents import Extent, add, at_most, is_static, mul, product, strides_of
 from prism.program.index import Axis, Index
@@ -36,7 +36,7 @@ class Names:
 
     def fresh(self, base: str) -> str:
         """`base`, or `base_2` and so on when it is taken."""
-        base = identifier(base)
+        base = identifier(base, OWN)
         if keyword.iskeyword(base):
             base += "_"
         name, n = base, 1

@@ -600,15 +600,17 @@ HELPERS = frozenset({
     "product_of_two", "recurrence", "recurrence_of_two", "round_half_even", "sign", "smaller", "tanh",
 })  # fmt: skip
 """What emitted modules may define beside their kernels (triton/emit_helpers.py)."""
-RESERVED = frozenset(_OWN.split()) | HELPERS
+OWN = frozenset(_OWN.split())
+"""What emitted Python calls its own, in all modules."""
+RESERVED = OWN | HELPERS
 """What emitted Python calls its own: a length, or an entry, of that name would hide it."""
 
 
-def identifier(name: str) -> str:
-    """The name as a legal identifier that emitted modules do not use: symbols of sGraphs may hold dots."""
+def identifier(name: str, reserved: frozenset[str] = RESERVED) -> str:
+    """The name as a legal identifier that is not reserved: symbols of sGraphs may hold dots."""
     text = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     text = text if text and not text[0].isdigit() else f"_{text}"
-    return f"{text}_" if text in RESERVED else text
+    return f"{text}_" if text in reserved else text
 
 
 def symbol(name: str) -> sympy.Symbol:
