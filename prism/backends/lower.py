@@ -26,17 +26,7 @@ from prism.backends.lower_kernel import KernelLowering
 from prism.backends.lower_layout import layout
 from prism.backends.lower_types import analyse
 from prism.backends.quotients import Quotients, quotients
-from prism.backends.tile import (
-    HELPERS,
-    Constant,
-    TileLaunch,
-    TileModule,
-    TileProgram,
-    TileRepeat,
-    identifier,
-    integers,
-    scalars,
-)
+from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, integers, scalars
 from prism.backends.tile import Load as TileLoad
 from prism.backends.tile import Store as TileStore
 from prism.backends.tile_rewrite import clean
@@ -123,7 +113,7 @@ def _whole(sgraph: SGraph) -> _Whole:
     tensors = sgraph.tensors
     symbols = {identifier(s.name): s.name for s in sgraph.symbols}
     lengths = frozenset(n for t in tensors.values() for e in t.shape for n in scalars(e) if n not in symbols)
-    taken = RESERVED | HELPERS | symbols.keys() | lengths | {identifier(t) + "_ptr" for t in tensors}
+    taken = RESERVED | symbols.keys() | lengths | {identifier(t) + "_ptr" for t in tensors}
     return _Whole(tensors, {t: n for n, t in enumerate(tensors)}, symbols, lengths, frozenset(taken), sgraph.kept)
 
 

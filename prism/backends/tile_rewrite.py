@@ -29,7 +29,7 @@ def renamed(s: tile.Stmt, names: Mapping[str, str]) -> tile.Stmt:
 
 def names_beside(program: tile.TileProgram) -> Names:
     """Hands out names that the program does not have."""
-    taken = {*RESERVED, *tile.HELPERS, *program.lengths}
+    taken = {*RESERVED, *program.lengths}
     taken |= {c.name for c in program.constants} | {g.index for g in program.grid}
     taken |= {tile.identifier(t.name) + "_ptr" for t in program.tensors}
     for s in statements(program.body):
