@@ -2,9 +2,9 @@
 
 A matrix product runs in the nominal type of its operands (prism/sgraph/products.py), or in that of the program's own
 where that is narrower, on operands rounded to it if they were computed in float32, as running the operators one by one
-would have done: bfloat16 has float32's range, so
-nothing is lost but what is lost there, too. float16 has not; an operand that was computed and is not known to fit
-stays in float32, and the product runs in TF32, whose fraction is as long as float16's and whose range is float32's.
+would have done: bfloat16 has float32's range, so nothing is lost but what is lost there, too. float16 has not; an
+operand that was computed and is not known to fit stays in float32, and the product runs in TF32, whose fraction is as
+long as float16's and whose range is float32's.
 """
 
 from __future__ import annotations
