@@ -21,12 +21,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from prism.backends.lower_extremes import shared_extremes
-from prism.backends.lower_index import RESERVED, Names
+from prism.backends.lower_index import Names
 from prism.backends.lower_kernel import KernelLowering
 from prism.backends.lower_layout import layout
 from prism.backends.lower_types import analyse
 from prism.backends.quotients import Quotients, quotients
-from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, TileRepeat, identifier, integers, scalars
+from prism.backends.tile import (
+    HELPERS,
+    Constant,
+    TileLaunch,
+    TileModule,
+    TileProgram,
+    TileRepeat,
+    identifier,
+    integers,
+    scalars,
+)
 from prism.backends.tile import Load as TileLoad
 from prism.backends.tile import Store as TileStore
 from prism.backends.tile_rewrite import clean
@@ -113,7 +123,7 @@ def _whole(sgraph: SGraph) -> _Whole:
     tensors = sgraph.tensors
     symbols = {identifier(s.name): s.name for s in sgraph.symbols}
     lengths = frozenset(n for t in tensors.values() for e in t.shape for n in scalars(e) if n not in symbols)
-    taken = RESERVED | symbols.keys() | lengths | {identifier(t) + "_ptr" for t in tensors}
+    taken = HELPERS | symbols.keys() | lengths | {identifier(t) + "_ptr" for t in tensors}
     return _Whole(tensors, {t: n for n, t in enumerate(tensors)}, symbols, lengths, frozenset(taken), sgraph.kept)
 
 

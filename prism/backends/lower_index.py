@@ -18,9 +18,6 @@ from prism.program.nodes import Tensor
 from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
 from prism.sgraph.ranges import growing, sign
 
-# What emitted modules call by name, beside their helpers: modules, and variables of the launcher.
-RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
-
 
 @dataclass(slots=True)
 class Names:

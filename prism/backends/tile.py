@@ -591,7 +591,7 @@ class TileModule:
 
 _OWN = """
 CONFIGS SYMBOLS args arrived at choose config ctypes descriptors folded given graph grid kernel launches library load
-meta np os out persistent pid replay stages step symbols threads tiles tl torch triton warps
+math meta np os out persistent pid replay stages step symbols threads tiles tl torch triton warps
 all any bool dict float getattr hasattr int isinstance iter len list map max next range sorted str tuple type zip
 """
 HELPERS = frozenset({

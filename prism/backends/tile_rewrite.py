@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from prism.backends import tile
-from prism.backends.lower_index import RESERVED, Names
+from prism.backends.lower_index import Names
 from prism.ir import kit
 from prism.ir.kit import Holds, defined, operands, rewrite, statements
 from prism.program.extents import Extent
@@ -29,7 +29,7 @@ def renamed(s: tile.Stmt, names: Mapping[str, str]) -> tile.Stmt:
 
 def names_beside(program: tile.TileProgram) -> Names:
     """Hands out names that the program does not have."""
-    taken = {*RESERVED, *program.lengths}
+    taken = {*tile.HELPERS, *program.lengths}
     taken |= {c.name for c in program.constants} | {g.index for g in program.grid}
     taken |= {tile.identifier(t.name) + "_ptr" for t in program.tensors}
     for s in statements(program.body):
