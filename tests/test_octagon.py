@@ -30,6 +30,23 @@ MASKS = {
     "the middle of kernels": np.pad(np.eye(4)[:, :, None, None], ((0, 0), (0, 0), (1, 1), (1, 1))),
     "whole numbers": np.tril(np.ones((12, 12), np.int64), 2),
 }
+ROW, COLUMN = np.ogrid[:48, :48]
+CAUSAL = ROW >= COLUMN
+MATRICES = {
+    "blocks": ROW // 12 == COLUMN // 12,
+    "blocks of no power of two": (ROW // 6 == COLUMN // 6) & CAUSAL,
+    "blocks before": COLUMN // 8 <= ROW // 8,
+    "a band of blocks": np.abs(ROW // 8 - COLUMN // 8) <= 1,
+    "every third": (ROW - COLUMN) % 3 == 0,
+    "every fourth of a window": CAUSAL & (ROW - COLUMN < 20) & ((ROW - COLUMN) % 4 == 0),
+    "every fifth column": np.broadcast_to(COLUMN % 5 == 2, (48, 48)) & CAUSAL,
+    "a window and the first": CAUSAL & ((ROW - COLUMN < 8) | (COLUMN < 3)),
+    "a window and every eighth": CAUSAL & ((ROW - COLUMN < 8) | ((ROW - COLUMN) % 8 == 0)),
+    "a band, first rows and columns": (np.abs(ROW - COLUMN) <= 6) | (COLUMN < 4) | (ROW < 4),
+    "a band of blocks and the first": (np.abs(ROW // 8 - COLUMN // 8) <= 1) | (COLUMN < 8),
+    "to be added": np.where(ROW // 12 == COLUMN // 12, 0.0, -np.inf),
+}
+MASKS |= MATRICES
 
 
 def read(array: np.ndarray) -> np.ndarray | None:
@@ -58,6 +75,8 @@ def test_every_element_is_what_its_position_says(name: str) -> None:
         np.ones((12, 12)),
         np.where(APART % 3 == 0, 1.0, 0.0),
         np.eye(3),
+        np.random.default_rng(0).random((48, 48)) > 0.5,
+        np.repeat([0, 1, 2, 3], [5, 17, 9, 17])[:, None] == np.repeat([0, 1, 2, 3], [5, 17, 9, 17])[None],
     ],
 )
 def test_other_arrays_stay_arrays(array: np.ndarray) -> None:
@@ -67,7 +86,7 @@ def test_other_arrays_stay_arrays(array: np.ndarray) -> None:
 @pytest.mark.parametrize("name", [n for n in MASKS if MASKS[n].ndim == 2])
 def test_one_element_that_differs_is_seen(name: str) -> None:
     mask = np.array(MASKS[name])
-    for at in [(0, 0), (5, 7), (6, 2), (mask.shape[0] - 1, 11)]:
+    for at in [(0, 0), (5, 7), (6, 2), (mask.shape[0] - 1, 11), (mask.shape[0] - 1, mask.shape[1] - 2)]:
         edited = mask.copy()
         low, high = np.unique(mask)
         edited[at] = high if mask[at] == low else low
@@ -84,6 +103,24 @@ def test_what_is_told_is_right(rows: int, columns: int, low: int, high: int, fir
     assert found is None or np.array_equal(found, mask)
     if 0 < mask.sum() < mask.size >= 16:
         assert found is not None
+
+
+@given(st.data())
+def test_what_is_told_of_matrices_is_right(data: st.DataObject) -> None:
+    rows, columns = (data.draw(st.integers(16, 40)) for _ in range(2))
+    i, j = np.ogrid[:rows, :columns]
+
+    def some() -> np.ndarray:
+        n = data.draw(st.integers(2, 9))
+        low, high = sorted(data.draw(st.tuples(st.integers(-20, 20), st.integers(-20, 20))))
+        kinds = [(i - j) % n == 0, i // n == j // n, j // n <= i // n, (i - j >= low) & (i - j <= high), j < n]
+        return np.broadcast_to(kinds[data.draw(st.integers(0, len(kinds) - 1))], (rows, columns))
+
+    mask = some()
+    for _ in range(data.draw(st.integers(0, 3))):
+        mask = mask & some() if data.draw(st.booleans()) else mask | some()
+    found = read(mask)
+    assert found is None or np.array_equal(found, mask)
 
 
 class Cached(torch.nn.Module):

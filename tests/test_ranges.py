@@ -91,7 +91,7 @@ class Masked:
     """softmax_j(q k where every predicate holds) v over rows of `rows` and keys of `keys`.
 
     One by the name of "or le" may hold in place of all before it. What is compared is in which of parts of so many
-    places an index lies.
+    places an index lies; or how many parts those two are apart, and a number: `apart` says which is on the left.
     """
 
     predicates: Sequence[tuple[str, Index, Index]]
@@ -100,6 +100,20 @@ class Masked:
     tile: object = sym("T_i")
     hidden: float = float("-inf")
     parts: int = 1
+    apart: tuple[str, int] | None = None
+
+    def compared(self, n: int, test: str) -> list[Stmt]:
+        """The comparison of two places, as `p` and its number."""
+        if self.apart is None:
+            return [op(f"p{n}", test, f"a{n}", f"b{n}")]
+        way, number = self.apart
+        size = f"z{n}" if "size" in way else f"d{n}"
+        return [
+            op(f"n{n}", "neg", f"b{n}"),
+            op(f"d{n}", "add", f"a{n}", f"n{n}"),
+            op(f"z{n}", "abs", f"d{n}"),
+            op(f"p{n}", test, *((float(number), size) if "number" in way else (size, float(number)))),
+        ]
 
     def placed(self, name: str, index: Index) -> list[Stmt]:
         """What is compared of an index."""
@@ -117,7 +131,7 @@ class Masked:
         mask: list[Stmt] = []
         for n, (name, lhs, rhs) in enumerate(self.predicates):
             how, test = name.split() if " " in name else ("and", name)
-            mask += [*self.placed(f"a{n}", lhs), *self.placed(f"b{n}", rhs), op(f"p{n}", test, f"a{n}", f"b{n}")]
+            mask += [*self.placed(f"a{n}", lhs), *self.placed(f"b{n}", rhs), *self.compared(n, test)]
             mask.append(op(f"seen{n}", how, f"p{n}", f"seen{n - 1}" if n else 1.0))
         inside: tuple[Stmt, ...] = (
             Load("k1", "k", at(self.keys, A)),
@@ -203,6 +217,10 @@ class Masked:
         seen = np.ones((len(q), len(k)), bool)
         for name, lhs, rhs in self.predicates:
             a, b = number(lhs) // self.parts, number(rhs) // self.parts
+            if self.apart is not None:
+                way, limit = self.apart
+                size = np.abs(a - b) if "size" in way else a - b
+                a, b = (np.array(limit), size) if "number" in way else (size, np.array(limit))
             holds = a < b if name.endswith("lt") else a <= b
             seen = seen | holds if name.startswith("or") else seen & holds
         s = np.where(seen, q.astype(float) @ k.T, self.hidden)
@@ -616,6 +634,29 @@ def test_positions_may_be_compared_by_parts(
     assert denote(g) == denote(sample.sgraph())
 
 
+@pytest.mark.parametrize(
+    ("predicates", "apart", "expected"),
+    [
+        (((("le", j, i)),), ("", 0), ["j <= i + 3"]),
+        (((("le", j, i)),), ("", 2), ["j <= i + 11"]),
+        (((("lt", i, j)),), ("number", -2), ["j <= i + 7"]),
+        (((("le", i, j)),), ("size", 1), ["j <= i + 7", "j >= i - 7"]),
+        (((("lt", j, i)),), ("size", 1), ["j <= i + 3", "j >= i - 3"]),
+        (((("le", i, j)),), ("number size", 1), []),
+    ],
+)
+def test_parts_may_be_told_apart(
+    predicates: Sequence[tuple[str, Index, Index]], apart: tuple[str, int], expected: list[str]
+) -> None:
+    sample = Masked(predicates, parts=4, apart=apart)
+    g = narrowed(sample.sgraph())
+    assert bounds(g.kernels[0]) == expected
+    spec.check(g)
+    binding, drawn = {"T_i": 4, "T_j": 2}, sample.draw()
+    got, all_of_them = (simulate(x, drawn, binding)["y"] for x in (g, sample.sgraph()))
+    np.testing.assert_allclose(got, all_of_them, rtol=1e-9)
+
+
 # What runs.
 
 SHAPES = [
@@ -694,7 +735,9 @@ def problems(draw: st.DrawFn) -> tuple[Masked, dict[str, int]]:
     names = st.sampled_from(["le", "lt", "eq", "or le", "or lt"])
     predicates = [(draw(names), index(), index()) for _ in range(draw(st.integers(1, 3)))]
     tiles = {t: 1 << draw(st.integers(0, 4)) for t in ("T_i", "T_j")}
-    return Masked(predicates, rows, keys, parts=draw(st.sampled_from([1, 1, 2, 3, 5]))), tiles
+    ways = st.sampled_from(["", "number", "size", "number size"])
+    apart = draw(st.none() | st.tuples(ways, st.integers(-2, 3)))
+    return Masked(predicates, rows, keys, parts=draw(st.sampled_from([1, 1, 2, 3, 5])), apart=apart), tiles
 
 
 @settings(max_examples=examples(40, 100), deadline=None)

@@ -4,8 +4,9 @@
     sum_q where(p == q, f(q), 0)                 =  f(p)
     max_q where(p == q, f(q), -inf)              =  f(p)
 
-So attention within chunks is attention with one axis more, of as many places as there are chunks. What the mask hides
-counts as hidden, as in ranges of loops (`sgraph/ranges.py`): -inf + x = -inf and 0 * x = 0, also where x is infinite.
+So attention within chunks is attention with one axis more, of as many places as there are chunks. So is a dilated one,
+of places with one remainder: i - j is a multiple of n where r == s. What the mask hides counts as hidden, as in ranges
+of loops (`sgraph/ranges.py`): -inf + x = -inf and 0 * x = 0, also where x is infinite.
 """
 
 from __future__ import annotations
@@ -21,26 +22,54 @@ from prism.program.transform import rebuilt, substitute
 
 
 def by_blocks(expr: Expr) -> Expr:
-    """The expression with floor(i / n) == floor(j / n) as i // n == j // n, for axes that n divides."""
+    """The expression with floor(i / n) == floor(j / n) as i // n == j // n, for axes that n divides.
+
+    Likewise i % n == j % n, where it is written so or as a difference that n divides.
+    """
 
     def compared(e: Expr) -> Expr:
         match e:
             case Map("eq", (a, b)):
                 (i, n), (j, m) = _quotient(a), _quotient(b)
-                if n and n == m:
+                if n and n == m and _cuts(n, i, j):
                     return Map("eq", (position(i.floordiv(n)), position(j.floordiv(n))))
+                (i, n), (j, m) = _remainder(a), _remainder(b)
+                if n and b == Const(0.0) and len(i.terms) == 2 and i.offset == 0:
+                    (one, up), (other, down) = i.terms
+                    if {up, down} == {1, -1} and isinstance(one, Axis) and isinstance(other, Axis):
+                        i, j, m = Index.axis(one), Index.axis(other), n
+                if n and n == m and _cuts(n, i, j):
+                    return Map("eq", (position(i.mod(n)), position(j.mod(n))))
         return e
 
     return rebuilt([expr], compared)[0]
 
 
+def _cuts(n: int, *indices: Index) -> bool:
+    """Whether these are axes that are cut into blocks of n."""
+    axes = [i.as_axis() for i in indices]
+    return all(a is not None and is_static(a.extent) and int(a.extent) % n == 0 for a in axes)
+
+
 def _quotient(e: Expr) -> tuple[Index, int]:
-    """The axis and the divisor, where an expression is floor(@axis / divisor); else a divisor of 0."""
+    """The index and the divisor, where an expression is floor(@index / divisor); else a divisor of 0.
+
+    Readers write a half more where the division is not exact (`integers.floor_quotient`).
+    """
     match e:
-        case Map("floor", (Map("mul", (Position(index), Const(c)) | (Const(c), Position(index))),)) if 0 < c < 1:
-            axis, n = index.as_axis(), round(1 / c)
-            if axis is not None and n * c == 1 and is_static(axis.extent) and int(axis.extent) % n == 0:
-                return index, n
+        case Map("floor", (Map("mul", (Const(c), x) | (x, Const(c))),)) if 0 < c < 1 and 1 / round(1 / c) == c:
+            match x:
+                case Position(index) | Map("add", (Position(index), Const(0.5))):
+                    return index, round(1 / c)
+    return Index(()), 0
+
+
+def _remainder(e: Expr) -> tuple[Index, int]:
+    """Likewise of @index - divisor * floor(@index / divisor)."""
+    match e:
+        case Map("add", (Position(index), Map("neg", (Map("mul", (Const(n), floor)),)))):
+            if _quotient(floor) == (index, n):
+                return index, int(n)
     return Index(()), 0
 
 

@@ -242,16 +242,17 @@ class _Predicates:
     @staticmethod
     def _compared(op: str, a: Fact, b: Fact) -> tuple[Needed | None, Needed | None]:
         sides: tuple[list[Index], list[Index]]
-        if isinstance(a, Absolute) and isinstance(b, Index | float) and op != "eq":
-            # |i| <= b is b - i >= 0 and b + i >= 0.
-            sides = [_index(b) + a.index.scaled(-1), _index(b) + a.index], []
-        elif isinstance(b, Absolute) and isinstance(a, Index | float) and op != "eq":
-            sides = [], [b.index + _index(a).scaled(-1), b.index.scaled(-1) + _index(a).scaled(-1)]
-        elif isinstance(a, Index | float) and isinstance(b, Index | float):
-            ahead = _index(b) + _index(a).scaled(-1)
-            sides = ([ahead, ahead.scaled(-1)], []) if op == "eq" else ([ahead], [])
-        else:
-            return None, None
+        match a, b:
+            case Absolute(Index() as i), Index() | float() if op != "eq":
+                # |i| <= b is b - i >= 0 and b + i >= 0.
+                sides = [_index(b) + i.scaled(-1), _index(b) + i], []
+            case Index() | float(), Absolute(Index() as i) if op != "eq":
+                sides = [], [i + _index(a).scaled(-1), i.scaled(-1) + _index(a).scaled(-1)]
+            case Index() | float(), Index() | float():
+                ahead = _index(b) + _index(a).scaled(-1)
+                sides = ([ahead, ahead.scaled(-1)], []) if op == "eq" else ([ahead], [])
+            case _:
+                return None, None
         every, some = ([i + (-1 if op == "lt" else 0) for i in side] for side in sides)
         if some:
             return frozenset({tuple(some)}), frozenset((negated(i),) for i in some)

@@ -9,8 +9,8 @@ propagating constants and affine indices through the body under the assumption e
 
     positions   values of affine indices; sums and multiples of them stay affine
     a <= b      is false where b - a <= -1 follows from e <= -1, true where b - a >= 0 does; `<` and `==` likewise;
-                |i| <= c is that of both i and -i; floor(i/c) < floor(j/c) is false where j <= i, and true where
-                j >= i + c
+                |i| <= c is that of both i and -i; floor(i/c) - floor(j/c) <= k is true where i - j <= c*k, and
+                false where i - j >= c*(k + 1); floor(i/c) < floor(j/c) is that of the other difference
     p or q      is false where both are: under two conditions, or one that is at least either's, as i + c of i and c
     where       is the chosen operand where the predicate is known
     0*f = 0, exp(-inf) = 0, -inf + x = -inf, a maximum of -inf is -inf, a sum of zeros is 0, a contraction of zeros is 0
@@ -55,19 +55,24 @@ MOST_PAIRED = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Absolute:
-    """The absolute value of an affine index: how far two positions are apart."""
-
-    index: Index
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
-    """An affine index and less than one more, over a whole number; `floored`, or the fraction itself."""
+    """An affine index and less than one more, over a whole number; `floored`, or the fraction itself.
+
+    Attributes:
+        less: another index, over the same number and floored, that is taken off what is floored.
+    """
 
     index: Index
     of: int
     floored: bool = False
+    less: Index | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Absolute:
+    """The absolute value of an affine index, or of a part: how far two positions or blocks are apart."""
+
+    index: Index | Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +249,11 @@ class _Facts:
             case "add":
                 if len(numbers) < len(args) and all(isinstance(a, Index) or _is_whole(a) for a in args):
                     return _index(args[0]) + _index(args[1])
-                part = next((a for a in args if isinstance(a, Part) and a.floored), None)
-                if part is not None and numbers and _is_whole(numbers[0]):
-                    return replace(part, index=part.index + part.of * int(numbers[0]))
+                floors = [a for a in args if isinstance(a, Part) and a.floored]
+                if len(floors) == 2:
+                    return _apart(*floors) or _apart(*reversed(floors))
+                if floors and numbers and _is_whole(numbers[0]):
+                    return replace(floors[0], index=floors[0].index + floors[0].of * int(numbers[0]))
                 if numbers and 0.0 < numbers[0] < 1.0 and (of := [a for a in args if isinstance(a, Index)]):
                     return Part(of[0], 1)
                 for n in numbers:
@@ -262,7 +269,7 @@ class _Facts:
                     return None if math.isnan(numbers[0] * numbers[1]) else numbers[0] * numbers[1]
                 if 0.0 in numbers:
                     return 0.0
-                if -1.0 in numbers and (RunningMaximum() in args or EndedMaximum() in args):
+                if -1.0 in numbers and any(a in (RunningMaximum(), EndedMaximum()) or _is_floor(a) for a in args):
                     return self._pointwise("neg", [a for a in args if not isinstance(a, float)])
                 scaled = next((a for a in args if isinstance(a, Index)), None)
                 if scaled and numbers and _is_whole(numbers[0]):
@@ -279,6 +286,8 @@ class _Facts:
                     return None
             case "neg" if isinstance(args[0], Index):
                 return args[0].scaled(-1)
+            case "neg" if isinstance(args[0], Part) and args[0].floored:
+                return Part(args[0].less or Index(()), args[0].of, True, args[0].index)
             case "neg" if args[0] in (RunningMaximum(), EndedMaximum()):
                 return RunningMaximum(negative=True) if args[0] == RunningMaximum() else EndedMaximum(negative=True)
             case "maximum" if RunningMaximum() in args:
@@ -287,15 +296,28 @@ class _Facts:
                 return args[0].index if args[0].of == 1 else replace(args[0], floored=True)
             case _ if op in COMPARISONS and any(isinstance(a, Part) for a in args):
                 return self._compare_parts(op, *args)
-            case "abs" if isinstance(args[0], Index):
-                return Absolute(args[0])
+            case "abs" if isinstance(args[0], Index | Part):
+                return Absolute(args[0]) if isinstance(args[0], Index) or args[0].floored else None
             case "lt" | "le" if isinstance(args[0], Absolute) and (isinstance(args[1], Index) or _is_whole(args[1])):
                 # |i| <= c is -c <= i <= c.
-                sides = [self.compare(op, _index(args[1]) + args[0].index.scaled(way)) for way in (1, -1)]
+                match args[0].index, args[1]:
+                    case Part() as part, float(most):
+                        return self.near(part, int(most) - (op == "lt"))
+                    case Index() as index, _:
+                        sides = [self.compare(op, _index(args[1]) + index.scaled(way)) for way in (1, -1)]
+                    case _:
+                        return None
                 return 0.0 if 0.0 in sides else 1.0 if sides == [1.0, 1.0] else None
             case "lt" | "le" if isinstance(args[1], Absolute) and (isinstance(args[0], Index) or _is_whole(args[0])):
                 # c <= |i| is c <= i or c <= -i.
-                sides = [self.compare(op, args[1].index.scaled(way) + _index(args[0]).scaled(-1)) for way in (1, -1)]
+                match args[1].index, args[0]:
+                    case Part() as part, float(least):
+                        near = self.near(part, int(least) - (op == "le"))
+                        return None if near is None else 1.0 - near
+                    case Index() as index, _:
+                        sides = [self.compare(op, index.scaled(way) + _index(args[0]).scaled(-1)) for way in (1, -1)]
+                    case _:
+                        return None
                 return 1.0 if 1.0 in sides else 0.0 if sides == [0.0, 0.0] else None
             case _ if op in COMPARISONS and all(isinstance(a, Index) or _is_whole(a) for a in args):
                 ahead = _index(args[1]) + _index(args[0]).scaled(-1)
@@ -307,21 +329,35 @@ class _Facts:
     def _compare_parts(self, op: str, a: Fact, b: Fact) -> float | None:
         """The comparison of two parts of the same size, or of one with a whole number."""
         match a, b:
-            case Part(index, of, True), float() if _is_whole(b) and op != "eq":
-                return self.holds(negated(index + -of * (int(b) + (op == "le"))))
-            case float(), Part(index, of, True) if _is_whole(a) and op != "eq":
-                return self.holds(index + -of * (int(a) + (op == "lt")))
-            case Part(one, of, True), Part(other, parts, True) if of == parts:
-                ahead = other + one.scaled(-1)
-                behind = ahead.scaled(-1)
-                surely_more, surely_less = (self.holds(x + -of) == 1.0 for x in (ahead, behind))
-                match op:
-                    case "lt":
-                        return 1.0 if surely_more else 0.0 if self.holds(behind) == 1.0 else None
-                    case "le":
-                        return 0.0 if surely_less else 1.0 if self.holds(ahead) == 1.0 else None
-                return 0.0 if surely_more or surely_less else None
-        return None
+            case Part(_, _, True), float() if _is_whole(b):
+                part, whole, turned = a, int(b), False
+            case float(), Part(_, _, True) if _is_whole(a):
+                part, whole, turned = b, int(a), True
+            case Part(one, of, True, None), Part(other, parts, True, None) if of == parts:
+                part, whole, turned = Part(one, of, True, other), 0, False
+            case _:
+                return None
+        # part < whole is part <= whole - 1, and whole < part is not part <= whole.
+        strict = op == "lt"
+        most = self.at_most(part, whole - (strict != turned if op != "eq" else 0))
+        if op == "eq":
+            less = self.at_most(part, whole - 1)
+            return 0.0 if most == 0.0 or less == 1.0 else 1.0 if (most, less) == (1.0, 0.0) else None
+        return most if most is None or not turned else 1.0 - most
+
+    def near(self, part: Part, most: int) -> float | None:
+        """Whether a floored part is at most a whole number away from 0."""
+        above, below = self.at_most(part, most), self.at_most(part, -most - 1)
+        return 0.0 if above == 0.0 or below == 1.0 else 1.0 if (above, below) == (1.0, 0.0) else None
+
+    def at_most(self, part: Part, most: int) -> float | None:
+        """Whether a floored part is at most a whole number."""
+        if part.less is None:
+            return self.holds(negated(part.index + -part.of * (most + 1)))
+        ahead = part.index + part.less.scaled(-1)
+        if self.holds(ahead.scaled(-1) + part.of * most) == 1.0:
+            return 1.0
+        return 0.0 if self.holds(ahead + -part.of * (most + 1)) == 1.0 else None
 
     def compare(self, op: str, ahead: Index) -> float | None:
         """Whether `ahead`, the second operand minus the first, is > 0, >= 0 or 0."""
@@ -349,6 +385,18 @@ class _Facts:
 def _unknown(of: Sequence[Fact]) -> Fact:
     """What is made of these, where nothing more is known: something that may be hidden, where one of them may be."""
     return Choice() if Choice() in of or EndedMaximum() in of else None
+
+
+def _apart(a: Part, b: Part) -> Part | None:
+    """The sum of floor(i/c) and of n - floor(j/c), for a whole number n."""
+    shift = b.index
+    if a.less is not None or b.less is None or a.of != b.of or shift.terms or not is_static(shift.offset):
+        return None
+    return Part(a.index + shift, a.of, True, b.less) if int(shift.offset) % a.of == 0 else None
+
+
+def _is_floor(a: Fact) -> bool:
+    return isinstance(a, Part) and a.floored
 
 
 def _is_whole(a: Fact) -> bool:
