@@ -1,13 +1,13 @@
 """What prism reads of three levels of problems: single operators, fused sequences, and nets.
 
-    python benchmarks/problems.py [--level 1] [--only conv] [--budget 2s]
+    python benchmarks/problems.py [--level 1] [--only conv] [--seconds 20]
 
 The levels are those of KernelBench (Ouyang et al., 2025; arXiv 2502.10517), the problems are written here, with small
 extents: what counts is whether a module is read, not how long it takes. A row says "whole" if `prism.trace` reads the
 module as one program, which compares it with torch node by node ("unchecked" where that is too much to run), and else
 what it refuses, and how many of the operators that torch.compile's backend `prism` is given lie in islands; its results
-are compared with eager ones. With `--budget`, each island is optimised for so long; by default, islands are read and
-checked, and run as they did.
+are compared with eager ones. With `--seconds`, the islands of each graph are optimised for so long; by default, they
+are read and checked, and run as they did.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class Result:
     why: str = ""
 
 
-def result(problem: Problem, budget: str | None) -> Result:
+def result(problem: Problem, seconds: float | None) -> Result:
     """Read as one program, or cut into islands and compared with eager results."""
     from prism import trace
     from prism.errors import PrismError
@@ -317,19 +317,20 @@ def result(problem: Problem, budget: str | None) -> Result:
         return Result("unchecked", why=missing) if missing else Result("whole")
     except PrismError as error:
         why = error.one_line()
-    return in_parts(module, inputs, why, budget)
+    return in_parts(module, inputs, why, seconds)
 
 
-def in_parts(module: Callable[..., Any], inputs: Sequence[Tensor], why: str, budget: str | None) -> Result:
+def in_parts(module: Callable[..., Any], inputs: Sequence[Tensor], why: str, seconds: float | None) -> Result:
     """By torch.compile with prism's backend."""
     from prism.api import compiling, trace
+    from prism.process.deadline import NEVER, Deadline
 
     counted = Counter[str]()
 
     class Counted(compiling.Kernels):
-        def of(self, function: Any, tensors: Sequence[Tensor]) -> compiling.Outcome:
-            if budget is not None:
-                return super().of(function, tensors)
+        def of(self, function: Any, tensors: Sequence[Tensor], time: Deadline = NEVER) -> compiling.Outcome:
+            if seconds is not None:
+                return super().of(function, tensors, time)
             trace(function, tensors, name="island")
             return compiling.Outcome(None, why="it is not optimised here")
 
@@ -350,9 +351,8 @@ def in_parts(module: Callable[..., Any], inputs: Sequence[Tensor], why: str, bud
         torch._dynamo.reset()
         with torch.no_grad():
             expected = _leaves(module(*inputs))
-            compiled = torch.compile(
-                module, backend=compiling.backend, options={} if budget is None else {"budget": budget}
-            )
+            options: dict[str, Any] = {} if seconds is None else {"seconds": seconds}
+            compiled = torch.compile(module, backend=compiling.backend, options=options)
             found = _leaves(compiled(*inputs))
     except Exception as error:  # a row of the table
         return Result("failed", why=f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}")
@@ -374,7 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--level", type=int, choices=(1, 2, 3))
     parser.add_argument("--only", default="", help="names that hold this")
-    parser.add_argument("--budget", help="optimise each island for so long")
+    parser.add_argument("--seconds", type=float, help="optimise the islands of each graph for so long")
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
@@ -384,7 +384,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds: dict[int, Counter[str]] = {}
     for p in chosen:
         began = time.perf_counter()
-        r = result(p, given.budget)
+        r = result(p, given.seconds)
         kinds.setdefault(p.level, Counter())[r.kind] += 1
         share = f"{r.inside} of {r.operators} operators" if r.operators else ""
         print(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import re
 import threading
 import time
@@ -18,12 +19,15 @@ from typing import Any
 import pytest
 import torch
 from scripted_clock import scripted
+from torch.utils.checkpoint import checkpoint
 
 import prism
 from prism.api import compiling
 from prism.api.region_search import SearchBudget
+from prism.api.time_limit import LEAST_S, MORE_TIME
 from prism.backends.cpu.support import find_compiler
 from prism.errors import NoImprovementError, UsageError
+from prism.process.deadline import NEVER, Deadline
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [
@@ -289,7 +293,9 @@ def test_attentions_one_after_another_are_trained(monkeypatch: pytest.MonkeyPatc
     attention = torch.nn.functional.scaled_dot_product_attention
     given: list[int] = []
 
-    def one(_: object, function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> compiling.Outcome:
+    def one(
+        _: object, function: Callable[..., Any], tensors: Sequence[torch.Tensor], time: Deadline
+    ) -> compiling.Outcome:
         given.append(len(tensors))
         return compiling.Outcome(function, 1.0)
 
@@ -314,6 +320,72 @@ def test_attentions_one_after_another_are_trained(monkeypatch: pytest.MonkeyPatc
         torch._dynamo.reset()
         assert not [name for g in found for name in outside(g) if "attention" in name]
     assert given
+
+
+def test_what_a_checkpoint_runs_again_is_in_islands_unless_it_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch keeps the generator's state for each attention: without dropout nothing is drawn."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def model(x: torch.Tensor, rate: float) -> torch.Tensor:
+        def layer(y: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(attention(y * 2, y, y, dropout_p=rate)).sin()
+
+        made: torch.Tensor = checkpoint(layer, x, use_reentrant=False)
+        return made
+
+    found = graphs(monkeypatch)
+    x = torch.randn(1, 2, 4, 8, requires_grad=True)
+
+    def step(run: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        made = run(x)
+        (gradient,) = torch.autograd.grad(made.square().sum(), x)
+        return made, gradient
+
+    for rate in (0.0, 0.5):
+        function = functools.partial(model, rate=rate)
+        torch.testing.assert_close(step(torch.compile(function, backend=compiling.backend)), step(function))
+        torch._dynamo.reset()
+    held = [sum("rng_state" in str(n.target) for n in g.graph.nodes if n.op == "call_function") for g in found]
+    assert held[:2] == [1, 0], "the state itself, which the way back is given"
+    assert outside(found[0]) == outside(found[1]) == []
+    assert held[2:] == [1, 1]
+
+
+def test_sizes_that_data_say_are_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When an island is looked for nobody knows them."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x[x > 0] * 2) + 1
+
+    found = graphs(monkeypatch)
+    settings: Any = torch._dynamo.config
+    with settings.patch(capture_dynamic_output_shape_ops=True):
+        fast = torch.compile(function, backend=compiling.backend, fullgraph=True)
+        for x in (torch.randn(9), torch.randn(9), torch.ones(9), -torch.ones(9)):
+            torch.testing.assert_close(fast(x), function(x))
+    (graph,) = found
+    assert "aten.index.Tensor" in outside(graph)
+    assert "aten.sigmoid.default" not in outside(graph)
+
+
+def test_numbers_that_sizes_say_are_in_islands_and_data_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 2 / math.sqrt(x.shape[0]), -1)
+
+    def other(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(torch.full_like(x, y.item()) + 1)
+
+    found = graphs(monkeypatch)
+    fast = torch.compile(function, backend=compiling.backend, dynamic=True)
+    for rows in (3, 5):
+        torch.testing.assert_close(fast(torch.ones(rows, 4)), function(torch.ones(rows, 4)))
+    assert not [name for name in outside(found[0]) if "softmax" in name or "mul" in name]
+    settings: Any = torch._dynamo.config
+    with settings.patch(capture_scalar_outputs=True):
+        filled, y = torch.compile(other, backend=compiling.backend, fullgraph=True), torch.tensor(1.5)
+        torch.testing.assert_close(filled(torch.ones(3), y), other(torch.ones(3), y))
+    assert "aten.full_like.default" in outside(found[1])
 
 
 def test_memory_that_nothing_was_written_to_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,6 +505,48 @@ def test_without_inputs_and_of_several_results_at_once() -> None:
     torch._dynamo.reset()
 
 
+def test_islands_share_the_time_of_their_graph(
+    faster: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By how many operators they have; equal ones are one, and what there is no time for runs as it did."""
+    now, took, had = [0.0], [30.0], []
+
+    def search(*args: Any, seconds: Deadline, **options: Any) -> Any:
+        had.append((seconds.end - now[0], seconds.given))
+        now[0] += took[0]
+        raise NoImprovementError("nothing is better")
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = torch.lgamma(torch.sigmoid(x * 2))
+        return torch.lgamma(torch.tanh(x * 3 - 1) * 4)
+
+    monkeypatch.setattr(compiling, "optimize", search)
+    monkeypatch.setattr(compiling, "monotonic", lambda: now[0])
+    monkeypatch.setattr(compiling, "here", lambda seconds: seconds)
+    x = torch.randn(3, 5)
+    want = function(x)
+    torch.testing.assert_close(prism.compile(function, seconds=90)(x), want)
+    assert had == [(90 * 2 / 6, 90), (60, 90)], "of six operators two, and then all that is left"
+    torch._dynamo.reset()
+    had.clear()
+    took[0] = 20.0
+    torch.testing.assert_close(torch.compile(function, backend=compiling.backend, options={"seconds": 15})(x), want)
+    assert had == [(LEAST_S, 15)]
+    assert faster()[-2:] == [
+        "2 operators run as they did: nothing is better",
+        f"4 operators run as they did: the 15 s of this graph are over; {MORE_TIME}",
+    ]
+
+
+def test_kernels_are_for_where_tensors_are() -> None:
+    kernels = compiling.Kernels({"target": "cuda"})
+    said = kernels.of(torch.sigmoid, [torch.ones(3)]).why
+    assert said == "tensors are on cpu, and kernels for cuda"
+    said = compiling.Kernels({}).of(torch.sigmoid, [torch.ones(3, device="meta")]).why
+    assert said == "tensors are on meta, and kernels for cpu or cuda"
+
+
 def test_options_are_those_of_optimize() -> None:
     with pytest.raises(UsageError, match="no option 'fast'"):
         prism.compile(lambda x: x, fast=True)
@@ -443,9 +557,11 @@ def test_options_are_those_of_optimize() -> None:
         ({"target": "sm_90"}, "cpu or cuda"),
         ({"trials": "4"}, "'4', a str"),
         ({"budget": "9s"}, "seconds="),
+        ({"seconds": "9s"}, "a number of seconds"),
+        ({"seconds": NEVER}, "as in seconds=60"),
     ):
         with pytest.raises(UsageError, match=said):
-            prism.compile(None, **option)  # type: ignore[arg-type]
+            prism.compile(None, **option)
     with pytest.raises(UsageError, match="this is a int"):
         prism.compile(3)
 

@@ -5,21 +5,27 @@ backward graph of functional operators. In these, connected operators that prism
 (`CapabilityBasedPartitioner` finds them), and each is optimized when it is first called, on what it is called with:
 searched, proved, tuned, checked and timed as by `prism.optimize`. An island that nothing is better for, and whatever is
 no island, runs as it did. Sizes that vary are given values: an island has kernels for up to `MOST` sets of shapes.
+Where the time is limited, the islands of a graph share it by how many operators they have.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from numbers import Real
+from time import monotonic
 from typing import Any, TypeAlias
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import compile_lock
 from torch._functorch.aot_autograd import make_boxed_func
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -27,10 +33,12 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from prism.api.loading import trace
 from prism.api.optimizing import optimize, refused_outputs
 from prism.api.options import ProgramOptions
+from prism.api.time_limit import LEAST_S, MORE_TIME, here
 from prism.backends.protocol import load_function
 from prism.errors import PrismError, UsageError
 from prism.frontend.torch.pairs import has_complex, in_pairs
 from prism.instantiate.lock import program_hash
+from prism.process.deadline import NEVER, Deadline
 from prism.program.nodes import Program
 from prism.program.returned import Computed, computed
 
@@ -39,7 +47,7 @@ LOG = logging.getLogger("prism.compile")
 MOST = 8
 """Sets of shapes that an island has kernels for; at further ones it runs as it did."""
 
-OPTIONS = ("target", "budget", "trials", "seed", "rules", "baselines", "anew")
+OPTIONS = ("target", "budget", "trials", "seed", "rules", "baselines", "anew", "seconds")
 """Options of `prism.optimize` that a compilation takes."""
 
 _POOLS = (f"{kind}_pool{d}d" for kind in ("max", "avg") for d in (1, 2, 3))
@@ -60,6 +68,9 @@ INSTEAD: Mapping[Any, Any] = {
 in it, for which an island that is given them would have no kernels. A view copies where it has to: torch captures it
 for the strides that it expects, and some of its kernels, as a batch norm's in eval mode on a CPU, leave other ones."""
 
+UNKNOWN = 4
+"""What a size that data say is taken for when an operator is asked about: whether it is read depends on no size."""
+
 AFTER = "after"
 """The argument by which a node hangs on one that it does not read, while a graph is divided."""
 
@@ -68,7 +79,7 @@ Key: TypeAlias = tuple[Any, ...]
 Call: TypeAlias = Callable[..., Any]
 
 
-def compile(model: Any = None, *, dynamic: bool | None = None, **options: Any) -> Any:
+def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any) -> Any:
     """A torch function or module that runs by prism's kernels where these are faster, and as it did elsewhere.
 
     `torch.compile(model, backend="prism", options=...)` is the same. What is called for the first time is optimized
@@ -77,18 +88,20 @@ def compile(model: Any = None, *, dynamic: bool | None = None, **options: Any) -
 
     Args:
         model: a function or a module; without one, a decorator is returned.
+        fullgraph: as `torch.compile` takes it.
         dynamic: as `torch.compile` takes it.
-        options: of `prism.optimize`: target, budget, trials, seed, rules, baselines, anew.
+        options: of `prism.optimize`: target, budget, trials, seed, rules, baselines, anew, seconds. The time is that
+            of each graph's kernels: of one that runs forward, and of the one that runs backward.
 
     Raises:
         UsageError: there is no such option, one's value is none, or this is nothing that is called.
     """
     _check(options, "compile")
     if model is None:
-        return lambda found: compile(found, dynamic=dynamic, **options)
+        return lambda found: compile(found, fullgraph=fullgraph, dynamic=dynamic, **options)
     if not callable(model):
         raise UsageError(f"this is a {type(model).__name__}", where="compile", fix="give a function or a module")
-    return torch.compile(model, backend=backend, dynamic=dynamic, options=options)
+    return torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, options=options)
 
 
 def backend(
@@ -126,6 +139,10 @@ def _check(options: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         if name not in OPTIONS:
             raise UsageError(f"there is no option {name!r}", where=where, fix=f"options are {', '.join(OPTIONS)}")
     ProgramOptions(**options)
+    if not isinstance(options.get("seconds", 0.0), Real | None):
+        raise UsageError(
+            f"seconds is {options['seconds']!r}", where=where, fix="give a number of seconds, as in seconds=60"
+        )
     if options.get("target") not in (None, "cpu", "cuda"):
         raise UsageError(
             f"target is {options['target']!r}", where=where, why="kernels are called here", fix="give cpu or cuda"
@@ -166,10 +183,15 @@ class Kernels:
     options: Mapping[str, Any]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
-    def of(self, function: Call, tensors: Sequence[torch.Tensor]) -> Outcome:
-        """The kernels of a function at these tensors, made now unless its program has been met."""
-        on_gpu = any(t.device.type == "cuda" for t in tensors)
-        target = self.options.get("target") or ("cuda" if on_gpu else "cpu")
+    def of(self, function: Call, tensors: Sequence[torch.Tensor], time: Deadline = NEVER) -> Outcome:
+        """The kernels of a function at these tensors, made now, by that time, unless its program has been met."""
+        lie = sorted({t.device.type for t in tensors} or {"cpu"})
+        target = "cuda" if "cuda" in lie else lie[0]
+        asked = self.options.get("target") or target
+        if target not in ("cpu", "cuda") or asked != target:
+            return Outcome(
+                None, why=f"tensors are on {target}, and kernels for {'cpu or cuda' if asked == target else asked}"
+            )
         try:
             program = trace(function, tensors, name="island")
             apart = _apart(program)
@@ -183,7 +205,7 @@ class Kernels:
             return Outcome(None, why=error.one_line())
         key = f"{target} {program_hash(program)}"
         if key not in self.outcomes:
-            self.outcomes[key] = self._made(program, {**self.options, "target": target})
+            self.outcomes[key] = self._made(program, {**self.options, "target": target, "seconds": time})
         return replace(self.outcomes[key], apart=apart)
 
     def _made(self, program: Program, options: Mapping[str, Any]) -> Outcome:
@@ -205,6 +227,44 @@ def _apart(program: Program) -> frozenset[int]:
     )
 
 
+@dataclass(slots=True)
+class Time:
+    """What the kernels of a graph may take to be made: it passes while they are, and not while the graph runs.
+
+    Attributes:
+        given: in all, seconds; infinite where there is no limit.
+        left: of it, seconds.
+        due: the operators of each island that has not had its turn, by what it computes: equal ones have one turn.
+    """
+
+    given: float = math.inf
+    left: float = math.inf
+    due: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def passes(self) -> Iterator[None]:
+        """What is done within takes of it."""
+        begun = monotonic()
+        try:
+            yield
+        finally:
+            self.left = max(0.0, self.left - (monotonic() - begun))
+
+    def turn(self, kind: str, operators: int) -> Deadline | None:
+        """When the kernels of an island of so many operators are made by; None where it has no time.
+
+        It has the share of the time that is left which its operators are of those that have had no turn, but as much as
+        kernels take at least, if that is left: of little time nothing comes. One that is equal to another has its.
+        """
+        if self.left <= 0.0 and kind in self.due:
+            return None
+        own = self.due.pop(kind, operators)
+        if not math.isfinite(self.given):
+            return NEVER
+        share = self.left * own / (own + sum(self.due.values()))
+        return Deadline(monotonic() + min(self.left, max(share, here(LEAST_S))), self.given)
+
+
 class Graph:
     """A captured graph. Its islands are looked for when it is first called, outside of Dynamo's own tracing.
 
@@ -217,6 +277,8 @@ class Graph:
         self.captured = captured
         self.kernels = kernels
         self.complex = any(map(has_complex, captured.graph.nodes))
+        given = kernels.options.get("seconds")
+        self.time = Time() if given is None else Time(given, given)
         self.divided: torch.fx.GraphModule | None = None
 
     def __call__(self, *args: Any) -> Any:
@@ -224,7 +286,8 @@ class Graph:
         if self.divided is None:
             with compile_lock:  # as Dynamo: nobody else captures or divides meanwhile, and kernels are timed alone
                 if self.divided is None:
-                    self.divided = self._divided()
+                    with self.time.passes():
+                        self.divided = self._divided()
         if self.complex:  # whose parts are looked at
             args = tuple(a.resolve_conj() if isinstance(a, torch.Tensor) else a for a in args)
         return self.divided(*args)
@@ -236,7 +299,8 @@ class Graph:
                 with torch.no_grad():
                     self.captured = in_pairs(self.captured)
             except Exception as error:  # of a wide range of types
-                LOG.info("complex numbers stay as they are: %s", error)
+                LOG.info("complex numbers stay as they are: %s", str(error).partition("\n")[0])
+        _without_states(self.captured)
         for node in _operators(self.captured):
             node.target = INSTEAD.get(node.target, node.target)
         # The same seed gives the same numbers: what draws some hangs on what drew before it, until islands are divided.
@@ -247,12 +311,13 @@ class Graph:
         for node in _operators(fused):
             node.kwargs = {name: value for name, value in node.kwargs.items() if name != AFTER}
         fused.recompile()
-        stay = [str(n.target) for n in _operators(fused)]
+        kinds = torch._ops.OpOverload | torch._ops.HigherOrderOperator  # not what sizes are computed with
+        stay = [str(n.target) for n in _operators(fused) if isinstance(n.target, kinds)]
         if stay:
             LOG.info("%d operators stay as they are, of %s", len(stay), ", ".join(dict.fromkeys(stay)))
         for name, child in list(fused.named_children()):
             if isinstance(child, torch.fx.GraphModule) and name.startswith("fused_"):
-                setattr(fused, name, Island(child, self.kernels))
+                setattr(fused, name, Island(child, self.kernels, self.time))
         return fused
 
 
@@ -261,6 +326,36 @@ def _draws(node: torch.fx.Node) -> bool:
     if isinstance(node.target, torch._ops.OpOverload):
         return torch.Tag.nondeterministic_seeded in node.target.tags and _dropout(node) != 0.0
     return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def _without_states(graph: torch.fx.GraphModule) -> None:
+    """Let run by itself what a checkpoint runs with a state of the generator, where it draws no random numbers."""
+    for node in _operators(graph):
+        keeps = node.target is run_and_save_rng_state
+        if not keeps and node.target is not run_with_rng_state:
+            continue
+        target, *args = node.args if keeps else node.args[1:]
+        with graph.graph.inserting_before(node):
+            alone = graph.graph.call_function(target, tuple(args), node.kwargs)  # type: ignore[arg-type]
+            if _draws(alone):
+                graph.graph.erase_node(alone)
+            elif keeps:  # two results, of which the second is the operator's
+                states = torch.get_rng_state if _on_cpu(alone) else torch.cuda.get_rng_state
+                made = graph.graph.call_function(states), alone
+                for user in list(node.users):
+                    own = made[int(user.args[1])]  # type: ignore[arg-type]
+                    own.meta = dict(user.meta)
+                    user.replace_all_uses_with(own)
+                    graph.graph.erase_node(user)
+                graph.graph.erase_node(node)
+            else:
+                values = {int(u.args[1]): u.meta["val"] for u in node.users if u.target is operator.getitem}  # type: ignore[arg-type]
+                alone.meta = (
+                    {"val": tuple(values.get(n) for n in range(max(values) + 1))} if values else dict(node.meta)
+                )
+                node.replace_all_uses_with(alone)
+                graph.graph.erase_node(node)
+    graph.recompile()
 
 
 def _dropout(node: torch.fx.Node) -> Any:
@@ -285,6 +380,8 @@ class Readable(OperatorSupportBase):
         if node.target is operator.getitem:  # an island is called with tensors and numbers, not with several at once
             return isinstance(node.args[0], torch.fx.Node) and self.is_node_supported(submodules, node.args[0])
         if _is_rounding(node) or _in_float64(node):  # which is seen from more than the node
+            return False
+        if any(_is_data(n.meta.get("val")) for n in node.all_input_nodes):
             return False
         described = str((node.target, *torch.fx.map_arg((node.args, node.kwargs), _described), _used(node)))
         if described not in self.known:
@@ -356,6 +453,13 @@ def _is_as_told(node: torch.fx.Node) -> bool:
 def _operators(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     """The nodes that compute, but for those of graphs within."""
     return [n for n in graph.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
+
+
+def _computed(graph: torch.fx.Graph) -> str:
+    """What a graph computes, whatever its nodes are called: equal of two graphs that differ in nothing else."""
+    number = {node: f"%{n}" for n, node in enumerate(graph.nodes)}
+    lines = ((n.target if n.op == "call_function" else n.op, n.args, n.kwargs) for n in graph.nodes)
+    return "\n".join(str((t, *torch.fx.map_arg(rest, number.__getitem__))) for t, *rest in lines)
 
 
 def _described(operand: torch.fx.Node) -> Any:
@@ -435,8 +539,15 @@ def _used(node: torch.fx.Node) -> list[int]:
 
 
 def _number(size: Any) -> Any:
-    """A size; of a symbolic one what it was at the call that was captured."""
-    return size.node.hint if isinstance(size, torch.SymInt) else size
+    """A size; of a symbolic one what it was at the call that was captured, and some size where data will say it."""
+    if not isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return size
+    return UNKNOWN if size.node.hint is None else size.node.hint
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a number is data, which is another one at each call, and so no island would have kernels for it."""
+    return isinstance(value, torch.SymFloat) and value.node.hint is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,12 +618,17 @@ class Island(torch.nn.Module):
     Args:
         operators: as they were captured.
         kernels: what the islands of a compilation share.
+        time: what those of one graph share.
     """
 
-    def __init__(self, operators: torch.fx.GraphModule, kernels: Kernels) -> None:
+    def __init__(self, operators: torch.fx.GraphModule, kernels: Kernels, time: Time | None = None) -> None:
         super().__init__()
         self.operators = operators
         self.kernels = kernels
+        self.time = time or Time()
+        self.count = len(_operators(operators))
+        self.kind = _computed(operators.graph)
+        self.time.due[self.kind] = self.count
         self.outcomes: dict[Key, tuple[Outcome, tuple[Layout, ...]]] = {}
         self.apart: dict[frozenset[int], torch.fx.GraphModule] = {}
         (last,) = (node for node in operators.graph.nodes if node.op == "output")
@@ -526,7 +642,8 @@ class Island(torch.nn.Module):
                 if key not in self.outcomes:
                     if len(self.outcomes) >= MOST:
                         return self.operators(*given)
-                    self.outcomes[key] = self._made(given)
+                    with self.time.passes():
+                        self.outcomes[key] = self._made(given)
         outcome, lie = self.outcomes[key]
         if outcome.call is None:
             return self.operators(*given)
@@ -550,8 +667,12 @@ class Island(torch.nn.Module):
             # Parameters would be taken for what the function itself holds.
             tensors = [g.detach() for g in given if isinstance(g, torch.Tensor)]
             lie: tuple[Layout, ...] = ()
+            time = self.time.turn(self.kind, self.count)
             try:
-                outcome = self.kernels.of(function, [_narrowed(t) for t in tensors])
+                if time is None:
+                    outcome = Outcome(None, why=f"the {self.time.given:g} s of this graph are over; {MORE_TIME}")
+                else:
+                    outcome = self.kernels.of(function, [_narrowed(t) for t in tensors], time)
                 if outcome.call is not None:
                     lie = layouts(function, tensors)
             except Exception as error:  # whoever trains a model is not to lose it by this
@@ -559,5 +680,5 @@ class Island(torch.nn.Module):
                 outcome = Outcome(None, why=f"a bug in prism: {error}")
             if outcome.call is not None and outcome.apart:
                 self.apart[outcome.apart] = _results(self.operators, outcome.apart)
-            LOG.info("%d operators %s", len(_operators(self.operators)), outcome)
+            LOG.info("%d operators %s", self.count, outcome)
             return outcome, lie

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -81,6 +81,8 @@ class Options:
         for name, number in numbers.items():
             if not isinstance(number, Integral):
                 raise _other_kind(name, number, "a whole number")
+        if not isinstance(self.seconds, Real | Deadline | None):
+            raise _other_kind("seconds", self.seconds, "a number of seconds")
         if isinstance(self.baselines, str):
             raise _other_kind("baselines", self.baselines, f"several names: [{self.baselines!r}]")
         for name in self.baselines or ():
