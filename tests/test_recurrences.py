@@ -173,6 +173,34 @@ def test_what_hangs_on_no_state_is_one_product_before_the_loop() -> None:
     assert loop.reverse
 
 
+def fast_weights(k: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    s, found = torch.zeros(4, 4), []
+    for t in range(k.shape[0]):
+        added = v[t][:, None] * k[t][None, :]
+        s = torch.tanh(s @ w) + 2.0 * added
+        found.append(s.sum(-1))
+    return torch.stack(found)
+
+
+def summed_outside(k: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """What a step spreads is read by what hangs on no state, too."""
+    s, found = torch.zeros(4, 4), []
+    for t in range(k.shape[0]):
+        added = v[t][:, None] * k[t][None, :]
+        s = torch.tanh(s @ w) + added * added.exp().sum()
+        found.append(s.sum(-1))
+    return torch.stack(found)
+
+
+def test_what_steps_spread_is_made_within_them() -> None:
+    _, found = _read(fast_weights, (6, 4), (6, 4), (4, 4))
+    (loop,) = found.loops
+    assert sorted(outer for _, outer in loop.slices) == ["k", "v"]
+    _, found = _read(summed_outside, (6, 4), (6, 4), (4, 4))
+    (loop,) = found.loops
+    assert {"k", "v"}.isdisjoint(outer for _, outer in loop.slices)
+
+
 def fewer(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     return layer(x[:3], w, u)
 

@@ -21,6 +21,7 @@ the n-th step in place of its own, is that step, operator by operator. What is n
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -595,6 +596,31 @@ class _Steps:
                 found.add(j)
         return found
 
+    def _spread(self, held: set[int]) -> set[int]:
+        """What steps spread from less, as an outer product: made where it is read, and not stored of all steps."""
+        first, outside = self.steps[0], self._read_outside()
+        shapes = {d.name: d.tensor.shape for d in first}
+        for s, name in self.slices.items():
+            shape = self.program.tensor(s.tensor).shape
+            shapes[name] = (*shape[: s.dimension], *shape[s.dimension + 1 :])
+        if not all(is_static(e) for shape in shapes.values() for e in shape):
+            return set()
+        size = {name: math.prod(map(int, shape)) for name, shape in shapes.items()}
+        leaves = {name: frozenset((name,)) for name in size}
+        found: set[int] = set()
+        for j, d in enumerate(first):
+            of: frozenset[str] = frozenset().union(*(leaves.get(t, frozenset()) for t in reads(self.exprs[j])))
+            pointwise = not any(isinstance(x, Reduce) for x in walk(self.exprs[j]))
+            if j not in held and j not in outside and pointwise and size[d.name] > sum(size[t] for t in of) > 0:
+                leaves[d.name] = of
+                found.add(j)
+        while True:
+            names = {first[j].name for j in found}
+            stored = {t for j in range(len(first)) if j not in held | found for t in reads(self.exprs[j])}
+            if names.isdisjoint(stored):
+                return found
+            found = {j for j in found if first[j].name not in stored}
+
     def _worth(self, held: set[int]) -> bool:
         """Whether a step reduces what hangs on a state, for which all of the step before has to be there.
 
@@ -752,6 +778,7 @@ class _Steps:
         return before
 
     def _made(self, held: set[int]) -> Program:
+        held = held | self._spread(held)
         first, trips = self.steps[0], len(self.steps)
         reverse, by_place = self._reverse, self._by_place()
         order = {d.name: j for j, d in enumerate(first)}
