@@ -18,8 +18,10 @@ PROGRAM = r"""
 #include "calls.hpp"
 #include "product.hpp"
 #include "tiles.hpp"
+#include "parts.hpp"
 #include "halves.hpp"
 #include "bytes.hpp"
+#include <cmath>
 #include <cstdio>
 #include <type_traits>
 #include <vector>
@@ -52,7 +54,7 @@ void product(int64_t M, int64_t K, int64_t N, bool columns, bool halves = false,
             for (int64_t k = 0; k < K; ++k) sum += rows[m * am + k * ak] * plain[k * bk + n * bn];
             exact[m * N + n] = (FRESH ? 0.0f : 0.5f) + sum;
         }
-    std::vector<float> pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
+    std::vector<float> pa(v_room_a(M, K) + 64), pb(v_room_b(N, K) + 64);
     if constexpr (sizeof(B) == 4 || std::is_same_v<B, bf16>)
         if (halves)
             multiply_halves(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
@@ -86,7 +88,7 @@ void bytes(int64_t M, int64_t K, int64_t N, int how, int32_t sa, int32_t sb) {
     for (auto& x : b) x = (B)(byte() ^ 128);
     for (size_t i = 0; i < a.size(); ++i) a_levels[i].x = a[i];
     for (size_t i = 0; i < b.size(); ++i) b_levels[i].x = b[i];
-    std::vector<float> pa(v_packed_a(M, K)), pb(v_packed_b(N, K));
+    std::vector<float> pa(v_room_a(M, K)), pb(v_room_b(N, K));
     auto compute = [&](auto* first, auto* second) {
         for (auto& x : c) x = 7;
         multiply_bytes(FRESH, c.data(), cm, first, am, ak, second, bk, bn, M, K, N, pa.data(), pb.data(), sa, sb);
@@ -112,6 +114,53 @@ void bytes(int64_t M, int64_t K, int64_t N, int how, int32_t sa, int32_t sb) {
     }
 }
 
+// Values of all 24 bits: as precise as sums in float32, whether they are taken apart or not. `what` is done to a row
+// and to a column.
+enum class Odd { none, tiny, zero, huge, infinite, nan };
+template <class B, bool FRESH> void precise(int64_t M, int64_t K, int64_t N, int how, Odd what) {
+    const bool columns = how & 1, turned = how & 2, held = how & 4;
+    const int64_t am = turned ? 1 : K + 3, ak = turned ? M + 3 : 1, cm = N + 5;
+    const int64_t bk = columns ? 1 : N + 2, bn = columns ? K + 2 : 1;
+    std::vector<float> a(M * am + K * ak + 64), c(M * cm, 0.5f), pa(v_room_a(M, K)), pb(v_room_b(N, K));
+    std::vector<B> b((columns ? N * bn : K * bk) + 64);
+    auto value = [] {
+        state = state * 1664525u + 1013904223u;
+        return ldexpf((float)(int32_t)state, (int)(state >> 8) % 9 - 33);
+    };
+    for (auto& x : a) x = value();
+    for (auto& x : b) put(&x, value());
+    const float odd[] = {1, 1e-33f, 0, 5e36f, INFINITY, NAN};
+    if (what != Odd::none) {
+        for (int64_t k = 0; k < K; ++k) a[M / 2 * am + k * ak] *= what > Odd::huge && k ? 1 : odd[(int)what];
+        if (what <= Odd::huge && sizeof(B) == 4)
+            for (int64_t k = 0; k < K; ++k) {
+                B* p = &b[k * bk + N / 2 * bn];
+                put(p, v_one(p) * (what == Odd::huge ? 1e-38f : odd[(int)what] * (what == Odd::tiny ? 1e33f : 1)));
+            }
+    }
+    if (held) v_hold(b.data(), b.size() * sizeof(B));
+    for (int again = 0; again <= held; ++again) {
+        for (auto& x : c) x = 0.5f;
+        multiply(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+        for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
+            const int64_t m = i / cm, n = i % cm;
+            double wanted = n < N && FRESH ? 0 : 0.5, sizes = wanted;
+            for (int64_t k = 0; n < N && k < K; ++k) {
+                const double term = (double)a[m * am + k * ak] * v_one(&b[k * bk + n * bn]);
+                wanted += term;
+                sizes += fabs(term);
+            }
+            if (std::isfinite(sizes) && sizes > 0x1p127) continue;  // what overflows does so in some order
+            const bool same = std::isfinite(wanted) ? fabs(c[i] - wanted) <= 0x1p-20 * sizes + 0x1p-149
+                              : std::isnan(wanted)  ? std::isnan(c[i]) : c[i] == (float)wanted;
+            if (!same && wrong++ < 5)
+                printf("M %d K %d N %d how %d odd %d size %d: at %d, %d %g, not %g\n", (int)M, (int)K, (int)N, how,
+                       (int)what, (int)sizeof(B), (int)m, (int)n, c[i], wanted);
+        }
+    }
+    v_forget(b.data());
+}
+
 template <class S> void stores(int64_t shift, int64_t count, bool past) {
     std::vector<S> tensor(count + 3 * VL + 64);
     for (auto& x : tensor) put(&x, 9.0f);
@@ -129,7 +178,7 @@ template <class S> void stores(int64_t shift, int64_t count, bool past) {
 
 // An operand that is held is packed once: what is written to it later counts when it is forgotten.
 template <class B> void holds(int64_t M, int64_t K, int64_t N) {
-    std::vector<float> a(M * K, 1.0f), c(M * N), pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
+    std::vector<float> a(M * K, 1.0f), c(M * N), pa(v_room_a(M, K) + 64), pb(v_room_b(N, K) + 64);
     std::vector<B> b(K * N + 64);
     auto sums = [&](const B* from, int64_t width) {
         multiply(true, c.data(), width, a.data(), K, 1, from, N, 1, M, K, width, pa.data(), pb.data());
@@ -155,7 +204,7 @@ template <class B> void holds(int64_t M, int64_t K, int64_t N) {
 
 // So is one of columns, of which few rows take short sums.
 template <class B> void holds_columns(int64_t M, int64_t K, int64_t N) {
-    std::vector<float> a(M * K), c(M * N), pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
+    std::vector<float> a(M * K), c(M * N), pa(v_room_a(M, K) + 64), pb(v_room_b(N, K) + 64);
     std::vector<B> b(K * N);
     for (int64_t m = 0; m < M; ++m)
         for (int64_t k = 0; k < K; ++k) a[m * K + k] = m + 1 + k % 2;
@@ -180,6 +229,17 @@ int main() {
         holds_columns<bf16>(3, K, 64);
         holds_columns<float>(2, K, 5);
     }
+    int how = 0;
+    for (int64_t M : {9, 33, 130})
+        for (int64_t K : {1, 64, 570})
+            for (int64_t N : {70, 161})
+                for (Odd what : {Odd::none, Odd::tiny, Odd::zero, Odd::huge, Odd::infinite, Odd::nan})
+                    for (int n = 0; n < (what == Odd::none ? 8 : 1); ++n) {
+                        how = (how + 3) % 8;
+                        precise<float, true>(M, K, N, how, what);
+                        precise<f16, false>(M, K, N, how, what);
+                        if (M > 100) precise<bf16, true>(M, K, N, how, what);
+                    }
     holds<float>(40, 65, 130);
     holds<bf16>(41, 16, 33);
     product<bf16, true>(64, 512, 64, false, true);

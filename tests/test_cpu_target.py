@@ -164,6 +164,18 @@ def test_pairs_of_bfloat16_are_multiplied_twice_as_fast_where_the_processor_can(
     assert ratio(matmul(256, 512, 1024, DType.FLOAT32), 64) == 1.0, "float32 has no pairs"
 
 
+def test_parts_of_floats_are_multiplied_where_there_are_many_of_both_sides() -> None:
+    tiled = replace(CPU, processor=replace(CPU.core, bf16_speed=16.0, parts_speed=2.0))
+
+    def ratio(dtype: DType, rows: int, columns: int) -> float:
+        g, config = matmul(1024, 1024, 1024, dtype), Config({"T_m": rows, "T_n": columns, "T_k": 1024}, {}, {})
+        return CpuModel(g, CPU, {}).seconds(config) / CpuModel(g, tiled, {}).seconds(config)
+
+    assert 1.2 < ratio(DType.FLOAT32, 512, 512) < ratio(DType.FLOAT16, 512, 512)
+    assert ratio(DType.FLOAT32, 64, 64) == 1.0, "taking values apart would take longer than vectors do"
+    assert ratio(DType.FLOAT32, 16, 512) == 1.0, "few rows stream through what is stored"
+
+
 def test_half_of_a_panel_takes_as_long_as_all_of_it() -> None:
     wide = replace(CPU, processor=replace(CPU.core, vector_bytes=64))
     g = matmul(1024, 1024, 256)

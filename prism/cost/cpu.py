@@ -62,6 +62,9 @@ PANEL_ROWS = {16: 8, 8: 6}
 two vectors of columns (by definition: `csrc/product.hpp` has them so)."""
 UNPACKED_ROWS, FULL_ROWS = 32, 8
 """Rows up to which the second factor streams through, and from which loads no longer bound that (guess)."""
+FLOAT32_PARTS, FLOAT16_PARTS = 3, 2
+"""bfloat16 values that a value is the sum of where tiles multiply those (by definition: 24 and 11 bits by 8 each).
+Packing each of them takes as long as packing an element (measured), half as much again for the second factor's."""
 PAIRED_ROWS = 9
 """Rows from which bfloat16 operands are packed in pairs, where an instruction multiplies pairs (measured)."""
 
@@ -195,6 +198,10 @@ class CpuKernelModel:
             full, wide = _padded(rows, panel_rows), _padded(columns, panel_columns)
             packing = PACKING * np.where(paired, full + wide, wide) * depth
             packed = full * wide * depth / (PACKED_SHARE * np.where(paired, speed, 1.0)) + packing
+            if self.device.core.parts_speed > 1.0 and self.kept.parts and not dot.of_bytes:
+                faster = self.device.core.parts_speed * FLOAT32_PARTS / self.kept.parts
+                apart = PACKING * self.kept.parts * (full + 1.5 * wide) * depth
+                packed = np.minimum(packed, full * wide * depth / (PACKED_SHARE * faster) + apart)
             reached = UNPACKED_SHARE * np.minimum(1.0, rows / FULL_ROWS)
             unpacked = rows * _padded(columns, lanes) * depth / reached
             total = total + calls * np.where(np.logical_or(paired, rows > UNPACKED_ROWS), packed, unpacked)
@@ -290,11 +297,13 @@ class _Kept:
         whole: bytes of each tensor.
         cached: those that are still there when a kernel reads them.
         speed: of products, where operands may be packed as pairs of bfloat16; 1 where they may not.
+        parts: bfloat16 values that an operand is the sum of; 0 where operands are packed as pairs.
     """
 
     whole: Mapping[str, Any]
     cached: frozenset[str]
     speed: float
+    parts: int
 
 
 def _kept(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> _Kept:
@@ -306,4 +315,6 @@ def _kept(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> _Kept:
     together = sum(whole.values()) - sum(whole[w.tensor.name] for r in sgraph.repeats for w in r.windows)
     # What a kernel leaves for the next one is still there, unless it is large itself.
     cached = frozenset(t for t, n in whole.items() if (together if t in given else 2 * n) <= room)
-    return _Kept(whole, cached, device.core.bf16_speed if floats == {DType.BFLOAT16} else 1.0)
+    pairs, halves = floats == {DType.BFLOAT16}, floats == {DType.FLOAT16}
+    speed, parts = (device.core.bf16_speed, 0) if pairs else (1.0, FLOAT16_PARTS if halves else FLOAT32_PARTS)
+    return _Kept(whole, cached, speed, parts)

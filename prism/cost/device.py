@@ -101,6 +101,7 @@ class Core:
         l2_bandwidth_bytes_s: of the second-level cache.
         bf16_speed: how many products of bfloat16 it makes in the time of one of float32.
         int8_speed: the same of bytes.
+        parts_speed: of float32, where tiles multiply the three bfloat16 values that one is the sum of; 1 where none do.
     """
 
     vector_bytes: int
@@ -109,6 +110,7 @@ class Core:
     l2_bandwidth_bytes_s: float
     bf16_speed: float = 1.0
     int8_speed: float = 1.0
+    parts_speed: float = 1.0
 
     @property
     def lanes(self) -> int:
@@ -312,6 +314,8 @@ BF16_PAIRS, BF16_TILES = 2.0, 16.0
 tiles (measured: AVX512-BF16 and AMX)."""
 INT8_QUADS, INT8_TILES = 4.0, 16.0
 """The same of bytes, where an instruction multiplies four of them (measured: AVX512-VNNI and AMX)."""
+PARTS_TILES = 2.0
+"""The same of float32, where tiles of bfloat16 multiply its parts, besides what takes values apart (measured: AMX)."""
 PARALLEL_REGION_S = 4e-6
 """From the end of one parallel region to the start of the next, and the call from Python (reported)."""
 LEAST_LIVE = 4096
@@ -320,7 +324,7 @@ LEAST_LIVE = 4096
 
 def multicore(
     name: str, cores: int, vector_bytes: int, l1_bytes: int, l2_bytes: int, llc_bytes: int, bf16_speed: float = 1.0,
-    int8_speed: float = 1.0,
+    int8_speed: float = 1.0, parts_speed: float = 1.0,
 ) -> Device:  # fmt: skip
     """A CPU, from what the machine says of itself.
 
@@ -336,8 +340,9 @@ def multicore(
         llc_bytes: the last-level cache, of all cores.
         bf16_speed: how many products of bfloat16 a core makes in the time of one of float32.
         int8_speed: the same of bytes.
+        parts_speed: of float32, by the bfloat16 values that one is the sum of.
     """
-    core = Core(vector_bytes, l1_bytes, l2_bytes, CPU_HZ * L2_BYTES_PER_CYCLE, bf16_speed, int8_speed)
+    core = Core(vector_bytes, l1_bytes, l2_bytes, CPU_HZ * L2_BYTES_PER_CYCLE, bf16_speed, int8_speed, parts_speed)
     live = max(LEAST_LIVE, l2_bytes // 4)
     parts = 4
     while parts < 2 * cores:

@@ -19,7 +19,7 @@ from prism.backends.cpu.products import HELD
 from prism.backends.cpu.support import FLAGS, TUNING, find_compiler
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
-from prism.cost.device import BF16_PAIRS, BF16_TILES, INT8_QUADS, INT8_TILES, Device, multicore
+from prism.cost.device import BF16_PAIRS, BF16_TILES, INT8_QUADS, INT8_TILES, PARTS_TILES, Device, multicore
 from prism.folders import make_room
 from prism.instantiate.cache import Cache, Store, digest
 from prism.instantiate.gate.check import KernelRunner
@@ -42,7 +42,7 @@ NO_COMPILER = (
 )
 GRACE_S = 10.0
 """What a worker may take beyond the compiler's own limit, seconds."""
-PROTOCOL = "cpu protocol 8"
+PROTOCOL = "cpu protocol 9"
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
 
@@ -297,11 +297,11 @@ def cpu_device(machine: Machine) -> Device:
     )
 
 
-def _speeds(flags: frozenset[str]) -> tuple[float, float]:
-    """What of the instructions for bfloat16 and for bytes is used, as `csrc/halves.hpp` and `csrc/bytes.hpp` say."""
+def _speeds(flags: frozenset[str]) -> tuple[float, float, float]:
+    """What is used of the instructions for bfloat16 and for bytes, as `halves.hpp`, `bytes.hpp` and `parts.hpp` say."""
     pairs = 1.0 if "avx512_bf16" not in flags else BF16_TILES if "amx_bf16" in flags else BF16_PAIRS
     quads = INT8_QUADS if {"avx512_vnni", "avx_vnni"} & flags else 1.0
-    return pairs, INT8_TILES if "amx_int8" in flags else quads
+    return pairs, INT8_TILES if "amx_int8" in flags else quads, PARTS_TILES if pairs == BF16_TILES else 1.0
 
 
 def _check(cache: Path | None) -> None:

@@ -281,7 +281,7 @@ class KernelEmitter:
                 continue
             rows, columns, _ = self._sides(r)
             k = self._room((r.product.lane,))
-            a, b = f"v_packed_a({self._room(rows)}, {k})", f"v_packed_b({self._room(columns)}, {k})"
+            a, b = f"v_room_a({self._room(rows)}, {k})", f"v_room_b({self._room(columns)}, {k})"
             first = f"v_maxi({first}, {a})" if first and a not in first else first or a
             second = f"v_maxi({second}, {b})" if second and b not in second else second or b
         return (first, second) if first else ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 _DEFINED = {
-    "multiply": ("product",),
+    "multiply": ("product", "tiles", "parts"),
     "multiply_halves": ("product", "tiles", "halves"),
     "multiply_bytes": ("product", "tiles", "bytes"),
 }

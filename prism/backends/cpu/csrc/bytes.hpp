@@ -16,7 +16,7 @@ template <class T> PRISM_INLINE uint8_t v_byte(const Level<T>* p) { return (uint
 // Four signed bytes, neighbours along k, the first one lowest; what is unsigned is 128 less.
 struct Quad {
     typedef uint32_t type;
-    static constexpr int64_t TERMS = 4;
+    static constexpr int64_t TERMS = 4, KIND = 4;
     template <class B> static constexpr int32_t LESS = SIGNED<B> ? 0 : 128;
 
     template <class B> static PRISM_INLINE vf along(const B* p) {
@@ -133,7 +133,7 @@ void multiply_bytes(bool fresh, int32_t* __restrict c, int64_t cm, const A* __re
     uint8_t flipped = SIGNED<A> ? 128 : 0;
 #if PRISM_BYTE_TILES
     const int64_t whole_rows = v_cdiv(M, TILE) * TILE, whole_wide = v_cdiv(K, 4 * TILE) * 4 * TILE;
-    tiled = M > MR && whole_rows * whole_wide <= v_packed_a(M, K) * 4 && v_tiles();
+    tiled = M > MR && whole_rows * whole_wide <= v_room_a(M, K) * 4 && v_tiles();
     if (tiled) {
         direct = BYTES && ak == 1 && K % (4 * TILE) == 0 && M % TILE == 0;
         rows = whole_rows;

@@ -4,7 +4,7 @@ namespace prism __attribute__((visibility("hidden"))) {
 // Two bfloat16 terms, neighbours along k, the first one in the low half.
 struct Pair : Kept<Pair> {
     typedef uint32_t type;
-    static constexpr int64_t TERMS = 2;
+    static constexpr int64_t TERMS = 2, KIND = 2;
     static PRISM_INLINE vf along(const bf16* p) { return v_load((const float*)p); }
     static PRISM_INLINE vf along(const float* p) {
         vf r, low = v_load(p), high = v_load(p + VL);
@@ -36,18 +36,13 @@ struct Pair : Kept<Pair> {
     static PRISM_INLINE uint32_t bits(const float* p) { return v_narrow(v_all(*p), (bf16*)0)[0]; }
 };
 #endif
-#if PRISM_PAIRS && PRISM_TILES && defined(__AMX_BF16__)
-#define PRISM_PAIR_TILES 1
-// What `mul_tiles` takes of `a`: rows of pairs, whole tiles of them; what is outside is 0.
-constexpr int64_t v_tiled_a(int64_t M, int64_t K) { return v_cdiv(M, TILE) * TILE * v_cdiv(K, 2 * TILE) * TILE; }
-
+#if PRISM_PAIR_TILES
 // `mul_packed` of pairs by tiles: two by two of them at a time, over the depth of a panel that the first cache holds. Tiles
 // of `a` that are stored as pairs are taken where they lie.
 template <class B, class A>
 void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const A* __restrict a, int64_t am, int64_t ak,
                const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, uint32_t* __restrict pa,
                uint32_t* __restrict pb) {
-    static_assert(PANEL == 2 * TILE, "two tiles are as wide as a panel");
     const uint32_t* panels = v_kept<Pair>(b, bk, bn, K, N);
     if (!panels) {
         pack_b<Pair>(pb, b, bk, bn, K, N);
@@ -66,75 +61,29 @@ void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const A* __restrict 
         }
         for (; k < wide; ++k) row[k] = 0;
     }
-    v_begin_tiles();
-    constexpr int64_t STEP = BLOCK;  // pairs: what is loaded and stored of c between them counts more than for vectors
-    for (int64_t k = 0; k < depth; k += STEP) {
-        const int64_t end = v_mini(k + STEP, depth);
-        const bool set = fresh && k == 0;
-        for (int64_t first = 0; first < M; first += TALL)
-            for (int64_t n = 0; n < N; n += PANEL) {
-                const uint32_t* w = panels + n * depth;
-                const int64_t left = v_mini(PANEL, N - n);
-                uint32_t last[TILE * PANEL];
-                const int64_t whole = end - (end - k) % TILE;
-                if (whole < end) v_last_tile(last, w + whole * PANEL, end - whole);
-                for (int64_t m = first; m < v_mini(M, first + TALL); m += 2 * TILE) {
-                    const int64_t rows = v_mini(2 * TILE, M - m);
-                    const bool two = rows > TILE, inside = left == PANEL && rows % TILE == 0;
-                    float edge[2 * TILE * PANEL];
-                    float* to = inside ? c + m * cm + n : edge;
-                    const int64_t step = inside ? cm : PANEL;
-                    if (!inside && !set)
-                        for (int64_t i = 0; i < rows; ++i)
-                            memcpy(edge + i * PANEL, c + (m + i) * cm + n, left * sizeof(float));
-                    if (set) {
-                        PRISM_TILE_ZERO(0);
-                        PRISM_TILE_ZERO(1);
-                        PRISM_TILE_ZERO(2);
-                        PRISM_TILE_ZERO(3);
-                    } else {
-                        PRISM_TILE_LOAD(0, to, step);
-                        PRISM_TILE_LOAD(1, to + TILE, step);
-                        if (two) {
-                            PRISM_TILE_LOAD(2, to + TILE * step, step);
-                            PRISM_TILE_LOAD(3, to + TILE * step + TILE, step);
-                        }
-                    }
-                    const auto tile = [&](int64_t m) PRISM_BODY {
-                        return m < packed ? (const char*)(a + m * am) : (const char*)(pa + (m - packed) * wide);
-                    };
-                    const auto row = [&](int64_t m) PRISM_BODY { return m < packed ? 2 * am : 4 * wide; };
-                    const char *upper = tile(m), *lower = tile(m + TILE);
-                    const int64_t upper_row = row(m), lower_row = row(m + TILE);
-                    for (int64_t l = k; l < end; l += TILE) {
-                        const uint32_t* y = l < whole ? w + l * PANEL : last;
-                        PRISM_TILE_LOAD(6, y, PANEL);
-                        PRISM_TILE_ROWS(4, upper + 4 * l, upper_row);
-                        PRISM_TILE_LOAD(7, y + TILE, PANEL);
-                        PRISM_TILE_ADD("tdpbf16ps", 0, 4, 6);
-                        PRISM_TILE_ADD("tdpbf16ps", 1, 4, 7);
-                        if (two) {
-                            PRISM_TILE_ROWS(5, lower + 4 * l, lower_row);
-                            PRISM_TILE_ADD("tdpbf16ps", 2, 5, 6);
-                            PRISM_TILE_ADD("tdpbf16ps", 3, 5, 7);
-                        }
-                    }
-                    PRISM_TILE_STORE(0, to, step);
-                    PRISM_TILE_STORE(1, to + TILE, step);
-                    if (two) {
-                        PRISM_TILE_STORE(2, to + TILE * step, step);
-                        PRISM_TILE_STORE(3, to + TILE * step + TILE, step);
-                    }
-                    if (!inside)
-                        for (int64_t i = 0; i < rows; ++i)
-                            memcpy(c + (m + i) * cm + n, edge + i * PANEL, left * sizeof(float));
-                }
+    const auto tile = [&](int64_t m) PRISM_BODY {
+        return m < packed ? (const char*)(a + m * am) : (const char*)(pa + (m - packed) * wide);
+    };
+    const auto row = [&](int64_t m) PRISM_BODY { return m < packed ? 2 * am : 4 * wide; };
+    uint32_t last[TILE * PANEL];
+    v_by_tiles(fresh, c, cm, M, depth, N, [&](int64_t k, int64_t end, int64_t n) PRISM_BODY {
+        const uint32_t* w = panels + n * depth;
+        const int64_t whole = end - (end - k) % TILE;
+        if (whole < end) v_last_tile(last, w + whole * PANEL, end - whole);
+        return [=](int64_t m, bool two) PRISM_BODY {
+            const char *upper = tile(m), *lower = tile(m + TILE);
+            const int64_t upper_row = row(m), lower_row = row(m + TILE);
+            for (int64_t l = k; l < end; l += TILE) {
+                const uint32_t* y = l < whole ? w + l * PANEL : last;
+                PRISM_TILE_LOAD(6, y, PANEL);
+                PRISM_TILE_LOAD(7, y + TILE, PANEL);
+                PRISM_TILE_ROWS(4, upper + 4 * l, upper_row);
+                if (two) PRISM_TILE_ROWS(5, lower + 4 * l, lower_row);
+                PRISM_TILE_PAIRS(two);
             }
-    }
-    v_end_tiles();
+        };
+    });
 }
-#else
-#define PRISM_PAIR_TILES 0
 #endif
 template <class B, class A>
 void multiply_halves(bool fresh, float* c, int64_t cm, const A* a, int64_t am, int64_t ak, const B* b, int64_t bk,
@@ -143,14 +92,14 @@ void multiply_halves(bool fresh, float* c, int64_t cm, const A* a, int64_t am, i
     if (M > (bn == 1 ? MR : FEW)) {
         auto *x = (uint32_t*)pa, *y = (uint32_t*)pb;
 #if PRISM_PAIR_TILES
-        if (v_tiled_a(M, K) <= v_packed_a(M, K) && v_tiles())
+        if (v_tiles())
             return mul_tiles(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
 #endif
         return mul_packed<Pair>(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
     }
 #endif
     if constexpr (sizeof(A) == sizeof(float)) {
-        multiply(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+        mul_vectors(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
     } else {  // rows of neighbours are taken as they are, so there is room for all of them
         for (int64_t m = 0; m < M; ++m) {
             const A* row = a + m * am;
@@ -159,7 +108,7 @@ void multiply_halves(bool fresh, float* c, int64_t cm, const A* a, int64_t am, i
                 for (; k + VL <= K; k += VL) v_store(pa + m * K + k, v_ld(Whole{}, row + k, VL));
             for (; k < K; ++k) pa[m * K + k] = v_one(row + k * ak);
         }
-        multiply(fresh, c, cm, pa, K, 1, b, bk, bn, M, K, N, (float*)nullptr, pb);
+        mul_vectors(fresh, c, cm, pa, K, 1, b, bk, bn, M, K, N, (float*)nullptr, pb);
     }
 }
 }  // namespace prism

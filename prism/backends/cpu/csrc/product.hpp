@@ -194,7 +194,7 @@ template <class E> struct Kept {
 // What a place in a panel holds: one term in float32. Its kin hold a pair in bfloat16 (halves.hpp) or four bytes (bytes.hpp).
 struct Single : Kept<Single> {
     typedef float type;
-    static constexpr int64_t TERMS = 1;
+    static constexpr int64_t TERMS = 1, KIND = 1;
     // Places from neighbours along k; from VL neighbours across k, or `left` of them; one place. `k` terms are inside.
     template <class B> static PRISM_INLINE vf along(const B* p) { return v_load(p); }
     template <class B> static PRISM_INLINE vf across(const B* p, int64_t, int64_t, int64_t left) {
@@ -360,7 +360,7 @@ const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, in
     static thread_local Seen seen[SEEN];
     const int64_t changes = __atomic_load_n(&held.changes, __ATOMIC_ACQUIRE);
     if (!changes) return nullptr;
-    Panels asked = {b, bk, bn, K, N, E::TERMS, nullptr, nullptr};
+    Panels asked = {b, bk, bn, K, N, E::KIND, nullptr, nullptr};
     const uint64_t hash = asked.hash();
     Seen& own = seen[hash % SEEN];
     if (own.changes == changes && own.panels.is(asked)) return (const typename E::type*)own.panels.at;
@@ -408,10 +408,10 @@ void mul_packed(bool fresh, float* __restrict c, int64_t cm, const A* __restrict
     mul_panels<E, false>(fresh, c, cm, pa, 0, panels, M, K, N);
 }
 
-// The product, whatever its shape.
+// The product, whatever its shape, by vectors.
 template <class B>
-void multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-              int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+void mul_vectors(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+                 int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
     const bool streams = bn == 1 && M <= STREAMED, dots = bk == 1 && ak == 1 && M <= FEW;
     const bool kept = dots && M > 1 && K <= SHORT && N >= PANEL && v_kept<Single>(b, bk, bn, K, N);
     if (!streams && (!dots || kept)) return mul_packed<Single>(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);

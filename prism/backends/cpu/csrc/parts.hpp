@@ -1,0 +1,192 @@
+// Products of float32 and float16 values by tiles of bfloat16 (AMX). A float32 value is the sum of three bfloat16 values, of
+// 8 bits each, and a float16 one of two; of the products of parts, those are left out that are below 2^-24 of the whole.
+namespace prism __attribute__((visibility("hidden"))) {
+#if PRISM_PAIR_TILES
+constexpr int64_t SQUARE = TILE * TILE;  // places of a tile
+constexpr int64_t DEEP = 2 * TILE;       // terms of a tile
+// The largest magnitudes, as bits, that rows and columns may have: below 2^-45 products of parts may be less than the least
+// normal number, which tiles take for 0, and from 2^127 on a first part may be infinite.
+constexpr int32_t LEAST = (127 - 45) << 23, MOST = 254 << 23;
+
+// Whether parts do for products of some rows, of which rows or terms are neighbours, and how many each value has.
+struct Looked {
+    bool fits = true;
+    int parts = 2;
+};
+template <class T> PRISM_ALONE Looked v_look(const T* x, int64_t row, int64_t term, int64_t rows, int64_t terms) {
+    Looked found;
+    vi any = {};
+    auto largest = [&](const T* p, int64_t step, int64_t count, int64_t left) PRISM_BODY {
+        vi most = {};
+        for (int64_t i = 0; i < count; ++i, p += step) {
+            const int64_t lanes = step == VL ? left - i * VL : left;
+            const vi bits = v_bits(lanes >= VL ? v_load(p) : v_ld(Part{}, p, lanes)), size = bits & 0x7fffffff;
+            any |= bits;
+            most = v_sel(size > most, size, most);
+        }
+        return most;
+    };
+    auto fits = [&](int32_t most) PRISM_BODY { found.fits &= most == 0 || (most >= LEAST && most < MOST); };
+    if (term == 1) {
+        for (int64_t r = 0; r < rows; ++r) {
+            const vi lanes = largest(x + r * row, VL, v_cdiv(terms, VL), terms);
+            int32_t most = 0;
+            for (int i = 0; i < VL; ++i) most = lanes[i] > most ? lanes[i] : most;
+            fits(most);
+        }
+    } else {
+        for (int64_t r = 0; r < rows; r += VL) {
+            const vi lanes = largest(x + r, term, terms, rows - r);
+            for (int i = 0; i < VL; ++i) fits(lanes[i]);
+        }
+        found.fits &= row == 1;
+    }
+    for (int i = 0; i < VL; ++i)
+        if (any[i] & 255) found.parts = PARTS;
+    return found;
+}
+
+// Tiles of all parts, 16 rows and 32 terms each, side by side: along the rows of the first factor, and, TURNED, of the
+// second one's columns, pairs of terms first. What is outside is 0.
+template <bool TURNED, class T>
+PRISM_ALONE void pack_parts(uint32_t* __restrict to, const T* __restrict x, int64_t row, int64_t term, int64_t rows,
+                            int64_t terms, int parts) {
+    for (int64_t r = 0; r < rows; r += TILE)
+        for (int64_t k = 0; k < terms; k += DEEP, to += parts * SQUARE) {
+            const int64_t wide = v_mini(TILE, rows - r), deep = v_mini(DEEP, terms - k);
+            const T* p = x + r * row + k * term;
+            int64_t next = row, after = term;
+            T edge[TILE * DEEP];
+            if (wide < TILE || deep < DEEP) {
+                memset((void*)edge, 0, sizeof(edge));
+                for (int64_t i = 0; i < wide; ++i)
+                    for (int64_t l = 0; l < deep; ++l) edge[i * DEEP + l] = p[i * row + l * term];
+                p = edge;
+                next = DEEP;
+                after = 1;
+            }
+            // Vectors of a row's first and last terms, or of the two terms of a pair.
+            auto split = [&](auto along, int64_t i, vf first, vf last) PRISM_BODY {
+                for (int part = 0; part < parts; ++part) {
+                    const vf one = v_float((v_bits(first) + 0x8000) & (int32_t)0xffff0000);
+                    const vf other = v_float((v_bits(last) + 0x8000) & (int32_t)0xffff0000);
+                    first -= one;
+                    last -= other;
+                    vf both;
+                    if constexpr (along.all) __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(one), "v"(other));
+                    else both = v_float((vi)((vu)v_bits(one) >> 16) | v_bits(other));
+                    v_store((float*)to + part * SQUARE + i * TILE, both);
+                }
+            };
+            if (after == 1)
+                for (int64_t i = 0; i < TILE; ++i, p += next) {
+                    v_ask(p + TILE * next);
+                    split(Whole{}, i, v_load(p), v_load(p + TILE));
+                }
+            else
+                for (int64_t i = 0; i < TILE; ++i, p += 2 * after) split(Part{}, i, v_load(p), v_load(p + after));
+            if ((after == 1) == TURNED)
+                for (int part = 0; part < parts; ++part) {
+                    vf tile[TILE];
+#pragma GCC unroll 16
+                    for (int64_t i = 0; i < TILE; ++i) tile[i] = v_load((float*)to + part * SQUARE + i * TILE);
+                    v_transpose<TILE>(tile);
+#pragma GCC unroll 16
+                    for (int64_t i = 0; i < TILE; ++i) v_store((float*)to + part * SQUARE + i * TILE, tile[i]);
+                }
+        }
+}
+
+// The product of what `pack_parts` made of both factors, the smallest terms first.
+PRISM_ALONE inline void mul_parts(bool fresh, float* __restrict c, int64_t cm, const uint32_t* a, int parts_a,
+                                  const uint32_t* b, int parts_b, int64_t M, int64_t K, int64_t N) {
+    const int64_t depth = v_cdiv(K, DEEP), row_a = depth * parts_a * SQUARE, row_b = depth * parts_b * SQUARE;
+    alignas(64) uint32_t spare[SQUARE];
+    v_by_tiles(fresh, c, cm, M, depth * TILE, N, [&](int64_t k, int64_t end, int64_t n) PRISM_BODY {
+        return [=, &spare](int64_t m, bool two) PRISM_BODY {
+            const uint32_t* x = a + m / TILE * row_a + k / TILE * parts_a * SQUARE;
+            const uint32_t* y = b + n / TILE * row_b + k / TILE * parts_b * SQUARE;
+            const auto first = [&](auto part) PRISM_BODY {
+                constexpr int64_t at = decltype(part)::n * SQUARE;
+                PRISM_TILE_LOAD(4, x + at, TILE);
+                if (two) PRISM_TILE_LOAD(5, x + row_a + at, TILE);
+            };
+            const auto second = [&](auto part) PRISM_BODY {
+                constexpr int64_t at = decltype(part)::n * SQUARE;
+                PRISM_TILE_LOAD(6, y + at, TILE);
+                PRISM_TILE_LOAD(7, y + row_b + at, TILE);
+            };
+            for (int64_t l = k; l < end; l += TILE, x += parts_a * SQUARE, y += parts_b * SQUARE) {
+                second(Count<0>{});
+                if (parts_a == PARTS) {
+                    first(Count<2>{});
+                    PRISM_TILE_PAIRS(two);
+                }
+                first(Count<1>{});
+                PRISM_TILE_PAIRS(two);
+                second(Count<1>{});
+                PRISM_TILE_PAIRS(two);
+                first(Count<0>{});
+                PRISM_TILE_PAIRS(two);
+                if (parts_b == PARTS) {
+                    second(Count<2>{});
+                    PRISM_TILE_PAIRS(two);
+                }
+                second(Count<0>{});
+                PRISM_TILE_PAIRS(two);
+                // A tile that is stored after more than some 130 products holds up what comes next by 230 ns, whether it is
+                // one of their sums or not; one now and then costs nothing (measured, a Xeon with AMX).
+                PRISM_TILE_STORE(6, spare, TILE);
+            }
+        };
+    });
+}
+
+// What a second factor that is held is kept as: how many parts it has, 0 where they do not do, and their tiles.
+struct Parts {
+    typedef uint32_t type;
+    static constexpr int64_t KIND = 6, AT = 16;
+    static constexpr int64_t room(int64_t K, int64_t N) { return AT + v_parts_room(N, K); }
+    template <class B> static void keep(uint32_t* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+        const Looked found = v_look(b, bn, bk, N, K);
+        *to = found.fits ? found.parts : 0;
+        if (found.fits) pack_parts<true>(to + AT, b, bn, bk, N, K, found.parts);
+    }
+};
+
+// c by parts of a and b, where these do and it is faster; whether it was done.
+template <class B>
+bool mul_by_parts(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+                  int64_t bn, int64_t M, int64_t K, int64_t N, uint32_t* pa, uint32_t* pb) {
+    if (M <= (bn == 1 ? STREAMED : MR) || !v_tiles()) return false;
+    // Multiply-adds for each part that is made, below which that takes longer than tiles gain (measured): one that is turned
+    // counts half as much again.
+    constexpr int64_t WORTH = 20;
+    const auto pays = [&](int parts, bool kept) PRISM_BODY {
+        return 2 * M * N >= WORTH * parts * (2 * M + (kept ? 0 : 3 * N));
+    };
+    if (!pays(2, true)) return false;
+    const uint32_t* kept = v_kept<Parts>(b, bk, bn, K, N);
+    if (!kept && !pays(2, false)) return false;
+    Looked second;
+    if (kept) second = {*kept != 0, (int)*kept};
+    else second = v_look(b, bn, bk, N, K);
+    if (!second.fits || !pays(second.parts, kept)) return false;
+    const Looked first = v_look(a, am, ak, M, K);
+    if (!first.fits) return false;
+    pack_parts<false>(pa, a, am, ak, M, K, first.parts);
+    if (!kept) pack_parts<true>(pb, b, bn, bk, N, K, second.parts);
+    mul_parts(fresh, c, cm, pa, first.parts, kept ? kept + Parts::AT : pb, second.parts, M, K, N);
+    return true;
+}
+#endif
+
+template <class B>
+void multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+              int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+#if PRISM_PAIR_TILES
+    if (mul_by_parts(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, (uint32_t*)pa, (uint32_t*)pb)) return;
+#endif
+    mul_vectors(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+}
+}  // namespace prism
