@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.inductor_prims  # which defines one operator
 import torch.nn.functional as F
 
 from prism.errors import UnsupportedError
@@ -18,6 +19,7 @@ Fn = Callable[..., Any]
 X = torch.tensor([[-2.5, 1.5, 0.0, 3.25], [7.0, -0.0, 0.5, -1.0], [2.0, 2.0, -3.0, 1e-3]])
 Y = torch.linspace(-2, 3, 12).view(3, 4)
 CUBE = torch.linspace(-1, 1, 24).view(2, 3, 4)
+LINES = torch.cat([torch.arange(50), torch.arange(70, 20, -2)])
 I8 = torch.tensor([[3, -7, 0, 5], [1, 2, -1, 100], [-128, 127, 64, 9]], dtype=torch.int8)
 MASK = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]).bool()
 
@@ -95,6 +97,10 @@ EQUAL: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     "lists_apart": (lambda x: x[[0, 1], :, [3, 1]], [CUBE]),
     "a_list_and_a_range": (lambda x: x[[2, 0, 1], torch.arange(3)], [X]),
     "ranges": (lambda x: (x[:, torch.arange(4).flip(0)], x[:, torch.arange(8) % 4], x[:, 3 - torch.arange(4)]), [X]),
+    "lines": (lambda x: (x[:, LINES] * 2, x[1, -LINES - 1], x.index_select(1, LINES[::2])), [torch.randn(2, 80)]),
+    "lines_of_both": (lambda x: x[LINES, LINES.flip(0)], [torch.randn(80, 80)]),
+    "reflected": (lambda x: F.pad(x, (3, 2), mode="reflect"), [torch.randn(1, 2, 70)]),
+    "fused": (lambda x, y: torch.ops.prims.fma(x, y, x), [X, Y]),
     "a_number": (lambda x: x[torch.tensor(1)] + x[torch.tensor([2])], [X]),
     "selected": (lambda x: (x.index_select(1, torch.tensor([2, 0, 3])), x.index_select(0, torch.tensor(1))), [X]),
     "gathered": (lambda x: x.gather(1, torch.tensor([[0, 3], [1, 1], [2, 0]])), [X]),

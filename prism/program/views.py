@@ -28,6 +28,9 @@ Elements: TypeAlias = npt.NDArray[np.object_]
 MAX_CHOICES = 64
 """The most places of a lookup that are written out, one choice for each."""
 
+MAX_PIECES = 8
+"""The most progressions that more places may be, one after another: of those that reflect a border there are three."""
+
 
 def axes_of(shape: Sequence[Extent], prefix: str = "i") -> tuple[Axis, ...]:
     """One fresh axis per dimension: i0, i1, ... ; use another prefix for axes that a reduction binds."""
@@ -210,6 +213,20 @@ def places_index(elements: Elements, at: Sequence[Index]) -> Index | None:
             digit = position if unit == 1 else position.floordiv(unit)
             total = total + (digit if unit * size == extent else digit.mod(size)).scaled(step)
     return total
+
+
+def pieces_index(elements: Elements, at: Index) -> list[tuple[int, Index]]:
+    """Elements in a row as progressions one after another: where each begins, and its index of the place."""
+    pieces: list[tuple[int, Index]] = []
+    start = 0
+    while start < len(elements):
+        step = elements[start + 1] - elements[start] if start + 1 < len(elements) else 0
+        end = start + 1
+        while end < len(elements) and same_extent(elements[end], elements[end - 1] + step):
+            end += 1
+        pieces.append((start, at.scaled(step) + Index.const(elements[start] - step * start)))
+        start = end
+    return pieces
 
 
 def _along(elements: Elements, d: int, p: int) -> tuple[int, ...]:

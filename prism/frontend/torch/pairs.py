@@ -152,10 +152,29 @@ def _added(a: Any, b: Any, *, alpha: float = 1, sign: int = 1) -> Pair:
 
 
 def _divided(a: Any, b: Any) -> Pair:
-    real, imag = _parts(b)
-    if imag is not None:  # as torch scales before it divides, so that less overflows
-        raise UnsupportedError("a quotient by complex numbers has no translation")
-    return Pair(a.real / real, a.imag / real)
+    """The quotient of two, of which one is complex; by Smith's formula, which is torch's: less overflows in it."""
+    (ar, ai), (br, bi) = _parts(a), _parts(b)
+    if bi is None:
+        return Pair(a.real / br, a.imag / br)
+    if isinstance(b, complex):
+        return _multiplied(a, 1 / b)
+    ai = 0.0 if ai is None else ai
+    turned = b.imag.abs() > b.real.abs()
+    large, small = torch.where(turned, b.imag, b.real), torch.where(turned, b.real, b.imag)
+    none = (large == 0) & (small == 0)  # by which torch divides part by part
+    ratio = small / large
+    below = large + small * ratio
+    return Pair(
+        torch.where(none, ar / large.abs(), torch.where(turned, ar * ratio + ai, ar + ai * ratio) / below),
+        torch.where(none, ai / large.abs(), torch.where(turned, ai * ratio - ar, ai - ar * ratio) / below),
+    )
+
+
+def _sign(z: Pair) -> Pair:
+    """On the unit circle, and 0 where it is 0."""
+    size = torch.hypot(z.real, z.imag)
+    size = torch.where(size == 0, 1.0, size)
+    return Pair(z.real / size, z.imag / size)
 
 
 def _exponential(z: Pair) -> Pair:
@@ -274,6 +293,9 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "add": _added,
     "sub": partial(_added, sign=-1),
     "div": _divided,
+    "reciprocal": partial(_divided, 1.0),
+    "sgn": _sign,
+    "log": lambda z: Pair(torch.hypot(z.real, z.imag).log(), torch.atan2(z.imag, z.real)),
     "exp": _exponential,
     "where": _chosen,
     **{name: partial(_multiplied, times=getattr(torch, name)) for name in ("matmul", "mm", "bmm")},
@@ -293,5 +315,6 @@ BY_PARTS = LOOKS_UP | {
     *("contiguous", "clone", "alias", "detach", "lift_fresh_copy", "unsqueeze", "squeeze", "expand", "expand_as"),
     *("repeat", "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "cat", "stack", "flip"),
     *("roll", "neg", "sum", "mean", "cumsum", "zeros_like"),
+    *("new_zeros", "copy", "slice_scatter", "select_scatter"),
 }
 """Operators that do to both parts what they do to real numbers."""

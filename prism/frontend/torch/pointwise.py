@@ -379,6 +379,11 @@ def _addcmul(n: Node) -> Result:
     return n.define(op("add", _operand(n, "self"), op("mul", number(n["value"], n.axes), product)))
 
 
+def _fma(n: Node) -> Result:
+    a, b, c = (_operand(n, name) for name in ("a", "b", "c"))
+    return n.define(op("add", op("mul", a, b), c))
+
+
 def _addcdiv(n: Node) -> Result:
     quotient = div(_operand(n, "tensor1"), _operand(n, "tensor2"))
     return n.define(op("add", _operand(n, "self"), op("mul", number(n["value"], n.axes), quotient)))
@@ -562,6 +567,7 @@ HANDLERS: Mapping[str, Handler] = {
     "gelu": lambda n: n.define(gelu(_operand(n, "self"), n["approximate"])),
     "addcmul": _addcmul,
     "addcdiv": _addcdiv,
+    "prims::fma": _fma,
     "lerp": _lerp,
     "_to_copy": _cast,
     "prims::convert_element_type": _cast,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,16 @@ from prism.program.fold import chosen, op
 from prism.program.index import Axis, Index
 from prism.program.lookup import from_end, looked_up
 from prism.program.nodes import Const, DType, Expr
-from prism.program.views import MAX_CHOICES, axes_of, broadcast_index, places_index, reshape_index, same_extent
+from prism.program.views import (
+    MAX_CHOICES,
+    MAX_PIECES,
+    axes_of,
+    broadcast_index,
+    pieces_index,
+    places_index,
+    reshape_index,
+    same_extent,
+)
 
 
 def _indices(axes: Sequence[Axis]) -> list[Index]:
@@ -187,12 +196,16 @@ def _unbind(n: Node) -> Result:
 
 def concatenated(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> TorchValue:
     """The parts one after another along `axis`: part p is `elements[p]` from position starts[p] on."""
+    return n.define(_in_a_row(elements, starts, axis))
+
+
+def _in_a_row(elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> Expr:
     position = build.position(axis)
 
     def choose(part: int, before: Expr, after: Expr) -> Expr:
         return op("where", op("lt", position, build.position(Index.const(starts[part]))), before, after)
 
-    return n.define(build.balanced_select(len(elements), elements.__getitem__, choose))
+    return build.balanced_select(len(elements), elements.__getitem__, choose)
 
 
 def _cat(n: Node) -> Result:
@@ -345,10 +358,13 @@ def _looked_up(
     """
     scattered: list[int] = []
     fetched: list[tuple[Axis, Expr]] = []
+    read: Callable[[Sequence[Index]], Expr] = x.at
     for d, (v, axes) in places.items():
         found = _places(n, v, axes, x.shape[d], negative)
         if isinstance(found, Index):
             index[d] = found
+        elif isinstance(found, list):
+            read = _piecewise(read, d, found, axes[0])
         elif found is None:
             scattered.append(d)
         elif x.shape[d] == 1:
@@ -357,9 +373,9 @@ def _looked_up(
             bound = Axis(f"r{d}", x.shape[d])
             fetched.append((bound, from_end(found, bound) if negative and n.bounds(found).low < 0 else found))
             index[d] = Index.axis(bound)
-    if not scattered and not fetched:
+    if not scattered and not fetched and read == x.at:
         return _view(n, index, x=x)
-    value = x.at(index)
+    value = read(index)
     if scattered:
         # few places that follow no line: one after another, each where the result is at it
         axes = max((places[d][1] for d in scattered), key=len)
@@ -370,7 +386,7 @@ def _looked_up(
 
         def element(at: tuple[int, ...]) -> Expr:
             own = {d: int(known[at]) % int(x.shape[d]) for d, known in table.items()}
-            return x.at([Index.const(own[k]) if k in own else i for k, i in enumerate(index)])
+            return read([Index.const(own[k]) if k in own else i for k, i in enumerate(index)])
 
         value = chosen(shape, _indices(axes), element)
     for bound, place in fetched:
@@ -378,10 +394,24 @@ def _looked_up(
     return n.define(value)
 
 
-def _places(n: Node, v: TorchValue, axes: Sequence[Axis], extent: Extent, negative: bool) -> Index | Expr | None:
+def _piecewise(
+    read: Callable[[Sequence[Index]], Expr], d: int, pieces: Sequence[tuple[int, Index]], axis: Axis
+) -> Callable[[Sequence[Index]], Expr]:
+    """What stands at an index whose position in a dimension is one of several along an axis, each from a place on."""
+
+    def element(index: Sequence[Index]) -> Expr:
+        elements = [read([*index[:d], own, *index[d + 1 :]]) for _, own in pieces]
+        return _in_a_row(elements, [start for start, _ in pieces], axis)
+
+    return element
+
+
+def _places(
+    n: Node, v: TorchValue, axes: Sequence[Axis], extent: Extent, negative: bool
+) -> Index | list[tuple[int, Index]] | Expr | None:
     """What a value says of positions along a dimension: an index over the axes, a number that data give, or None.
 
-    None is for a few that are known and on no line.
+    Several indices, each from a place on, are for many that are known and on a few lines; None is for a few on no line.
     """
     if v.dtype is DType.BOOL or (negative and v.dtype is DType.UINT8):  # both are masks to indexing
         raise n.unsupported("which elements are read depends on data", "keep masks outside the traced function")
@@ -396,6 +426,10 @@ def _places(n: Node, v: TorchValue, axes: Sequence[Axis], extent: Extent, negati
             return regular
         if known.size <= MAX_CHOICES:
             return None
+        if known.ndim == len(axes) == 1:
+            pieces = pieces_index(wrapped.astype(object), Index.axis(axes[0]))
+            if len(pieces) <= MAX_PIECES:
+                return pieces
     if position is None and known is not None and not v.tensor:
         raise n.unsupported(f"it looks {known.size} places up that follow no rule", "look up fewer at a time")
     if position is None:
