@@ -583,6 +583,47 @@ def test_sizes_that_are_divided_twice_are_what_they_were() -> None:
             assert max(values) < 0, size
 
 
+HALVES = """<ir_version: 10, opset_import: ["" : 21]>
+    m (float[b, h, w, 6] x) => (float[p, q, r, s] y) {{
+        size = Shape <start = 1, end = 3> (x)  two = Constant<value_ints = [2]>()  half = Div(size, two)
+        none = Constant<value_ints = [0, 0]>()  axes = Constant<value_ints = [1, 2]>()
+        part = Slice(x, none, half, axes)  down, across = Split <num_outputs = 2> (half)
+        b = Shape <end = 1> (x)  three = Constant<value_ints = [3]>()  six = Constant<value_ints = [6]>()
+        rest = Constant<value_ints = [-1]>()  both = Mul(down, across)  wide = Mul(across, six)
+        to = Concat <axis = 0> ({})  y = Reshape(part, to) }}"""
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["b, down, wide", "b, down, across, three, two", "b, down, across, two, rest", "b, both, six", "both, b, six"],
+)
+def test_a_view_of_what_may_be_empty_has_the_shape_that_runtimes_give_it(target: str) -> None:
+    """Where a size is 0 the target copies a dimension instead: one that is 0 as well."""
+    made = onnx.parser.parse_model(HALVES.format(target))
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    program = from_model(made, "m", None)
+    assert all(r.low == 1 for r in program.ranges.values())
+    runtime = onnx.reference.ReferenceEvaluator(made)
+    seen = 0
+    for h, w in ((4, 7), (2, 3), (1, 4), (6, 1), (1, 1)):
+        x = RNG.standard_normal((2, h, w, 6)).astype(np.float32)
+        try:
+            (expected,) = runtime.run(None, {"x": x})
+        except ValueError:  # an empty one that is no view at all
+            assert 1 in (h, w)
+            continue
+        np.testing.assert_array_equal(evaluate(program, {"x": x})["y"].astype(np.float32), expected)
+        seen += 1
+    assert seen >= 2
+
+
+def test_a_view_whose_target_may_copy_something_else_is_refused() -> None:
+    made = onnx.parser.parse_model(HALVES.format("rest, both"))
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedError, match="may have none: 0 copies a dimension"):
+        from_model(made, "m", None)
+
+
 def test_lengths_that_follow_from_two_inputs() -> None:
     """A cache joined with new keys: its length is a sum of symbols, and meets itself."""
     nodes = [

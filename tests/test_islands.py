@@ -287,6 +287,31 @@ def test_sizes_stay_what_they_are_through_what_is_not_read(tmp_path: Path, asked
             )
 
 
+UNTRANSLATED = {
+    # An image that is made as large as another one, of any size, and then both are rows.
+    "Resize": """(float[b, c, u, v] x, float[b, c, h, w] z) => (float[b, c, n] y) {
+        size = Shape(z)  big = Resize <mode = "nearest"> (x, , , size)  rows = Constant<value_ints = [0, 0, -1]>()
+        one = Reshape(big, rows)  other = Reshape(z, rows)  s = Add(one, other)  y = Tanh(s) }""",
+    # The columns of z that belong to the eight largest of each row of any length.
+    "TopK": """(float[b, s] x, float[b, s] z) => (float[b, 8] y) {
+        eight = Constant<value_ints = [8]>()  t, at = TopK(x, eight)  g = GatherElements <axis = 1> (z, at)
+        s = Add(g, t)  y = Tanh(s) }""",
+}
+
+
+@pytest.mark.parametrize("kept", UNTRANSLATED)
+def test_what_has_no_translation_has_the_sizes_that_are_read_of_it(kept: str, tmp_path: Path, asked: Inference) -> None:
+    with saved(UNTRANSLATED[kept], tmp_path) as path:
+        parts = cut(path, inference=asked)
+        assert [k.op for k in parts.kept.values()] == [kept]
+        assert len(parts.islands) == 1
+        for n in (8, 11):
+            shapes = {"x": (2, 3, 4, 5), "z": (2, 3, n, 7)} if kept == "Resize" else {"x": (2, n), "z": (2, n)}
+            given = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+            found = in_parts(parts, frozenset({"island_0"}), given)["y"]
+            np.testing.assert_allclose(found, Stock(path, "m").run(given, list(given))["y"], rtol=1e-5, atol=1e-6)
+
+
 def test_sizes_that_are_rounded_are_computed_where_they_are_needed(tmp_path: Path, asked: Inference) -> None:
     """Every third place of a row, and half of a row: what stays reads such sizes, and so does an island."""
     text = """(float[b, h] x, float[b, 4] z) => (float[b, u] y, float[v] q) {

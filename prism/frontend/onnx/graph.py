@@ -59,6 +59,27 @@ class OnnxValue(Value):
     carried: bool = False
 
 
+class UntranslatedError(UnsupportedError):
+    """Something in a node has no translation.
+
+    Args:
+        what, where, why, fix: as for PrismError.
+        results: shape and type of each result, where these are known all the same; onnx infers few that hang on sizes.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        why: str = "",
+        fix: str = "",
+        results: Sequence[tuple[Sequence[Extent], DType]] = (),
+    ) -> None:
+        super().__init__(what, where=where, why=why, fix=fix)
+        self.results = results
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """One ONNX node as a translator sees it; it remembers which operands and attributes were looked at.
@@ -188,9 +209,12 @@ class Node:
             raise self.unsupported(f"{what} depends on a symbolic dimension", fix="export with that dimension fixed")
         return [int(e) for e in found]
 
-    def unsupported(self, what: str, *, why: str = "", fix: str = "") -> UnsupportedError:
-        """The error to raise for something in this node that has no translation."""
-        return UnsupportedError(what, where=self.where, why=why, fix=fix or "rewrite the node in supported operators")
+    def unsupported(
+        self, what: str, *, why: str = "", fix: str = "", results: Sequence[tuple[Sequence[Extent], DType]] = ()
+    ) -> UntranslatedError:
+        """The error to raise for something in this node that has no translation; `results` as UntranslatedError has."""
+        fix = fix or "rewrite the node in supported operators"
+        return UntranslatedError(what, where=self.where, why=why, fix=fix, results=results)
 
     def faulty(self, what: str, *, why: str = "", fix: str = "") -> FaultyModelError:
         """The error to raise for what the node's operator cannot have."""

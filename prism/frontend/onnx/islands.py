@@ -31,7 +31,7 @@ from prism.errors import FaultyModelError, ModelError, PrismError, UnsupportedEr
 from prism.frontend.onnx import contrib, reader, written
 from prism.frontend.onnx.dtypes import element_type
 from prism.frontend.onnx.functions import names_read, nodes_within
-from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue, identifier
+from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue, UntranslatedError, identifier
 from prism.frontend.onnx.other_readers import Inference
 from prism.program.arrays import numpy_type
 from prism.program.extents import Extent, at_most, is_static, most_elements, symbol
@@ -384,6 +384,9 @@ class Cut:
         except PrismError as error:
             for o in proto.output:
                 values.pop(o, None)
+            known = error.results if isinstance(error, UntranslatedError) else ()
+            for o, (shape, dtype) in zip(proto.output, known, strict=False):
+                values[o] = walk.graph.declare(o, tuple(shape), dtype)
             return why or (f"{error.what}: {error.why}" if error.why else error.what)
         return why
 

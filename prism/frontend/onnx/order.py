@@ -82,10 +82,13 @@ def _ordered(
     if many < 1 or (is_static(extent) and many > int(extent)):
         raise node.shape_error(f"{many} of {extent} elements are asked for")
     which = f"the {many} {'largest' if largest else 'smallest'}"
+    axes = axes_of([many if d == dimension else e for d, e in enumerate(x.shape)])
+    made = [([a.extent for a in axes], dtype) for dtype in (x.dtype, DType.INT64)]
     if node.version >= 11 and not node.flag("sorted"):
-        raise node.unsupported(f"{which} elements in no order have no translation", why="which is first is not said")
+        what = f"{which} elements in no order have no translation"
+        raise node.unsupported(what, why="which is first is not said", results=made)
     if not order.short(extent):
-        raise node.unsupported(f"{which} of {extent} elements have no translation", why=order.TOO_LONG)
+        raise node.unsupported(f"{which} of {extent} elements have no translation", why=order.TOO_LONG, results=made)
 
     def under(value: OnnxValue, axes: Sequence[Axis]) -> Callable[[Axis], Expr]:
         return lambda at: graph.at(value, [Index.axis(at if d == dimension else a) for d, a in enumerate(axes)])
@@ -95,7 +98,6 @@ def _ordered(
     within = _within(graph, x, dimension)
     label = next(filter(None, node.outputs), node.label)
     ranks = graph.define_tensor(f"{label}_rank", own, expr, DType.INT64, origin=node.label, bounds=within)
-    axes = axes_of([many if d == dimension else e for d, e in enumerate(x.shape)])
     bound = Axis("r", extent)
     wanted = build.position(Index.axis(axes[dimension]))
 

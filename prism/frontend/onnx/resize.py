@@ -116,8 +116,10 @@ def _resize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         raise node.unsupported("Resize that keeps the aspect ratio has no translation", fix="give the sizes themselves")
     for name in ("extrapolation_value", "nearest_mode", "cubic_coeff_a", "exclude_outside"):
         node.attributes.get(name)  # of other modes than the one that is meant
+    lengths = _lengths(node, x)
+    shape = [lengths[d][0] if d in lengths else e for d, e in enumerate(x.shape)]
     value = x
-    for dimension, (length, scale) in _lengths(node, x).items():
+    for dimension, (length, scale) in lengths.items():
         old = value.shape[dimension]
         if same_extent(length, old) and scale in (None, 1):
             continue
@@ -126,6 +128,7 @@ def _resize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
                 f"a dimension of {old} elements that becomes one of {length} has no translation",
                 why="which elements are added up depends on its length",
                 fix="export with that dimension fixed",
+                results=[(shape, x.dtype)],
             )
         if node.version < 11 and node.attributes["mode"] == "nearest" and scale is not None and scale.denominator != 1:
             raise node.unsupported(

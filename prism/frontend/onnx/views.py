@@ -15,7 +15,7 @@ import sympy
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Translator, known_elements, single, static_shape
 from prism.program import build, fold
-from prism.program.extents import Extent, add, cdiv, exact_quotient, is_static, mul, normal
+from prism.program.extents import Extent, add, at_most, cdiv, exact_quotient, is_static, mul, normal, product
 from prism.program.fold import as_index, op
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
@@ -30,6 +30,7 @@ from prism.program.views import (
     places_index,
     reshape_index,
     resolve_shape,
+    same_extent,
     shape_text,
 )
 
@@ -73,6 +74,31 @@ def _transpose(graph: Graph, node: Node) -> OnnxValue:
     return graph.view(node, x, tuple(x.shape[d] for d in order), index)
 
 
+def _zeros_copy(graph: Graph, x: OnnxValue, requested: Sequence[Extent]) -> Extent | None:
+    """See to it that sizes of a target, which may be 0 and copy a dimension then, are 0 in what comes out.
+
+    One is that is so many times the dimension at its place. So is a lone one where the operand has as many elements as
+    are asked for: it copies 0, or the numbers of elements differ.
+
+    Returns:
+        A size of which that cannot be said; None where it can be of all.
+    """
+
+    def some(e: Extent) -> bool:
+        return is_static(e) or graph.require(add(e, -1))
+
+    def copied(d: int, e: Extent) -> bool:
+        quotient = exact_quotient(e, x.shape[d]) if d < x.rank and x.shape[d] != 0 else None
+        return quotient is not None and at_most(1, quotient)
+
+    left = [d for d, e in enumerate(requested) if not copied(d, e) and not some(e)]
+    if not left:
+        return None
+    as_many = not {0, -1}.intersection(requested) and same_extent(product(x.shape), product(requested))
+    lone = all(some(e) for d, e in enumerate(requested) if d != left[0])
+    return None if as_many and lone else requested[left[0]]
+
+
 def _reshape(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     requested: list[Extent] = node.elements(1, "the target shape").ravel().tolist()
@@ -80,11 +106,11 @@ def _reshape(graph: Graph, node: Node) -> OnnxValue:
         for d, e in enumerate(requested):
             if e == 0 and d >= x.rank:
                 raise node.shape_error(f"dimension {d} of the target shape copies one that the operand does not have")
-        for e in requested:
-            if not is_static(e) and not graph.require(add(e, -1)):
-                raise node.unsupported(
-                    f"a target of {e} places may have none", why="0 copies a dimension", fix="export with allowzero=1"
-                )
+        unclear = _zeros_copy(graph, x, requested)
+        if unclear is not None:
+            raise node.unsupported(
+                f"a target of {unclear} places may have none", why="0 copies a dimension", fix="export with allowzero=1"
+            )
         requested = [x.shape[d] if e == 0 else e for d, e in enumerate(requested)]
     return _reshaped(graph, node, x, requested)
 
