@@ -583,6 +583,18 @@ def test_sizes_that_are_divided_twice_are_what_they_were() -> None:
             assert max(values) < 0, size
 
 
+def test_a_rotation_by_angles_of_other_names_says_that_these_are_equal() -> None:
+    """As a step of decoding is exported: one position is traced, and the angles' batch and length have names."""
+    dims = {"x": (FLOAT, ["b", 2, 1, 8]), "cos": (FLOAT, ["b2", "s", 4]), "sin": (FLOAT, ["b2", "s", 4])}
+    made = model([node("RotaryEmbedding", ["x", "cos", "sin"], ["y"])], dims, ["y"], opset=23)
+    program = check(made, {"x": f(3, 2, 1, 8), "cos": f(3, 1, 4), "sin": f(3, 1, 4)})
+    assert len(program.ranges) == 1
+    assert program.tensor("cos").shape == (program.tensor("x").shape[0], 1, 4)
+    dims["cos"] = dims["sin"] = (FLOAT, ["b2", 3, 4])
+    with pytest.raises(ModelError, match="for 1 positions"):
+        from_model(model([node("RotaryEmbedding", ["x", "cos", "sin"], ["y"])], dims, ["y"], opset=23), "m", None)
+
+
 HALVES = """<ir_version: 10, opset_import: ["" : 21]>
     m (float[b, h, w, 6] x) => (float[p, q, r, s] y) {{
         size = Shape <start = 1, end = 3> (x)  two = Constant<value_ints = [2]>()  half = Div(size, two)

@@ -429,10 +429,12 @@ def _angle(
     """What a cache holds of the angle of a batch, a position and a pair."""
     ids = node.optional(3)
     if ids is None:
-        if cache.rank != 3 or cache.shape[2] != half or not same_extent(cache.shape[1], shape[2]):
-            raise node.shape_error(f"a cache of shape {list(cache.shape)} for {shape[2]} positions and {half} pairs")
-        if cache.shape[0] != 1 and not same_extent(cache.shape[0], shape[0]):
-            raise node.shape_error(f"a cache of shape {list(cache.shape)} for a batch of {shape[0]}")
+        what = f"a cache of shape {list(cache.shape)} for {shape[2]} positions and {half} pairs"
+        if cache.rank != 3 or cache.shape[2] != half:
+            raise node.shape_error(what)
+        node.agree([(cache.shape[1], shape[2])], what)
+        if cache.shape[0] != 1:
+            node.agree([(cache.shape[0], shape[0])], f"a cache of shape {list(cache.shape)} for a batch of {shape[0]}")
         return graph.at(cache, (Index.const(0) if cache.shape[0] == 1 else batch, position, at))
     if cache.rank != 2 or cache.shape[1] != half:
         raise node.shape_error(f"a cache of shape {list(cache.shape)} for {half} pairs")
