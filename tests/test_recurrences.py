@@ -463,3 +463,23 @@ def test_what_is_not_linear_in_its_own_state_stays(make: Make, shapes: list[tupl
     plain, found = _read(make, *shapes)
     assert looped(plain) is plain
     assert not found.loops
+
+
+def test_what_comes_before_steps_is_written_out_no_larger_than_a_step() -> None:
+    """Each of forty definitions is read twice by the next one: written out they are 2^40 nodes, which do not end."""
+
+    def decayed(x: torch.Tensor) -> torch.Tensor:
+        h = x[0]
+        for _ in range(40):
+            h = h + h.sin()
+        found = [h]
+        for t in range(1, 4):
+            k = x[t]
+            for _ in range(40):
+                k = (k * 0.5).tanh()
+            h = h * 0.9 + k
+            found.append(h)
+        return torch.stack(found)
+
+    plain, found = _read(decayed, (4, 2, 3))
+    assert len(found.definitions) < len(plain.definitions) / 2

@@ -360,6 +360,11 @@ def _chosen(mask: Expr, a: Expr | None, b: Expr | None) -> Expr | None:
     return op("where", mask, a, b)
 
 
+def _nodes(expr: Expr, sizes: Mapping[str, int]) -> int:
+    """How many nodes an expression has where tensors are written out that have so many."""
+    return sum(sizes.get(e.tensor, 1) if isinstance(e, Read) else 1 for e in walk(expr))
+
+
 @dataclass(slots=True)
 class _Steps:
     """Steps side by side.
@@ -449,6 +454,9 @@ class _Steps:
         if len(begun) < len(self.firsts) or any(s.begun is not None or not self._has(s) for s in shifted):
             return
         axes = {d.name: d.axes for d in first}
+        sizes: dict[str, int] = {}
+        for d, expr in zip(first, self.exprs, strict=True):
+            sizes[d.name] = _nodes(expr, sizes)
         for value in (0.0, 1.0):
             exprs: dict[str, Expr] = {}
 
@@ -465,7 +473,7 @@ class _Steps:
 
             for d, expr in zip(first, self.exprs, strict=True):
                 exprs[d.name] = rebuilt([expr], change)[0]
-            around = self._written_out({t for e in exprs.values() for t in reads(e)})
+            around = self._written_out({t for e in exprs.values() for t in reads(e)}, max(sizes.values()))
             if any(around.get(name) != exprs[first[j].name] for j, name in begun.items()):
                 continue
             # What else there is of that step is of its place, too.
@@ -488,10 +496,14 @@ class _Steps:
         extent = self.program.tensor(s.tensor).shape[s.dimension]
         return is_static(extent) and 0 <= s.first < int(extent)
 
-    def _written_out(self, below: Collection[str]) -> dict[str, Expr]:
-        """The definitions around the steps, folded, down to the tensors that are given: those no deeper than a step."""
+    def _written_out(self, below: Collection[str], most: int) -> dict[str, Expr]:
+        """The definitions around the steps, folded, down to the tensors that are given: those no deeper than a step.
+
+        Nor larger, as `most` nodes: what is read twice is twice there, so sizes may double with every definition.
+        """
         found: dict[str, Expr] = {}
         depth: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         axes = {d.name: d.axes for d in self.program.definitions}
 
         def change(e: Expr) -> Expr:
@@ -503,7 +515,10 @@ class _Steps:
             if d.name in self.inside or isinstance(d.expr, Steps):
                 continue
             depth[d.name] = 1 + max((depth.get(t, 0) for t in reads(self.bare[d.name]) if t not in below), default=0)
-            if depth[d.name] <= len(self.steps[0]):
+            size = _nodes(self.bare[d.name], sizes)
+            if d.name not in below:
+                sizes[d.name] = size
+            if depth[d.name] <= len(self.steps[0]) and size <= most:
                 found[d.name] = rebuilt([self.bare[d.name]], change)[0]
         return found
 
