@@ -473,7 +473,7 @@ def test_what_comes_before_steps_is_written_out_no_larger_than_a_step() -> None:
         for _ in range(40):
             h = h + h.sin()
         found = [h]
-        for t in range(1, 4):
+        for t in range(1, 6):
             k = x[t]
             for _ in range(40):
                 k = (k * 0.5).tanh()
@@ -481,5 +481,5 @@ def test_what_comes_before_steps_is_written_out_no_larger_than_a_step() -> None:
             found.append(h)
         return torch.stack(found)
 
-    plain, found = _read(decayed, (4, 2, 3))
+    plain, found = _read(decayed, (6, 2, 3))
     assert len(found.definitions) < len(plain.definitions) / 2

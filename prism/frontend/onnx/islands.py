@@ -384,9 +384,9 @@ class Cut:
         except PrismError as error:
             for o in proto.output:
                 values.pop(o, None)
-            known = error.results if isinstance(error, UntranslatedError) else ()
-            for o, (shape, dtype) in zip(proto.output, known, strict=False):
-                values[o] = walk.graph.declare(o, tuple(shape), dtype)
+            made = error.results if isinstance(error, UntranslatedError) else ()
+            for o, of in zip(proto.output, made, strict=False):
+                values[o] = walk.graph.declare(o, tuple(of[0]), of[1])
             return why or (f"{error.what}: {error.why}" if error.why else error.what)
         return why
 
