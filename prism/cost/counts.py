@@ -330,8 +330,11 @@ class KernelCost:
 
         The traffic of each access that moves more than it asks for, and how many times that comes beside it.
         """
-        times = ((a.traffic, a.sectors(sizes, binding) - 1.0) for a in self.accesses)
-        return [(traffic, more) for traffic, more in times if np.any(more > 0)]
+        alike = {(a.row, a.element): a for a in self.accesses}
+        times = {key: a.sectors(sizes, binding) - 1.0 for key, a in alike.items()}
+        more = {key for key, n in times.items() if np.any(n > 0)}
+        keys = [(a.traffic, (a.row, a.element)) for a in self.accesses]
+        return [(traffic, times[key]) for traffic, key in keys if key in more]
 
     def evaluate(self, binding: Binding) -> dict[str, Any]:
         """Every polynomial under `binding` (symbol name to int or integer array), by the attribute's name."""

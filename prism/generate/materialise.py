@@ -14,6 +14,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from prism.cost.device import Device
@@ -50,6 +51,7 @@ Choices: TypeAlias = Mapping[int, Choice]
 NEGLIGIBLE = 8
 # The number of kernels before one that runs once, when the weights are there: it waits for none, and none waits for it.
 PREPARED = -1
+_NOTHING: Mapping[int, object] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +387,7 @@ class Planner:
     prepared: Prepared = field(init=False)
     _buffers: dict[int, Tensor] = field(default_factory=dict)
     _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
+    _read_by: dict[Inside, dict[int, str]] = field(default_factory=dict)
     _facts: dict[int, Known] = field(default_factory=dict)
     _products: list[int] = field(init=False)
     _outputs: dict[int, Formula] = field(init=False)
@@ -727,6 +730,8 @@ class Planner:
             mine, theirs = over[n], over[m]
             if rank != other or rank == PREPARED or mine <= theirs or theirs <= mine:
                 continue
+            if not all(theirs - mine <= self._reduced_under(t.cls) for t in group):
+                continue  # what is read back only makes these fewer
             own = {t.cls for t in (*group, *wider)}
             apart = {c: s for c, s in plan.stored.items() if c not in own}
             lacks = mine - theirs
@@ -778,23 +783,22 @@ class Planner:
         one that all values of both reduce. `apart` is what is stored beside the group's.
         """
         axes = self.weights.classes.axes
-        mine, theirs = (
-            {c: t for c in inside.used if (t := self._touched(c, inside, apart))}
-            for inside in (self._needs(group, apart), self._needs(wider, apart))
-        )
-        both = [axes[c] for c, tensor in theirs.items() if tensor in mine.values()]
-        reduced = self._reduced(group, apart)
-        if lacks <= reduced:
-            return any(lacks & a for a in both)
-        along = reduced & self._reduced(wider, apart)
-        return not any(lacks & axes[c] for c in self._needs(group, apart).used) and any(along & a for a in both)
+        mine, reduced = self._needs(group, apart), self._reduced(group, apart)
+        along = lacks
+        if not lacks <= reduced:
+            along = reduced & self._reduced(wider, apart)
+            if not along or any(lacks & axes[c] for c in mine.used):
+                return False
+        read = set(self._touched(mine, apart).values())
+        return any(along & axes[c] for c, t in self._touched(self._needs(wider, apart), apart).items() if t in read)
 
-    def _touched(self, cls: int, inside: Inside, apart: Mapping[int, tuple[str, tuple[Index, ...]]]) -> str:
-        """The tensor that an e-class is read from where a kernel needs it; empty where it is computed."""
-        if cls in inside.back:
-            return apart[cls][0]
-        payload = self.choices[cls].payload
-        return payload.tensor if isinstance(payload, Read) else ""
+    def _touched(self, inside: Inside, apart: Mapping[int, tuple[str, tuple[Index, ...]]]) -> dict[int, str]:
+        """The tensors that e-classes are read from where a kernel needs them."""
+        known = self._read_by.get(inside)
+        if known is None:
+            payloads = ((c, self.choices[c].payload) for c in inside.used if c not in inside.back)
+            known = self._read_by[inside] = {c: p.tensor for c, p in payloads if isinstance(p, Read)}
+        return known | {c: apart[c][0] for c in inside.back}
 
     def _needs(self, targets: Sequence[Target], stored: Mapping[int, object]) -> Inside:
         """What a kernel goes through."""
@@ -809,6 +813,10 @@ class Planner:
         if known is None:
             known = self._over[inside] = frozenset(a for c in inside.used for a in self.within.reduced[c])
         return known
+
+    def _reduced_under(self, cls: int) -> frozenset[Axis]:
+        """The axes that are reduced where nothing is read back."""
+        return self._reduces(self.within.of((cls,), _NOTHING))
 
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
         """In the type of what is computed from it, or in full precision.

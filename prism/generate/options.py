@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations
+from itertools import combinations, compress
 from math import isclose, prod
 from typing import TypeAlias
 
@@ -599,6 +599,9 @@ class Weights:
         return min(1.0, 2 * MATRIX_OPERATION * max(1.0, self.dot / self.size(frozenset({axis}))))
 
 
+_FLAGS = bytes.maketrans(b"01", b"\0\1")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Inside:
     """What a kernel goes through; one object for one kernel of a form, so it can be a key.
@@ -623,11 +626,12 @@ class Within:
 
     choices: Choices
     reduced: Mapping[int, frozenset[Axis]] = field(init=False)
-    # The e-classes, operands before results; what each is, and what its operands are, as bits by their places.
+    # The e-classes, operands before results; as bits by their places, what each is, its operands, and all below it and
+    # itself.
     _order: Sequence[int] = field(init=False)
     _bit: dict[int, int] = field(init=False)
     _operands: list[int] = field(init=False)
-    _under: dict[int, int] = field(default_factory=dict)
+    _under: list[int] = field(init=False)
     _known: dict[tuple[tuple[int, ...], int], Inside] = field(default_factory=dict)
     _each: dict[tuple[tuple[int, ...], int], Inside] = field(default_factory=dict)
     _stored: Mapping[int, object] | None = None
@@ -638,6 +642,12 @@ class Within:
         self._order = below(self.choices, list(self.choices))
         self._bit = {c: 1 << n for n, c in enumerate(self._order)}
         self._operands = [self._bits(self.choices[c].children) for c in self._order]
+        self._under = []
+        for n, c in enumerate(self._order):
+            under = 1 << n
+            for k in self.choices[c].children:
+                under |= self._below(k)
+            self._under.append(under)
 
     def of(self, own: Sequence[int], stored: Mapping[int, object]) -> Inside:
         """What the kernel that computes these e-classes goes through, where some are stored.
@@ -663,22 +673,24 @@ class Within:
         """The same, results before operands, as bits: thousands of kernels are gone through."""
         seen = left = mine
         back = 0
-        places: list[int] = []
         while left:
             place = left.bit_length() - 1
             bit = 1 << place
             left ^= bit
-            places.append(place)
             if held & bit:
                 back |= bit
-            else:
+            elif held & self._under[place]:
                 new = self._operands[place] & ~seen
                 seen |= new
                 left |= new
+            else:
+                # All of it, as nothing below it is read back.
+                seen |= self._under[place]
+                left &= ~self._under[place]
         # What is stored under something else that is read back does not matter.
         known = self._each.get((roots, back))
         if known is None:
-            used = tuple([self._order[n] for n in reversed(places)])
+            used = tuple(compress(self._order, f"{seen:b}"[::-1].encode().translate(_FLAGS)))
             known = Inside(used, frozenset(c for c in used if self._bit[c] & back))
             self._each[roots, back] = known
         return known
@@ -700,10 +712,4 @@ class Within:
 
     def _below(self, root: int) -> int:
         """The e-classes that one is computed from and itself, as bits."""
-        if root not in self._under:
-            for c in below(self.choices, [root], self._under):
-                mine = self._bit[c]
-                for k in self.choices[c].children:
-                    mine |= self._under[k]
-                self._under.setdefault(c, mine)
-        return self._under[root]
+        return self._under[self._bit[root].bit_length() - 1]

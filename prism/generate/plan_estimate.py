@@ -48,6 +48,9 @@ SHORT = RoleBounds().short
 _Axes: TypeAlias = "frozenset[Axis]"
 _NONE: _Axes = frozenset()
 _ONCE = (_NONE,)
+_Places: TypeAlias = "frozenset[_Axes]"
+_NOWHERE: _Places = frozenset()
+_HERE: _Places = frozenset({_NONE})
 
 
 def _by_length(axes: _Axes) -> tuple[int, list[str]]:
@@ -348,21 +351,28 @@ class PlanEstimate:
 
         Under its reduction such an axis is another one by the same name: all of it is needed for each output.
         """
-        choices = self.within.choices
-        found: dict[int, set[_Axes]] = {c: set() for c in kernel.used}
+        choices, reduced = self.within.choices, self.within.reduced
+        # Few sets come again and again: each once.
+        sets: dict[_Places, _Places] = {}
+        found: dict[int, _Places] = dict.fromkeys(kernel.used, _NOWHERE)
         for t in group:
-            found[t.cls].add(_NONE)
+            found[t.cls] = _HERE
         for cls in reversed(kernel.used):
             if cls in kernel.back:
                 continue
-            choice = choices[cls]
-            inside = choice.reduced & every
+            mine = found[cls]
+            inside = reduced[cls] & every
             if inside:
                 # What a reduction does itself ranges over its axis as well.
-                found[cls] = {bound | inside for bound in found[cls]}
-            for child in choice.children:
-                found[child] |= found[cls]
-        return {c: tuple(sorted(sets, key=_by_length)) if len(sets) > 1 else (*sets,) for c, sets in found.items()}
+                mine = frozenset(bound | inside for bound in mine)
+                mine = found[cls] = sets.setdefault(mine, mine)
+            for child in choices[cls].children:
+                theirs = found[child]
+                if theirs is not mine:
+                    both = mine | theirs if theirs else mine
+                    found[child] = sets.setdefault(both, both)
+        ordered = {s: tuple(sorted(s, key=_by_length)) for s in set(found.values())}
+        return {c: ordered[s] for c, s in found.items()}
 
     def _batch(self, reducing: Sequence[int]) -> _Axes:
         """The axes that both operands of some matrix product have, beside the contracted one."""
