@@ -107,6 +107,7 @@ WRITES: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     ),
     "a table of places": (assigned(0, 1), [X, torch.randn(2, 2), torch.tensor([[0], [2]]), torch.tensor([[1, 3]])]),
     "every other row": (assigned(torch.arange(0, 5, 2)), [X, Y[:3]]),
+    "every other row from the second on": (assigned(torch.arange(1, 5, 2)), [X, Y[:2]]),
     "backwards": (assigned(torch.arange(4, -1, -1)), [X, Y]),
     "accumulated": (lambda x, i, y: x.index_put((i,), y, accumulate=True), [X, places(5, below=3), Y]),
 }
@@ -133,6 +134,12 @@ def _weights(program: prism.Program) -> list[torch.Tensor]:
 def test_what_positions_tell_is_not_summed(name: str) -> None:
     program = prism.trace(*WRITES[name])
     assert not any(isinstance(e, Reduce) for d in program.definitions for e in walk(d.expr))
+
+
+def test_places_a_step_apart_are_told_as_a_slice_s_are() -> None:
+    """By what is left of a place: a kernel is for `i // 4 - 3`, and was for none of `(i + 1) // 4 - 4`."""
+    program = prism.trace(lambda x: torch.zeros(80).index_add(0, torch.arange(17) * 4 + 15, x) * 2, torch.randn(17))
+    assert "x[(i0)//4 - 3]" in str(program)
 
 
 def test_random_writes_are_read_as_onnx_says() -> None:

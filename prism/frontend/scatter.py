@@ -178,9 +178,8 @@ class _Solved:
         if not is_static(start) or int(step) < 0:
             return None
         size = int(step)
-        shifted = position + (-int(start)) % size
-        inside.append(op("eq", build.position(shifted.mod(size)), Const(0.0)))
-        return axis, shifted.floordiv(size) + -((int(start) + (-int(start)) % size) // size), inside
+        inside.append(op("eq", build.position(position.mod(size)), Const(float(int(start) % size))))
+        return axis, position.floordiv(size) + -(int(start) // size), inside
 
 
 def _last(own: Expr, writes: Writes, solved: _Solved) -> Expr:
