@@ -26,6 +26,7 @@ PROGRAM = r"""
 #include <type_traits>
 #include <vector>
 using namespace prism;
+static Panels last = {};
 
 static int wrong = 0;
 static uint32_t state = 1;
@@ -57,9 +58,11 @@ void product(int64_t M, int64_t K, int64_t N, bool columns, bool halves = false,
     std::vector<float> pa(v_room_a(M, K) + 64), pb(v_room_b(N, K) + 64);
     if constexpr (sizeof(B) == 4 || std::is_same_v<B, bf16>)
         if (halves)
-            multiply_halves(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+            multiply_halves(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data(),
+                            last, 0);
     if constexpr (sizeof(A) == 4)
-        if (!halves) multiply(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+        if (!halves)
+            multiply(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data(), last, 0);
     for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
         int64_t m = i / cm, n = i % cm;
         float wanted = m < M && n < N ? exact[m * N + n] : 0.5f;
@@ -91,7 +94,8 @@ void bytes(int64_t M, int64_t K, int64_t N, int how, int32_t sa, int32_t sb) {
     std::vector<float> pa(v_room_a(M, K)), pb(v_room_b(N, K));
     auto compute = [&](auto* first, auto* second) {
         for (auto& x : c) x = 7;
-        multiply_bytes(FRESH, c.data(), cm, first, am, ak, second, bk, bn, M, K, N, pa.data(), pb.data(), sa, sb);
+        multiply_bytes(FRESH, c.data(), cm, first, am, ak, second, bk, bn, M, K, N, pa.data(), pb.data(), last, held,
+                       sa, sb);
     };
     if (held) v_hold(b.data(), b.size());
     if (computed) {
@@ -101,6 +105,7 @@ void bytes(int64_t M, int64_t K, int64_t N, int how, int32_t sa, int32_t sb) {
         for (int again = 0; again <= held; ++again) compute(a.data(), b.data());
     }
     v_forget(b.data());
+    last = {};
     for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
         int64_t m = i / cm, n = i % cm;
         int32_t wanted = 7;
@@ -139,9 +144,10 @@ template <class B, bool FRESH> void precise(int64_t M, int64_t K, int64_t N, int
             }
     }
     if (held) v_hold(b.data(), b.size() * sizeof(B));
-    for (int again = 0; again <= held; ++again) {
+    const int64_t uses = K % 3 ? 9 : 0;
+    for (int again = 0; again < 2; ++again) {
         for (auto& x : c) x = 0.5f;
-        multiply(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+        multiply(FRESH, c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data(), last, uses);
         for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
             const int64_t m = i / cm, n = i % cm;
             double wanted = n < N && FRESH ? 0 : 0.5, sizes = wanted;
@@ -159,6 +165,7 @@ template <class B, bool FRESH> void precise(int64_t M, int64_t K, int64_t N, int
         }
     }
     v_forget(b.data());
+    last = {};
 }
 
 template <class S> void stores(int64_t shift, int64_t count, bool past) {
@@ -181,7 +188,7 @@ template <class B> void holds(int64_t M, int64_t K, int64_t N) {
     std::vector<float> a(M * K, 1.0f), c(M * N), pa(v_room_a(M, K) + 64), pb(v_room_b(N, K) + 64);
     std::vector<B> b(K * N + 64);
     auto sums = [&](const B* from, int64_t width) {
-        multiply(true, c.data(), width, a.data(), K, 1, from, N, 1, M, K, width, pa.data(), pb.data());
+        multiply(true, c.data(), width, a.data(), K, 1, from, N, 1, M, K, width, pa.data(), pb.data(), last, 0);
         bool same = true;
         for (int64_t i = 0; i < M * width; ++i) same = same && c[i] == c[0];
         return same ? c[0] : -1.0f;
@@ -198,6 +205,7 @@ template <class B> void holds(int64_t M, int64_t K, int64_t N) {
     wrong += sums(b.data() + 1, N - 7) != K;
     wrong += sums(b.data() + 2, N - 7) != 2 * K;
     v_forget(b.data());
+    last = {};
     wrong += sums(b.data(), N) != 2 * K;
     wrong += sums(b.data() + 1, N - 7) != 2 * K;
 }
@@ -212,7 +220,7 @@ template <class B> void holds_columns(int64_t M, int64_t K, int64_t N) {
         for (int64_t k = 0; k < K; ++k) put(&b[n * K + k], n % 5 + k % 3);
     for (bool held : {false, true}) {
         if (held) v_hold(b.data(), K * N * sizeof(B));
-        multiply(true, c.data(), N, a.data(), K, 1, b.data(), 1, K, M, K, N, pa.data(), pb.data());
+        multiply(true, c.data(), N, a.data(), K, 1, b.data(), 1, K, M, K, N, pa.data(), pb.data(), last, 0);
         for (int64_t m = 0; m < M; ++m)
             for (int64_t n = 0; n < N; ++n) {
                 int64_t sum = 0;
@@ -221,6 +229,7 @@ template <class B> void holds_columns(int64_t M, int64_t K, int64_t N) {
             }
     }
     v_forget(b.data());
+    last = {};
 }
 
 int main() {

@@ -178,23 +178,30 @@ def _grid(w: Writer, launch: TileLaunch, emitters: Sequence[KernelEmitter]) -> N
         # Asked of the cache that is there when it runs.
         w.line(f"const bool past = v_outgrows({_bytes([t for t in launch.tensors if t.name in written], names)});")
         w.line(f"const int64_t soon = v_soon({_bytes(launch.tensors, names)});")
-        with w.block("const auto run_one = [&](int64_t pid, char* at)", ";"):
+        multiply = any(e.multiplies for e in emitters)
+        panels = ", Panels& packed" * multiply
+        with w.block(f"const auto run_one = [&](int64_t pid, char* at{panels})", ";"):
+            if multiply and len(emitters) > 1:
+                w.line("packed = {};  // each kernel has memory of its own cut, where another one writes")
             for n, e in enumerate(emitters):
                 args = [f"pid - {ends[n - 1]}" if n else "pid", "at", "past", "soon"]
+                args += ["packed"] * e.multiplies
                 args += [f"p_{names(t.name)}" for t in e.program.tensors]
                 args += [names(x) for x in e.program.lengths]
                 guard = f"if (pid < {ends[n]}) " if n < len(emitters) - 1 else ""
                 w.line(f"{'else ' if n else ''}{guard}{e.program.name}_program({', '.join(args)});")
-        every = f"for (int64_t pid = 0; pid < {ends[-1]}; ++pid) run_one(pid, at);"
+        every = f"for (int64_t pid = 0; pid < {ends[-1]}; ++pid) run_one(pid, at{', packed' * multiply});"
         # To begin and end a team of one takes longer than a small kernel.
         with w.block(f"if (threads <= 1 || {ends[-1]} <= 1)"):
             w.line("char* at = scratch().get(room);")
+            w.lines(["Panels packed = {};"] * multiply)
             w.line(every)
             w.line("v_fence(past);")
             w.line("return;")
         w.line("#pragma omp parallel num_threads(threads)")
         with w.block():
             w.line("char* at = scratch().get(room);")
+            w.lines(["Panels packed = {};"] * multiply)
             _dealt(w, emitters, names, ends[-1], every)
             w.line("v_fence(past);")
 

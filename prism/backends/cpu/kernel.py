@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
 
 import sympy
@@ -15,7 +15,7 @@ from prism.backends.cpu.nest import NestEmitter, Storage, loads_of
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
 from prism.backends.place import write_place
-from prism.backends.tile import Size, Stmt, TileProgram, scalars
+from prism.backends.tile import GridAxis, Size, Stmt, TileProgram, scalars
 from prism.ir.kit import statements
 from prism.program.extents import Extent, mul
 from prism.program.nodes import DType, ReduceKind
@@ -81,6 +81,11 @@ class KernelEmitter:
         place = self._placed()
         loops = (s for s in statements(self.program.body) if isinstance(s, tile.For))
         return any((scalars(s.start) | scalars(s.stop)) & place for s in loops)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether there are matrix products."""
+        return any(r.product is not None for _, r in self._roots(self._groups))
 
     @property
     def ragged(self) -> tuple[tuple[Extent, Size], ...]:
@@ -154,6 +159,33 @@ class KernelEmitter:
             if r.kind in ("fill", "keep", "reduce", "product"):
                 yield r.dst
 
+    def _stays(self, name: str) -> bool:
+        """Whether a factor lies in memory that no program of the launch writes."""
+        written = {s.tensor for s in statements(self.program.body) if isinstance(s, tile.Store)}
+        return name not in self.storage.arrays and self.v.views[name].tensor not in written
+
+    def _apart(self, name: str) -> tuple[GridAxis, ...]:
+        """The axes of the grid along which programs have the same of a factor in memory."""
+        if not self._stays(name) or self.v.views[name].places:
+            return ()
+        view = self.v.views[name]
+        own = scalars(view.offset)
+        known = {*self.program.lengths, *(c.name for c in self.program.constants)}
+        if own - known - {g.index for g in self.program.grid}:
+            return ()
+        return tuple(g for g in self.program.grid if g.index not in own)
+
+    def _in_order(self) -> TileProgram:
+        """The program, of which those that read the same second factors follow one another: these are packed once."""
+        p = self.program
+        seconds = [self.scheduler.roles(r.product)[1] for _, r in self._roots(self._groups) if r.product is not None]
+        if not seconds or self.imbalanced or p.sections is not None or p.groups is not None:
+            return p
+        last = {g.index for g in self._apart(seconds[0])}.intersection(
+            *({g.index for g in self._apart(n)} for n in seconds[1:])
+        )
+        return replace(p, grid=tuple(sorted(p.grid, key=lambda g: g.index in last)))
+
     # The functions.
 
     def run(self) -> None:
@@ -175,11 +207,12 @@ class KernelEmitter:
         w.line()
         written = {s.tensor for s in statements(p.body) if isinstance(s, tile.Store)}
         parameters = ["int64_t pid", "char* at", "bool past", "int64_t soon"]
+        parameters += ["Panels& packed"] * self.multiplies
         for t in p.tensors:
             const = "" if t.name in written else "const "
             parameters.append(f"{const}{TENSOR_TYPES[t.dtype]}* __restrict p_{self.names(t.name)}")
         with w.block(f"static void {p.name}_program({', '.join(parameters + lengths)})"):
-            write_place(p, "pid", w, CxxIntegers(self.names), self.names.fresh)
+            write_place(self._in_order(), "pid", w, CxxIntegers(self.names), self.names.fresh)
             for name in sorted(self.storage.arrays):
                 kind = KIND_TYPES[self.v.kind_of(name)]
                 room = self._room(self.v.lanes_of(name))
@@ -322,10 +355,22 @@ class KernelEmitter:
         dst = root.dst
         rows, columns, outer = self._sides(root)
         together: dict[str, tuple[str, ...]] = {}
-        loops = list(outer)
+        loops = {n: f"n_{self.names(n)}" for n in outer}
+        counts: dict[str, str] = {}
         for side, name, lanes in (("m", a, rows), ("n", b, columns)):
             if len(lanes) > 1 and not (self._contiguous(name, lanes) and self._contiguous(dst, lanes)):
-                loops += lanes[:-1]
+                loops |= {n: f"n_{self.names(n)}" for n in lanes[:-1]}
+                slow, fast = lanes[-2:]
+                if self._contiguous(dst, (slow, fast)):
+                    # One in memory where the tile is as long as the axis.
+                    one, every = self.names.fresh("one"), f"n_{self.names(fast)}"
+                    steps = [
+                        s if isinstance(s, str) else integer(s, self.names)
+                        for s in (self._stride(name, slow), self._stride(name, fast))
+                    ]
+                    w.line(f"const bool {one} = ({steps[0]}) == {every} * ({steps[1]});")
+                    counts[side] = f"({one} ? {loops[slow]} : 1) * {every}"
+                    loops[slow] = f"({one} ? 1 : {loops[slow]})"
                 lanes = lanes[-1:]
             together[side] = lanes
         fresh = "true" if root.into is None else "false"
@@ -341,14 +386,18 @@ class KernelEmitter:
         first, second = (f"(const {kind}*)" if kind else "" for kind in (first, second))
         numbers = [self.names(n) if isinstance(n, str) else literal(n, "i") for n in added]
 
+        def count_of(lanes: Sequence[str]) -> str:
+            return " * ".join(f"n_{self.names(n)}" for n in lanes) or "1"
+
+        same = [factor(g.count, self.names) for g in self._apart(b)]
+        same += [count for n, count in loops.items() if n not in self.v.lanes_of(b)]
+        uses = "0" if not self._stays(b) else " * ".join(same) or "1"
+
         def along(name: str, lanes: Sequence[str]) -> str:
             if not lanes:
                 return "0"
             stride = self._stride(name, lanes[-1])
             return stride if isinstance(stride, str) else integer(stride, self.names)
-
-        def count_of(lanes: Sequence[str]) -> str:
-            return " * ".join(f"n_{self.names(n)}" for n in lanes) or "1"
 
         def start(name: str) -> str:
             parts: list[str] = []
@@ -367,7 +416,7 @@ class KernelEmitter:
         def nested(left: Sequence[str]) -> None:
             if left:
                 index = f"i_{self.names(left[0])}"
-                with w.block(f"for (int64_t {index} = 0; {index} < n_{self.names(left[0])}; ++{index})"):
+                with w.block(f"for (int64_t {index} = 0; {index} < {loops[left[0]]}; ++{index})"):
                     nested(left[1:])
                 return
             k = (p.lane,)
@@ -376,10 +425,10 @@ class KernelEmitter:
                 w.line(f"{fresh}, {start(dst)}, {along(dst, together['m'])},")
                 w.line(f"{first}{start(a)}, {along(a, together['m'])}, {along(a, k)},")
                 w.line(f"{second}{start(b)}, {along(b, k)}, {along(b, together['n']) if together['n'] else '1'},")
-                counts = f"{count_of(together['m'])}, {count_of(k)}, {count_of(together['n'])}"
-                w.line(f"{', '.join((counts, 'packed_a', 'packed_b', *numbers))});")
+                m, n = (counts.get(side, count_of(together[side])) for side in ("m", "n"))
+                w.line(f"{', '.join((m, count_of(k), n, 'packed_a', 'packed_b', 'packed', uses, *numbers))});")
 
-        nested(loops)
+        nested(list(loops))
 
     def _stored(self, name: str) -> str:
         """The C++ type in which an operand lies in memory."""

@@ -72,6 +72,9 @@ struct Quad {
     }
     // Behind the panels, the sums of all columns.
     static constexpr int64_t room(int64_t K, int64_t N) { return v_packed_b(N, v_cdiv(K, TERMS) + 1); }
+    template <class B> static void pack(uint32_t* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+        pack_b<Quad>(to, b, bk, bn, K, N);
+    }
     template <class B> static void keep(uint32_t* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
         const int64_t depth = v_cdiv(K, TERMS);
         pack_b<Quad>(to, b, bk, bn, K, N);
@@ -118,13 +121,9 @@ PRISM_INLINE void mul_quads(int32_t* __restrict to, const uint8_t* __restrict a,
 template <class A, class B>
 void multiply_bytes(bool fresh, int32_t* __restrict c, int64_t cm, const A* __restrict a, int64_t am, int64_t ak,
                     const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N,
-                    float* __restrict pa, float* __restrict pb, int32_t sa, int32_t sb) {
-    const uint32_t* panels = v_kept<Quad>(b, bk, bn, K, N);
-    const bool kept = panels;
-    if (!kept) {
-        pack_b<Quad>((uint32_t*)pb, b, bk, bn, K, N);
-        panels = (const uint32_t*)pb;
-    }
+                    float* __restrict pa, float* __restrict pb, Panels& last, int64_t uses, int32_t sa, int32_t sb) {
+    const uint32_t* panels = v_panels<Quad>(b, bk, bn, K, N, (uint32_t*)pb, last, uses);
+    const bool kept = panels != (uint32_t*)pb;
     sb += Quad::LESS<B>;
     const int64_t depth = v_cdiv(K, 4);
     constexpr bool BYTES = sizeof(A) == 1;
@@ -195,9 +194,9 @@ void multiply_bytes(bool fresh, int32_t* __restrict c, int64_t cm, const A* __re
 #if PRISM_BYTE_TILES
         if (tiled) {
             static_assert(PANEL == 2 * TILE, "two tiles are as wide as a panel");
-            uint32_t last[TILE * PANEL];
+            uint32_t tail[TILE * PANEL];
             const int64_t whole = depth - depth % TILE;
-            if (whole < depth) v_last_tile(last, w + whole * PANEL, depth - whole);
+            if (whole < depth) v_last_tile(tail, w + whole * PANEL, depth - whole);
             for (int64_t m = 0; m < M; m += 2 * TILE) {
                 const bool two = M - m > TILE;
                 PRISM_TILE_ZERO(0);
@@ -206,7 +205,7 @@ void multiply_bytes(bool fresh, int32_t* __restrict c, int64_t cm, const A* __re
                 PRISM_TILE_ZERO(3);
                 for (int64_t l = 0; l < depth; l += TILE) {
                     const uint8_t* from = x + m * wide + 4 * l;
-                    const uint32_t* y = l < whole ? w + l * PANEL : last;
+                    const uint32_t* y = l < whole ? w + l * PANEL : tail;
                     PRISM_TILE_LOAD(6, y, PANEL);
                     PRISM_TILE_LOAD(7, y + TILE, PANEL);
                     PRISM_TILE_ROWS(4, from, wide);

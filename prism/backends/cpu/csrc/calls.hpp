@@ -1,14 +1,32 @@
 // What launches know of matrix products: each is a function of its own, which is compiled once for all tiles and launches
 // (`product.hpp` and its like), c[m][n] += sum_k a[m][k] * b[k][n], or = where c is fresh and holds nothing yet.
 namespace prism __attribute__((visibility("hidden"))) {
+constexpr int64_t LINE = 64;
+
+// What an operand was packed into, of so many terms and columns, and the kind of panels.
+struct Panels {
+    const void* b;
+    int64_t bk, bn, K, N, kind;
+    const void* at;  // null: it is not held
+    Panels* next;
+    bool is(const Panels& p) const {
+        return b == p.b && bk == p.bk && bn == p.bn && K == p.K && N == p.N && kind == p.kind;
+    }
+    uint64_t hash() const {
+        const uint64_t x = (uint64_t)b / LINE + (uint64_t)(K * 31 + N) * 0x9e3779b97f4a7c15u;
+        return (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u >> 40;
+    }
+};
 // c and a are float32; b is as it is stored. In pa and pb there is room for `v_room_a` and `v_room_b` numbers.
+// `last` is what pb holds of operands that stay as they are while a launch runs; of such a b, `uses` is by how many products
+// it is read then, of any other 0.
 template <class B>
 void multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-              int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
+              int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb, Panels& last, int64_t uses);
 // The same of two operands that may be rounded to bfloat16; a is float32, or as it is stored.
 template <class B, class A = float>
 void multiply_halves(bool fresh, float* c, int64_t cm, const A* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-                     int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
+                     int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb, Panels& last, int64_t uses);
 // A byte that is a whole number in float32.
 template <class T> struct Level {
     float x;
@@ -18,7 +36,8 @@ typedef Level<uint8_t> level_uint8_t;
 // Of bytes, plus sa and sb each, in int32.
 template <class A, class B>
 void multiply_bytes(bool fresh, int32_t* c, int64_t cm, const A* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-                    int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb, int32_t sa, int32_t sb);
+                    int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb, Panels& last, int64_t uses,
+                    int32_t sa, int32_t sb);
 
 #if PRISM_LANES == 16
 constexpr int64_t MR = 8, NR = 2;
@@ -33,35 +52,22 @@ constexpr int64_t v_packed_b(int64_t N, int64_t K) { return (N + PANEL - 1) / PA
 constexpr int64_t TILE = 16;  // rows of a tile (AMX), and places of 4 bytes along k
 #if PRISM_PAIRS && defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__linux__)
 #define PRISM_PAIR_TILES 1
-constexpr int64_t PARTS = 3;  // bfloat16 values that a float32 one is the sum of
+constexpr int64_t PARTS = 3;      // bfloat16 values that a float32 one is the sum of
+constexpr int64_t PARTS_AT = 16;  // where their tiles begin in what a second factor is packed into
 // Of rows, two tiles at a time, or columns: all parts of each.
 constexpr int64_t v_parts_room(int64_t rows, int64_t terms) {
     return (rows + 2 * TILE - 1) / (2 * TILE) * 2 * ((terms + 2 * TILE - 1) / (2 * TILE)) * PARTS * TILE * TILE;
 }
 constexpr int64_t v_room_a(int64_t M, int64_t K) { return v_parts_room(M, K); }
-constexpr int64_t v_room_b(int64_t N, int64_t K) { return v_parts_room(N, K); }
+constexpr int64_t v_room_b(int64_t N, int64_t K) { return PARTS_AT + v_parts_room(N, K); }
 #else
 #define PRISM_PAIR_TILES 0
 constexpr int64_t v_room_a(int64_t M, int64_t K) { return v_packed_a(M, K); }
 constexpr int64_t v_room_b(int64_t N, int64_t K) { return v_packed_b(N, K); }
 #endif
-constexpr int64_t LINE = 64;
 
 // Memory that stays as it is, a model's weights: panels of operands that lie in it are made once, and kept until it is
 // forgotten. Of this library alone, so no other version's.
-struct Panels {
-    const void* b;
-    int64_t bk, bn, K, N, kind;
-    const void* at;  // null: it is not held
-    Panels* next;
-    bool is(const Panels& p) const {
-        return b == p.b && bk == p.bk && bn == p.bn && K == p.K && N == p.N && kind == p.kind;
-    }
-    uint64_t hash() const {
-        const uint64_t x = (uint64_t)b / LINE + (uint64_t)(K * 31 + N) * 0x9e3779b97f4a7c15u;
-        return (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u >> 40;
-    }
-};
 struct Held {
     static constexpr int64_t BUCKETS = 1024;
     struct Range {

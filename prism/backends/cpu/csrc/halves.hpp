@@ -42,12 +42,8 @@ struct Pair : Kept<Pair> {
 template <class B, class A>
 void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const A* __restrict a, int64_t am, int64_t ak,
                const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, uint32_t* __restrict pa,
-               uint32_t* __restrict pb) {
-    const uint32_t* panels = v_kept<Pair>(b, bk, bn, K, N);
-    if (!panels) {
-        pack_b<Pair>(pb, b, bk, bn, K, N);
-        panels = pb;
-    }
+               uint32_t* __restrict pb, Panels& last, int64_t uses) {
+    const uint32_t* panels = v_panels<Pair>(b, bk, bn, K, N, pb, last, uses);
     const int64_t depth = v_cdiv(K, 2), wide = v_cdiv(depth, TILE) * TILE;
     const bool stored = sizeof(A) == 2 && ak == 1 && K % (2 * TILE) == 0;
     const int64_t packed = stored ? M / TILE * TILE : 0;  // the first row of `pa`
@@ -65,16 +61,16 @@ void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const A* __restrict 
         return m < packed ? (const char*)(a + m * am) : (const char*)(pa + (m - packed) * wide);
     };
     const auto row = [&](int64_t m) PRISM_BODY { return m < packed ? 2 * am : 4 * wide; };
-    uint32_t last[TILE * PANEL];
+    uint32_t tail[TILE * PANEL];
     v_by_tiles(fresh, c, cm, M, depth, N, [&](int64_t k, int64_t end, int64_t n) PRISM_BODY {
         const uint32_t* w = panels + n * depth;
         const int64_t whole = end - (end - k) % TILE;
-        if (whole < end) v_last_tile(last, w + whole * PANEL, end - whole);
+        if (whole < end) v_last_tile(tail, w + whole * PANEL, end - whole);
         return [=](int64_t m, bool two) PRISM_BODY {
             const char *upper = tile(m), *lower = tile(m + TILE);
             const int64_t upper_row = row(m), lower_row = row(m + TILE);
             for (int64_t l = k; l < end; l += TILE) {
-                const uint32_t* y = l < whole ? w + l * PANEL : last;
+                const uint32_t* y = l < whole ? w + l * PANEL : tail;
                 PRISM_TILE_LOAD(6, y, PANEL);
                 PRISM_TILE_LOAD(7, y + TILE, PANEL);
                 PRISM_TILE_ROWS(4, upper + 4 * l, upper_row);
@@ -87,19 +83,19 @@ void mul_tiles(bool fresh, float* __restrict c, int64_t cm, const A* __restrict 
 #endif
 template <class B, class A>
 void multiply_halves(bool fresh, float* c, int64_t cm, const A* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-                     int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+                     int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb, Panels& last, int64_t uses) {
 #if PRISM_PAIRS
     if (M > (bn == 1 ? MR : FEW)) {
         auto *x = (uint32_t*)pa, *y = (uint32_t*)pb;
 #if PRISM_PAIR_TILES
         if (v_tiles())
-            return mul_tiles(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
+            return mul_tiles(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, x, y, last, uses);
 #endif
-        return mul_packed<Pair>(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, x, y);
+        return mul_packed<Pair>(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, x, y, last, uses);
     }
 #endif
     if constexpr (sizeof(A) == sizeof(float)) {
-        mul_vectors(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+        mul_vectors(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb, last, uses);
     } else {  // rows of neighbours are taken as they are, so there is room for all of them
         for (int64_t m = 0; m < M; ++m) {
             const A* row = a + m * am;
@@ -108,7 +104,7 @@ void multiply_halves(bool fresh, float* c, int64_t cm, const A* a, int64_t am, i
                 for (; k + VL <= K; k += VL) v_store(pa + m * K + k, v_ld(Whole{}, row + k, VL));
             for (; k < K; ++k) pa[m * K + k] = v_one(row + k * ak);
         }
-        mul_vectors(fresh, c, cm, pa, K, 1, b, bk, bn, M, K, N, (float*)nullptr, pb);
+        mul_vectors(fresh, c, cm, pa, K, 1, b, bk, bn, M, K, N, (float*)nullptr, pb, last, uses);
     }
 }
 }  // namespace prism

@@ -142,51 +142,49 @@ PRISM_ALONE inline void mul_parts(bool fresh, float* __restrict c, int64_t cm, c
     });
 }
 
-// What a second factor that is held is kept as: how many parts it has, 0 where they do not do, and their tiles.
+// What a second factor is packed into: how many parts it has, 0 where they do not do, and their tiles.
 struct Parts {
     typedef uint32_t type;
-    static constexpr int64_t KIND = 6, AT = 16;
-    static constexpr int64_t room(int64_t K, int64_t N) { return AT + v_parts_room(N, K); }
-    template <class B> static void keep(uint32_t* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+    static constexpr int64_t KIND = 6;
+    static constexpr int64_t room(int64_t K, int64_t N) { return v_room_b(N, K); }
+    template <class B> static void pack(uint32_t* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
         const Looked found = v_look(b, bn, bk, N, K);
         *to = found.fits ? found.parts : 0;
-        if (found.fits) pack_parts<true>(to + AT, b, bn, bk, N, K, found.parts);
+        if (found.fits) pack_parts<true>(to + PARTS_AT, b, bn, bk, N, K, found.parts);
+    }
+    template <class B> static void keep(uint32_t* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+        pack(to, b, bk, bn, K, N);
     }
 };
 
 // c by parts of a and b, where these do and it is faster; whether it was done.
 template <class B>
 bool mul_by_parts(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-                  int64_t bn, int64_t M, int64_t K, int64_t N, uint32_t* pa, uint32_t* pb) {
+                  int64_t bn, int64_t M, int64_t K, int64_t N, uint32_t* pa, uint32_t* pb, Panels& last, int64_t uses) {
     if (M <= (bn == 1 ? STREAMED : MR) || !v_tiles()) return false;
     // Multiply-adds for each part that is made, below which that takes longer than tiles gain (measured): one that is turned
     // counts half as much again.
-    constexpr int64_t WORTH = 20;
-    const auto pays = [&](int parts, bool kept) PRISM_BODY {
-        return 2 * M * N >= WORTH * parts * (2 * M + (kept ? 0 : 3 * N));
+    constexpr int64_t WORTH = 20, MOST_PARTS = sizeof(B) == 2 ? 2 : PARTS;
+    const auto pays = [&](int64_t packed) PRISM_BODY {
+        return 2 * M * N >= WORTH * MOST_PARTS * (2 * M + 3 * packed / v_maxi(uses, 1));
     };
-    if (!pays(2, true)) return false;
-    const uint32_t* kept = v_kept<Parts>(b, bk, bn, K, N);
-    if (!kept && !pays(2, false)) return false;
-    Looked second;
-    if (kept) second = {*kept != 0, (int)*kept};
-    else second = v_look(b, bn, bk, N, K);
-    if (!second.fits || !pays(second.parts, kept)) return false;
+    if (!pays(0) || (!v_kept<Parts>(b, bk, bn, K, N) && !pays(N))) return false;
+    const uint32_t* second = v_panels<Parts>(b, bk, bn, K, N, pb, last, uses);
+    if (!*second) return false;
     const Looked first = v_look(a, am, ak, M, K);
     if (!first.fits) return false;
     pack_parts<false>(pa, a, am, ak, M, K, first.parts);
-    if (!kept) pack_parts<true>(pb, b, bn, bk, N, K, second.parts);
-    mul_parts(fresh, c, cm, pa, first.parts, kept ? kept + Parts::AT : pb, second.parts, M, K, N);
+    mul_parts(fresh, c, cm, pa, first.parts, second + PARTS_AT, (int)*second, M, K, N);
     return true;
 }
 #endif
 
 template <class B>
 void multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-              int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+              int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb, Panels& last, int64_t uses) {
 #if PRISM_PAIR_TILES
-    if (mul_by_parts(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, (uint32_t*)pa, (uint32_t*)pb)) return;
+    if (mul_by_parts(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, (uint32_t*)pa, (uint32_t*)pb, last, uses)) return;
 #endif
-    mul_vectors(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    mul_vectors(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb, last, uses);
 }
 }  // namespace prism

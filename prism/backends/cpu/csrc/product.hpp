@@ -190,6 +190,9 @@ template <class E> struct Kept {
     template <class T, class B> static void keep(T* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
         pack_b<E>(to, b, bk, bn, K, N);
     }
+    template <class T, class B> static void pack(T* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+        pack_b<E>(to, b, bk, bn, K, N);
+    }
 };
 // What a place in a panel holds: one term in float32. Its kin hold a pair in bfloat16 (halves.hpp) or four bytes (bytes.hpp).
 struct Single : Kept<Single> {
@@ -393,15 +396,23 @@ const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, in
     return (const typename E::type*)asked.at;
 }
 
+// Those of any operand: in pb where it is not held, and as they are where that has them.
+template <class E, class B>
+const typename E::type* v_panels(const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N, typename E::type* pb, Panels& last,
+                                 int64_t uses) {
+    if (const typename E::type* kept = v_kept<E>(b, bk, bn, K, N)) return kept;
+    const Panels asked = {b, bk, bn, K, N, E::KIND, pb, nullptr};
+    if (uses && last.at == pb && last.is(asked)) return pb;
+    E::pack(pb, b, bk, bn, K, N);
+    last = uses ? asked : Panels{};
+    return pb;
+}
+
 template <class E, class B, class A>
 void mul_packed(bool fresh, float* __restrict c, int64_t cm, const A* __restrict a, int64_t am, int64_t ak,
                 const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N,
-                typename E::type* __restrict pa, typename E::type* __restrict pb) {
-    const typename E::type* panels = v_kept<E>(b, bk, bn, K, N);
-    if (!panels) {
-        pack_b<E>(pb, b, bk, bn, K, N);
-        panels = pb;
-    }
+                typename E::type* __restrict pa, typename E::type* __restrict pb, Panels& last, int64_t uses) {
+    const typename E::type* panels = v_panels<E>(b, bk, bn, K, N, pb, last, uses);
     if constexpr (E::TERMS == 1)
         if (ak == 1) return mul_panels<E, true>(fresh, c, cm, a, am, panels, M, K, N);
     pack_a<E>(pa, a, am, ak, M, K);
@@ -411,15 +422,17 @@ void mul_packed(bool fresh, float* __restrict c, int64_t cm, const A* __restrict
 // The product, whatever its shape, by vectors.
 template <class B>
 void mul_vectors(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
-                 int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+                 int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb, Panels& last, int64_t uses) {
     const bool streams = bn == 1 && M <= STREAMED, dots = bk == 1 && ak == 1 && M <= FEW;
     const bool kept = dots && M > 1 && K <= SHORT && N >= PANEL && v_kept<Single>(b, bk, bn, K, N);
-    if (!streams && (!dots || kept)) return mul_packed<Single>(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    if (!streams && (!dots || kept)) 
+        return mul_packed<Single>(fresh, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb, last, uses);
     if (fresh)
         for (int64_t m = 0; m < M; ++m) v_fill(c + m * cm, N, 0.0f);
     if (streams) {
         auto* rows = M == 1 ? mul_rows<1, B> : mul_rows<8, B>;  // of more, so many are taken in turn
         if (K <= BLOCK) return rows(c, cm, a, am, ak, b, bk, M, K, N);
+        last = {};
         for (int64_t k = 0; k < K; k += BLOCK) {
             v_fill(pb, M * N, 0.0f);
             rows(pb, N, a + k * ak, am, ak, b + k * bk, bk, M, v_mini(BLOCK, K - k), N);
