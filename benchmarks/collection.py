@@ -1967,6 +1967,107 @@ def muon(g: Any, m: Any) -> tuple[Any, Any]:
     return m, newton_schulz(u / (u.square().sum().sqrt() + 1e-7))
 
 
+def dilated_attention(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention to every fourth of the last 1,024 places."""
+    return _seen(_scores(q, k), lambda i, j: (j <= i) & (i - j < 1024) & ((i - j) % 4 == 0)).softmax(-1) @ v
+
+
+def block_attention(q: Any, k: Any, v: Any) -> Any:
+    """Attention to a block of 64 places, its neighbours, and the first one."""
+    near = _seen(_scores(q, k), lambda i, j: ((i // 64 - j // 64).abs() <= 1) | (j < 64))
+    return near.softmax(-1) @ v
+
+
+def rwkv6(r: Any, k: Any, v: Any, w: Any, u: Any, s: Any) -> tuple[Any, Any]:
+    """RWKV-6, step by step: r, k, v and decays w [t, h, d], bonus u [h, d], state s [h, d, d]; what it gives, and s."""
+    import torch
+
+    out = []
+    for t in range(r.shape[0]):
+        kv = k[t][:, :, None] * v[t][:, None, :]
+        out.append((r[t][:, :, None] * (s + u[:, :, None] * kv)).sum(1))
+        s = w[t][:, :, None] * s + kv
+    return torch.stack(out), s
+
+
+def rwkv7(r: Any, k: Any, v: Any, w: Any, a: Any, b: Any, s: Any) -> tuple[Any, Any]:
+    """RWKV-7, step by step: s = s diag(w) + (s a) b + v k; all [t, h, d], state s [h, d, d]."""
+    import torch
+
+    out = []
+    for t in range(r.shape[0]):
+        removed = (s * a[t][:, None, :]).sum(-1)
+        s = s * w[t][:, None, :] + removed[:, :, None] * b[t][:, None, :] + v[t][:, :, None] * k[t][:, None, :]
+        out.append((s * r[t][:, None, :]).sum(-1))
+    return torch.stack(out), s
+
+
+def bucketed_attention(q: Any, k: Any, v: Any, z: Any) -> Any:
+    """T5's attention: a bias z [32, h] by buckets of how far places are apart, logarithmic from 8 on."""
+    import torch
+
+    later = _later(q, k)
+    far = later.abs()
+    large = 8 + (torch.log(far.float().clamp(min=1) / 8) / math.log(128 / 8) * 8).to(torch.int64)
+    bucket = 16 * (later > 0).to(torch.int64) + torch.where(far < 8, far, large.clamp(max=15))
+    return (q @ k.transpose(-1, -2) + z[bucket].permute(2, 0, 1)).softmax(-1) @ v
+
+
+def hyper_connection_backward(x: Any, y: Any, r: Any, p: Any, g: Any) -> tuple[Any, Any, Any, Any]:
+    """Of r @ x + p*y: streams x and their gradient g [m, 4, d], y [m, d], r [m, 4, 4], p [m, 4]."""
+    import torch
+
+    dx = torch.einsum("mij,mid->mjd", r, g)
+    return dx, (p[..., None] * g).sum(1), torch.einsum("mid,mjd->mij", g, x), (g * y[:, None]).sum(-1)
+
+
+def softcap_window_attention(q: Any, k: Any, v: Any) -> Any:
+    """Gemma 2's: q [g, r, s, d], k and v [g, s, d], capped scores, the last 1,024 places."""
+    s = _scores(q, k[:, None])
+    capped = 50.0 * (s / 50.0).tanh()
+    return _seen(capped, lambda i, j: (j <= i) & (i - j < 1024)).softmax(-1) @ v[:, None]
+
+
+def merged_states(v: Any, l: Any) -> tuple[Any, Any]:  # noqa: E741
+    """Attention over parts of the keys, put together: v [m, k, h, d], logsumexps l [m, k, h]."""
+    return (v * l.softmax(1)[..., None]).sum(1), l.logsumexp(1)
+
+
+def lora_backward(x: Any, w: Any, a: Any, b: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """dx, da and db of x @ w + 2 x @ a @ b."""
+    t = dy @ b.T
+    return dy @ w.T + 2.0 * (t @ a.T), 2.0 * (x.T @ t), 2.0 * ((x @ a).T @ dy)
+
+
+def linear_jsd(x: Any, w: Any, y: Any, u: Any) -> Any:
+    """Jensen-Shannon divergence of two heads: x and y [m, k], w and u [k, v]."""
+    import torch
+
+    p, q = (x @ w).log_softmax(-1), (y @ u).log_softmax(-1)
+    m = torch.log(0.5 * p.exp() + 0.5 * q.exp())
+    return (0.5 * (p.exp() * (p - m)).sum(-1) + 0.5 * (q.exp() * (q - m)).sum(-1)).mean()
+
+
+def tiled_mlp(x: Any, w: Any, u: Any, d: Any) -> Any:
+    """A gated MLP, a quarter of the rows after another."""
+    import torch
+    from torch.nn import functional
+
+    return torch.cat([(functional.silu(c @ w) * (c @ u)) @ d for c in x.chunk(4)])
+
+
+def compressed_attention(q: Any, k: Any, v: Any) -> Any:
+    """NSA's first branch: q [h, s, d], k and v [s, d], each block of 32 places as its mean once it has ended."""
+    import torch
+
+    keys, values = (x.reshape(-1, 32, x.shape[-1]).mean(1) for x in (k, v))
+    i, j = (torch.arange(x.shape[-2], device=q.device) for x in (q, keys))
+    ended = j * 32 + 31 <= i[:, None]
+    s = torch.where(ended, _scores(q, keys), -torch.inf)
+    p = torch.where(ended, (s - s.amax(-1, keepdim=True)).exp(), 0.0)
+    return (p @ values) / p.sum(-1, keepdim=True).clamp(min=1e-9)
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -3400,5 +3501,112 @@ KNOWN = (
         "10*m*n + 6*m*m",
         4,
         "momentum with its norm, then three products with epilogues",
+    ),
+    Known(
+        "dilated attention",
+        dilated_attention,
+        _QKV,
+        "h=16 s=2048 d=64",
+        "4*h*d*256*(s - 512)",
+        source=f"{FLASH}, of places with one remainder (LongNet, Ding 2023)",
+        vector="h*256*(s - 512)*10",
+    ),
+    Known(
+        "block-sparse attention",
+        block_attention,
+        _QKV,
+        "h=16 s=2048 d=64",
+        "4*h*d*s*256",
+        source=f"{FLASH}, of blocks that are seen (BigBird, Zaheer 2020, without random ones)",
+        vector="h*s*256*10",
+    ),
+    Known(
+        "RWKV-6, step by step",
+        rwkv6,
+        "r:t,h,d k:t,h,d v:t,h,d w:t,h,d u:h,d s:h,d,d/float32",
+        "t=128 h=64 d=64",
+        source="Flash Linear Attention (fused recurrent): the state on chip",
+        reason="found in one pass (1.42 reached); by the model all states, stored and read again, are faster",
+    ),
+    Known(
+        "RWKV-7, step by step",
+        rwkv7,
+        "r:t,h,d k:t,h,d v:t,h,d w:t,h,d a:t,h,d b:t,h,d s:h,d,d/float32",
+        "t=128 h=64 d=64",
+        source="Flash Linear Attention (fused recurrent): the state on chip",
+    ),
+    Known(
+        "attention with buckets",
+        bucketed_attention,
+        f"{_QKV} z:32,h",
+        "h=16 s=2048 d=64",
+        "4*h*s*s*d",
+        source=f"{FLASH} with the bias looked up (FAT5)",
+        vector="h*s*s*12",
+        reason="the bias is stored for all pairs of places: no buffer has one place for all that are as far apart",
+    ),
+    Known(
+        "hyper-connections backward",
+        hyper_connection_backward,
+        "x:m,4,d y:m,d r:m,4,4 p:m,4 g:m,4,d",
+        "m=8192 d=2048",
+        source=f"{LIGER} (mHC): one kernel keeps a row's streams",
+    ),
+    Known(
+        "capped attention with a window",
+        softcap_window_attention,
+        "q:g,r,s,d k:g,s,d v:g,s,d",
+        "g=8 r=2 s=4096 d=128",
+        "4*g*r*d*(s*1024 - 1024*1024/2)",
+        source=f"{FLASH} (Gemma 2)",
+        vector="g*r*(s*1024 - 1024*1024/2)*20",
+    ),
+    Known(
+        "states merged",
+        merged_states,
+        "v:m,k,h,d l:m,k,h/float32",
+        "m=512 k=8 h=32 d=128",
+        source="FlashInfer (cascade): one kernel",
+    ),
+    Known(
+        "LoRA backward",
+        lora_backward,
+        "x:m,k w:k,n a:k,r b:r,n dy:m,n",
+        "m=4096 k=2048 n=2048 r=16",
+        "2*m*n*k + 2*m*r*(2*n + 3*k)",
+        "2*m*n + 4*m*k + 8*m*r",
+        5,
+        "Unsloth: a product for each, that of dx adds to the one before",
+    ),
+    Known(
+        "linear JSD",
+        linear_jsd,
+        "x:m,k w:k,v y:m,k u:k,v",
+        "m=2048 k=1024 v=32768",
+        "4*m*k*v",
+        "3*4*m*v",
+        4,
+        f"{LIGER}: both logits are stored, read for their sums and again for the divergence",
+    ),
+    Known(
+        "tiled MLP",
+        tiled_mlp,
+        "x:m,k w:k,n u:k,n d:n,k",
+        "m=4096 k=1024 n=4096",
+        "6*m*k*n",
+        "4*m*n",
+        2,
+        "as the MLP that it is a part after another of: both products with their epilogue, and one",
+    ),
+    Known(
+        "compressed attention",
+        compressed_attention,
+        "q:h,s,d k:s,d v:s,d",
+        "h=16 s=8192 d=64",
+        "2*h*s*s/32*d",
+        "8*s*d/32",
+        2,
+        f"means of blocks, then {FLASH} (NSA, Yuan 2025)",
+        vector="h*s*s/64*10",
     ),
 )

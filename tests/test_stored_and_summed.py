@@ -233,6 +233,33 @@ def test_naming_axes_as_earlier_outputs_do_keeps_what_is_computed() -> None:
         np.testing.assert_array_equal(evaluate_formula(a, given, {}), evaluate_formula(b, given, {}))
 
 
+def test_outputs_that_sum_over_what_others_keep_are_one_kernel(worker: Worker) -> None:
+    """dx sums over the streams that dr and dp keep, and those over the channels that it keeps."""
+    shapes = ((512, 4, 2048), (512, 2048), (512, 4, 4), (512, 4), (512, 4, 2048))
+    given = [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes]
+    p = trace(collection.hyper_connection_backward, given, name="p")
+    (kernel,) = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved[0].sgraph.kernels
+    assert len([s for s in kernel.statements() if isinstance(s, Load)]) == len(shapes)
+
+
+def test_axes_of_earlier_outputs_are_named_as_later_ones_have_them() -> None:
+    """Streams that the first output sums over are those that both others keep."""
+    shapes = ((6, 4, 5), (6, 5), (6, 4, 4), (6, 4), (6, 4, 5))
+    p = trace(
+        lambda *given: collection.hyper_connection_backward(*given)[::2],
+        tuple(torch.empty(s) for s in shapes),
+        name="streams",
+        check=False,
+    )
+    plain, named = inline(p), aligned(inline(p))
+    assert plain[0] != named[0]
+    assert plain[1] == named[1]
+    rng = np.random.default_rng(0)
+    given = {t.name: rng.standard_normal([int(e) for e in t.shape]) for t in p.inputs}
+    for a, b in zip(plain, named, strict=True):
+        np.testing.assert_allclose(evaluate_formula(a, given, {}), evaluate_formula(b, given, {}), rtol=1e-12)
+
+
 def test_a_shift_that_is_known_needs_no_running_value() -> None:
     """Along s the maxima are summed up, and what they shift is stored: where it is, the maximum has been found."""
     s, v = Axis("s", 20), Axis("v", 24)

@@ -702,7 +702,12 @@ class Planner:
                 if near and self._shares(group, lacks, wider, apart):
                     lacking[n] = m, len(lacks)
         for most in sorted({many for _, many in lacking.values()}):
-            yield from self._merged(plan, {n: m for n, (m, many) in lacking.items() if many <= most})
+            for joined in self._merged(plan, {n: m for n, (m, many) in lacking.items() if many <= most}):
+                yield joined
+                yield from self._crossed(joined)
+        yield from self._crossed(plan)
+
+    def _crossed(self, plan: Plan) -> Iterator[Plan]:
         for n, m in self._crossing(plan):
             yield from self._merged(plan, {n: m})
 

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import TypeAlias
 
@@ -116,14 +116,22 @@ def aligned(formulas: Sequence[Formula]) -> tuple[Formula, ...]:
     named: dict[Extent, dict[Axis, None]] = {}
     found: list[Formula] = []
     for f in formulas:
-        ways = list(_renamings(f, named))
-        best = f if len(ways) == 1 else max(ways, key=lambda g: len(seen & _reads(g)))
-        found.append(best)
+        found.append(_most_shared(f, named, seen))
         if len(formulas) > 1:
-            seen |= _reads(best)
-        for axis in _free(best):
+            seen |= _reads(found[-1])
+        for axis in _free(found[-1]):
             named.setdefault(axis.extent, {})[axis] = None
+    # And those before with later ones, which may have more axes to be named as.
+    for n, f in enumerate(found) if len(found) > 1 else ():
+        others = set().union(*(_reads(g) for m, g in enumerate(found) if m != n))
+        found[n] = _most_shared(f, named, others)
     return tuple(found)
+
+
+def _most_shared(f: Formula, named: Mapping[Extent, Mapping[Axis, None]], others: Collection[Expr]) -> Formula:
+    """The formula under the names with which it reads most of what others do; as it is, where none reads more."""
+    ways = list(_renamings(f, named))
+    return f if len(ways) == 1 else max(ways, key=lambda g: len(_reads(g).intersection(others)))
 
 
 def _reads(f: Formula) -> set[Expr]:
