@@ -15,7 +15,7 @@ from prism.backends.cpu.nest import NestEmitter, Storage, loads_of
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
 from prism.backends.place import write_place
-from prism.backends.tile import GridAxis, Size, Stmt, TileProgram, scalars
+from prism.backends.tile import GridAxis, Size, Stmt, TileProgram, scalars, symbol
 from prism.ir.kit import statements
 from prism.program.extents import Extent, mul
 from prism.program.nodes import DType, ReduceKind
@@ -129,7 +129,11 @@ class KernelEmitter:
         """Plain sums of as many terms as the loop has trips, where those may be many; nothing in it reads them."""
         s = loop.stmt
         assert isinstance(s, tile.For)
-        if isinstance(s.stop, int) and isinstance(s.start, int) and s.stop - s.start <= MANY:
+        named = {symbol(x.dst): x.value for x in statements(self.program.body) if isinstance(x, tile.Scalar)}
+        stop = named.get(s.stop, s.stop)
+        bounds = stop.args if isinstance(stop, sympy.Min) else (stop,)
+        start = s.start if isinstance(s.start, int) else 0
+        if any(isinstance(b, int | sympy.Integer) and b - start <= MANY for b in bounds):
             return ()
         inside = [r for g in loop.body for r in g.roots]
 
