@@ -161,7 +161,7 @@ struct Parts {
 template <class B>
 bool mul_by_parts(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
                   int64_t bn, int64_t M, int64_t K, int64_t N, uint32_t* pa, uint32_t* pb, Panels& last, int64_t uses) {
-    if (M <= (bn == 1 ? STREAMED : MR) || !v_tiles()) return false;
+    if (M < TILE || !v_tiles()) return false;
     // Multiply-adds for each part that is made, below which that takes longer than tiles gain (measured): one that is turned
     // counts half as much again.
     constexpr int64_t WORTH = 20, MOST_PARTS = sizeof(B) == 2 ? 2 : PARTS;
