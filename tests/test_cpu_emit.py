@@ -23,6 +23,7 @@ from quick import slow_but
 from sgraph_samples import BF16, F32, Sample
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import prism
 from prism.backends.cpu import build, machine
 from prism.backends.cpu.build import compile_module, find_compiler, require_compiler
 from prism.backends.cpu.cxx import Names
@@ -122,6 +123,26 @@ def test_a_row_of_a_product_reads_the_weight_where_it_is() -> None:
     assert "p_w +" in call
     # One row, whatever the tile: nothing is padded.
     assert re.search(r"^ *1, n_offs_k, n_offs_n, ", call, re.MULTILINE)
+
+
+@compiled
+def test_a_pointwise_convolution_multiplies_pixels_together_and_makes_them_as_they_are_stored(tmp_path: Path) -> None:
+    def pointwise(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.nn.functional.conv2d(x, w))
+
+    x, w = torch.randn(2, 24, 9, 12), torch.randn(40, 24, 1, 1)
+    best, *_ = prism.search(prism.trace(pointwise, [x, w]), target="cpu")
+    source = emit_module(best.sgraph)
+    (text,) = (t for name, t in source.extra.items() if "kernel" in name)
+    body = text[text.index("_program(int64_t pid") :]
+    assert body.count("multiply(") == 1
+    assert re.search(r"multiply\(\n.*\n *p_w .*\n *p_x ", body), "channels are rows and pixels columns"
+    assert "v_gather(" not in body, "nothing is stored with a stride"
+    module = load(write_module(source, tmp_path / f"{source.entry}.py"), "pointwise_module")
+    names = [s.name for s in best.sgraph.symbols]
+    for tile in (64, 8):  # as long as all axes, and shorter than some
+        got = getattr(module, source.entry)(x, w, config={"symbols": dict.fromkeys(names, tile)})
+        torch.testing.assert_close(got, pointwise(x, w), rtol=1e-4, atol=1e-4)
 
 
 @compiled

@@ -131,6 +131,7 @@ class Scheduler:
         for s in statements(body):
             if isinstance(s, tile.Update) or (isinstance(s, tile.Dot) and s.add == s.dst):
                 self._updates.setdefault(defined(s) or "", []).append(self.v.places[id(s)])
+        self._as_stored()
         for p in self.products.values():
             self._columns_last(p)
         blocks = dict(self._blocks(body, -1))
@@ -138,6 +139,27 @@ class Scheduler:
             if not isinstance(s, tile.For):
                 self._visit(s, blocks[self.v.places[id(s)]])
         return self._groups(body)
+
+    def _as_stored(self) -> None:
+        """The order of results and accumulators that all stores write in another than theirs: that of the stores.
+
+        Products then write what is stored next as neighbours, instead of what a store would gather with a stride. A
+        factor of which nothing is neighbours in memory, a tap of a convolution's weights, is better the second one,
+        whose panels may be held.
+        """
+        stores = [s for s in statements(self.v.program.body) if isinstance(s, tile.Store)]
+        orders = {tuple(self.v.view(s.tensor, s.offset, s.masks).strides) for s in stores}
+        if len(orders) != 1:
+            return
+        (stored,) = orders
+        made = {self.merged.get(p.dst, p.dst) for p in self.products.values()}
+        factors = [n for p in self.products.values() for n in (p.lhs, p.rhs) if n in self.v.views]
+        if any(1 not in self.v.views[n].strides.values() for n in factors):
+            return
+        for name in sorted(made | self.v.accumulators):
+            lanes = self.v.lanes_of(name)
+            if lanes and lanes[-1] != stored[-1] and set(lanes) == set(stored):
+                self.order[name] = stored
 
     def _columns_last(self, p: Product) -> None:
         """The order of a result in which a lane of both factors would be last: products write rows of columns."""
