@@ -48,6 +48,7 @@ from prism.api.time_limit import (
     trials_end,
 )
 from prism.api.whole_models import optimize_model
+from prism.api.whole_ranges import optimize_model_ranges
 from prism.cli.app import main
 from prism.cost.device import Device, multicore
 from prism.egraph.worker import Worker as EGraphWorker
@@ -843,6 +844,18 @@ def test_the_time_ends_while_a_model_is_cut_into_islands(tmp_path: Path, monkeyp
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(NoImprovementError, match="the time ended before the model was compared"):
         optimize_model(tmp_path / "m.onnx", target="cpu", seconds=0.5)
+    with pytest.raises(NoImprovementError, match="the time ended before the model was cut"):
+        optimize_model_ranges(tmp_path / "m.onnx", {"s": (1, 8)}, target="cpu", seconds=0.5)
+
+
+def test_the_time_of_a_cell_ends_whatever_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("prism.api.whole_models.Run.made", done_late)
+    text = "m (float[s, 4] x) => (float[s, 4] y) <int64[1] k = {2}> { t = Tanh(x)  y, at = TopK <sorted = 0> (t, k) }"
+    onnx.save(onnx.parser.parse_model(HEAD + text), tmp_path / "m.onnx")
+    with pytest.raises(NoImprovementError, match=r"at any length: .*the time ended before") as error:
+        optimize_model_ranges(tmp_path / "m.onnx", {"s": (1, 8)}, target="cpu", seconds=3.0)
+    assert "more time" in error.value.one_line()
 
 
 def done_late(*_: object, **__: object) -> Any:

@@ -139,6 +139,9 @@ def test_shapes_to_tune_at(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> 
     capsys.readouterr()
     assert main(["optimize", "model.onnx", "--shape", "seq"]) == ExitCode.USAGE
     assert "NAME=VALUE" in error_line(capsys)
+    for first, then in (("seq=4", "seq=8"), ("seq=1..4", "seq=4..8")):
+        assert main(["optimize", "model.onnx", "--shape", first, "--shape", then]) == ExitCode.USAGE
+        assert "seq is given twice" in error_line(capsys)
 
 
 def test_optimize_passes_its_options_on(api: FakeApi, tmp_path: Path) -> None:

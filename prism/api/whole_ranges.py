@@ -18,6 +18,7 @@ import sympy
 
 from prism.api.options import ModelRangesOptions, by_keywords, check_ranges
 from prism.api.ranged import cell_by_cell, cell_report
+from prism.api.time_limit import ending
 from prism.api.whole_models import Run, compared_with_stock, on_cpu, parts_of
 from prism.backends.assembled import Step, assembled_text, ranged_model_text
 from prism.cost.shapes import middle
@@ -80,7 +81,8 @@ def optimize_model_ranges(
         )
     folder = options.folder()
     recorder = Recorder(options.listener)
-    parts = parts_of(path, options.rules, recorder)
+    with ending(options.time, "the model was cut", str(path)):
+        parts = parts_of(path, options.rules, recorder)
     lengths = _lengths(parts, ranges, options.at, str(path))
     found = _cells(ranges)
     with on_cpu(path, parts, options, recorder) as (platform, cache):
@@ -89,7 +91,8 @@ def optimize_model_ranges(
         def model(at: ModelRangesOptions) -> tuple[ModelReport, dict[str, bytes]]:
             own = Recorder(options.listener)
             try:
-                return Run(path, parts, at, platform, own, cache).made()
+                with ending(at.time, "the model was compared and timed", str(path)):
+                    return Run(path, parts, at, platform, own, cache).made()
             finally:
                 for message in own.warnings:
                     recorder.warn(message)

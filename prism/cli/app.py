@@ -365,6 +365,8 @@ def _shapes(given: tuple[str, ...]) -> tuple[dict[str, int], dict[str, tuple[int
             fix = "write it as in --shape seq=2048, or --shape seq=1..4096"
             raise UsageError(f"{text!r} is neither NAME=VALUE nor NAME=LOW..HIGH", where="--shape", fix=fix)
         name, low, high = found.groups()
+        if name in values or name in ranges:
+            raise UsageError(f"{name} is given twice", where="--shape", fix="give one value, or one range, of each")
         if high is None:
             values[name] = int(low)
         else:
