@@ -460,6 +460,9 @@ def test_a_run_that_was_interrupted_is_closed_with_what_it_finished_and_the_next
     assert not tuned, "nothing is begun"
     assert made.report.measurement is not None
     (told,) = (w for w in run.warnings if "tuned by the cost model alone" in w)
+    assert told.startswith("interrupted: ")
+    run(REGIONS, seconds=closes)
+    assert "stored" not in run.stages, "what was finished since would be left out"
     with pytest.raises(NoImprovementError, match="the time ended before"):
         run("m (float[4, 48] x) => (float[4, 48] y) { t = Tanh(x)  r = Mul(t, x)  y = Exp(r) }", seconds=closes)
     run.warnings.clear()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 import torch
 from test_study import Table, shape, small
 
-from prism.backends.cpu import support
+from prism.backends.cpu import build, support
 from prism.backends.tensors import save
 from prism.errors import UsageError
 from prism.folders import cache_or_spare, cache_root, make_room
@@ -130,6 +132,29 @@ def test_libraries_are_not_looked_for_where_another_user_may_have_put_them(
     other = spare.stat().st_uid + 1
     monkeypatch.setattr("os.getuid", lambda: other)
     assert support.cache_folders(tmp_path / "m" / "m.cpp") == [beside]
+
+
+def test_what_killed_compilers_left_goes_with_a_later_one_and_temporary_folders_hold_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, temporary = tmp_path / "chosen", tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("PRISM_CPP_CACHE", str(chosen))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    old, new = (support.scratch_folder([chosen]) for _ in range(2))
+    (old / "part.s").write_text("")
+    long_ago = time.time() - 2 * support.LEFT_S
+    os.utime(old, (long_ago, long_ago))
+    seen: list[Path] = []
+
+    def compiled(source: Path, timeout_s: float) -> None:
+        seen.append(source)
+
+    monkeypatch.setattr(support, "compile_product", compiled)
+    assert build.compile_product("multiply-float") == ""
+    assert seen[0].is_relative_to(chosen)
+    assert list(chosen.iterdir()) == [new], "another process may be at work in it"
+    assert not list(temporary.iterdir())
 
 
 def test_a_disk_that_is_full_is_no_error_of_a_kernel(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from quick import slow_but
 from prism.cli import app
 from prism.cli.interrupts import TerminatedError
 from prism.errors import NoImprovementError
-from prism.events import Count, Event, Listener
+from prism.events import Count, Event, Listener, StageFinished
 from prism.folders import cache_or_spare
 from prism.process.deadline import Deadline
 
@@ -143,6 +143,7 @@ CLOSES = "prism: warning: interrupted: what is finished is put together, checked
         ([Count("trials", 2, 9, 1e-3), TerminatedError()], None, ""),
         ([Count("trials", 2, 9, 1e-3), KeyboardInterrupt()], "a report", CLOSES),
         ([Count("regions stored", 1), KeyboardInterrupt()], "a report", CLOSES),
+        ([StageFinished("tuning", 0.1, "3 of 3 stored"), KeyboardInterrupt()], "a report", CLOSES),
         ([Count("trials", 2, 9, 1e-3), KeyboardInterrupt()], KeyboardInterrupt(), CLOSES),
         (
             [Count("trials", 2, 9, 1e-3), KeyboardInterrupt()],

@@ -150,8 +150,9 @@ def test_other_lengths_are_refused_or_go_to_what_the_caller_says(tmp_path: Path)
     f = module(tmp_path, ways()).f  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="at most 100"):
         f(torch.zeros(101, 8))
-    assert f(torch.zeros(101, 8), otherwise=lambda x, w: ("else", x.shape, w)) == ("else", (101, 8), None)
-    assert f(torch.zeros(100, 8), otherwise=lambda x, w: "else")[0] == "c"
+    assert f(torch.zeros(101, 8), otherwise=lambda x: ("else", x.shape)) == ("else", (101, 8))
+    assert f(torch.zeros(101, 8), torch.ones(8), otherwise=lambda x, w: ("else", w.shape)) == ("else", (8,))
+    assert f(torch.zeros(100, 8), otherwise=lambda x: "else")[0] == "c"
 
 
 def test_parameters_that_are_called_like_what_is_added(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_the_original_model_takes_other_lengths(tmp_path: Path) -> None:
     x = torch.randn(101, 8)
     assert torch.equal(f(x), -x)
     assert f(x[:100])[0] == "c"
-    assert f(x, otherwise=lambda x, w: "else") == "else"
+    assert f(x, otherwise=lambda x: "else") == "else"
 
 
 def test_ranges_that_the_program_does_not_have() -> None:

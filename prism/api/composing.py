@@ -42,6 +42,7 @@ from prism.api.time_limit import (
     AGAIN,
     CROWDED,
     FINISHED,
+    GOES_ON,
     LEAST_S,
     UNPROVED,
     here,
@@ -127,7 +128,8 @@ def _lasts(request: Request, tools: Tools) -> float:
 def _warn_of_cut(tools: Tools) -> None:
     if tools.cut:
         said = [f"{what} ({n} times)" if n > 1 else what for what, n in Counter(tools.cut).items()]
-        tools.recorder.warn(f"the time ended: {'; '.join(said)}; {AGAIN}")
+        ended, then = ("interrupted", GOES_ON) if tools.time.closing else ("the time ended", AGAIN)
+        tools.recorder.warn(f"{ended}: {'; '.join(said)}; {then}")
 
 
 def _as_one(

@@ -24,6 +24,7 @@ import prism
 from prism.api import loading
 from prism.api.records import Choice, Request
 from prism.api.region_search import SearchBudget, SearchResult
+from prism.api.time_limit import FINISHED
 from prism.backends.protocol import ModuleSource
 from prism.cost.model import CostModel
 from prism.egraph.derivation.certificate import Derivation
@@ -145,7 +146,8 @@ class Results:
         basis: what all entries depend on.
         machine: what choices depend on besides.
         anew: whether choices are made again, as everything is timed again; searches are not.
-        closing: whether what no earlier run searched is not searched now.
+        closing: whether what was finished is put together for a run that was interrupted: what no earlier run searched
+            is not searched now.
     """
 
     root: Path | None
@@ -175,7 +177,9 @@ class Results:
         """What an earlier run chose that was given so many seconds, or more, or needed no more."""
         key = self._chosen(request)
         kept = None if self.anew or not key else self._get(CHOICES, key, Kept)
-        return kept if kept is not None and given <= kept.given else None
+        # The run that is closed came further with the whole than one that its time ended.
+        least = FINISHED if self.closing and request.baselines else given
+        return kept if kept is not None and least <= kept.given else None
 
     def keep_choice(
         self,
@@ -185,17 +189,18 @@ class Results:
         warnings: Sequence[str],
         given: float = math.inf,
     ) -> None:
-        """Keep what was chosen; `given` as in `Kept`."""
+        """Keep what was chosen; `given` as in `Kept`: none is of a run that was closed, which is for no other."""
         kept = Kept(now_text(), search, _without_model(choice), None, tuple(warnings), given)
-        if not search.interrupted or math.isfinite(given):
+        if given and (not search.interrupted or math.isfinite(given)):
             self._put(CHOICES, self._chosen(request), kept)
 
     def keep_refusal(
         self, request: Request, error: NoImprovementError, warnings: Sequence[str], given: float = math.inf
     ) -> None:
-        """Keep that nothing of what was found is better; `given` as in `Kept`."""
+        """Keep that nothing of what was found is better; `given` as in `keep_choice`."""
         refusal = Refusal(error.what, error.where, error.why, error.fix)
-        self._put(CHOICES, self._chosen(request), Kept(now_text(), None, None, refusal, tuple(warnings), given))
+        if given:
+            self._put(CHOICES, self._chosen(request), Kept(now_text(), None, None, refusal, tuple(warnings), given))
 
     def certificate(self, request: Request, sgraph: str, given: float, make: Callable[[], Derivation]) -> Derivation:
         """The certificate of an sGraph of the request's program.

@@ -63,6 +63,7 @@ GRACE_S = 1.2
 GRACE_SHARE = 0.06
 """or this share of the time, which a machine that others use takes to write what was measured."""
 AGAIN = "the same command gives this again, and one with more time (--budget), or without a limit, goes on"
+GOES_ON = "the same command goes on"
 MORE_TIME = "run it again: what was finished is kept, and not done again; or give it more time (--budget, seconds=)"
 
 

@@ -45,6 +45,11 @@ def _function(cell):
     return found
 
 
+def _given(*args):
+    """What was passed: weights that were left out are the model's own."""
+    return [x for x in args if x is not None]
+
+
 _FUNCTIONS = [None] * len(CELLS)
 '''
 ORIGINAL = '''
@@ -175,10 +180,10 @@ def ranged_text(
             w.line(f"return _function(0)({called}, **{options})  # which says what is wrong")
         if original is not None:
             with w.block(f"if not ({within}):"):
-                w.line(f"return ({otherwise} or _original)({called})")
+                w.line(f"return {otherwise}(*_given({called})) if {otherwise} else _original({called})")
         else:
             with w.block(f"if {otherwise} is not None and not ({within}):"):
-                w.line(f"return {otherwise}({called})")
+                w.line(f"return {otherwise}(*_given({called}))")
         w.line(f"return _function(_cell({', '.join(needed)}))({called}, **{options})")
     w.blank(2)
     with w.block(f"def _cell({', '.join(needed)}):"):

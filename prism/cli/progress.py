@@ -30,7 +30,7 @@ class Progress:
         recorder: for stages that the command itself runs.
         ends: `time.monotonic()` at which the run is to end; None for no limit.
         measured: whether something was finished that a run that is interrupted can make something of: a trial was made,
-            or what an earlier run chose was found.
+            or found with others of an earlier run, or what that chose was found.
     """
 
     def __init__(self, *, verbose: bool = False, console: Console | None = None, silence_s: float = SILENCE_S) -> None:
@@ -77,7 +77,7 @@ class Progress:
                 if self._verbose:
                     self._line(f"{self._doing} ...")
             case StageFinished(stage, seconds, detail):
-                self.measured |= stage == "stored"
+                self.measured |= stage in ("stored", "tuning")
                 self._stage = self._doing = ""
                 self._began = time.monotonic()
                 self._line(f"{self._place()}{stage} {duration(seconds)}" + (f"  {detail}" if detail else ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import shutil
 import subprocess
 import tempfile
 import time
@@ -135,13 +136,16 @@ def compile_product(name: str, timeout_s: float = COMPILE_LIMIT_S) -> str:
         name: see `product_source`.
         timeout_s: for one run of the compiler.
     """
-    with tempfile.TemporaryDirectory(prefix="prism-product-") as folder:
-        source = Path(folder) / f"{name}.cpp"
-        source.write_text(product_source(name), encoding="utf-8")
+    try:
+        folder = support.scratch_folder(support.products_folders(Path(tempfile.gettempdir()) / name))
         try:
+            source = folder / f"{name}.cpp"
+            source.write_text(product_source(name), encoding="utf-8")
             support.compile_product(source, timeout_s)
-        except (OSError, support.CompilerError) as error:
-            return " ".join(str(error).split())[:300]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except (OSError, support.CompilerError) as error:
+        return " ".join(str(error).split())[:300]
     return ""
 
 

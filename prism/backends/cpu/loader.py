@@ -630,6 +630,6 @@ np os ctypes itemgetter hashlib shutil subprocess tempfile threading weakref Pat
 config out threads given choose load hold _constant default_threads find_compiler included_by sources_of machine
 cache_folders _of_another scratch_folder compile_source CompilerError Iterator Mapping Sequence ThreadPoolExecutor
 PRODUCTS LINKERS LESS NAMES DECLARED products_in products_folders compile_product product_in nameless _Launch _object
-_alone _known _compiled re contextmanager suppress sys learns kept direct found
+_alone _known _compiled re contextmanager suppress sys time LEFT_S learns kept direct found
 """
 _TAKEN = frozenset(_NAMES.split())

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -22,6 +23,8 @@ PRODUCTS = "// products: "
 LINKERS = ("ld returned", "linker command failed")
 # What a compiler is asked for that takes too long: products and sums are still made one instruction.
 LESS = ("-O1", "-fexpensive-optimizations")
+# After how many seconds a folder that something was compiled in is what a process left that was killed.
+LEFT_S = 3600.0
 # What a compiler or machine may not have, the best first.
 TUNING = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 
@@ -100,10 +103,14 @@ def _of_another(folder: Path) -> bool:
 
 
 def scratch_folder(folders: list[Path]) -> Path:
-    """A new folder in the first of these that can be written to."""
+    """A new folder in the first of these that can be written to; what killed processes left there goes."""
     for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            for other in folder.glob(".making-*"):
+                with suppress(OSError):
+                    if time.time() - other.stat().st_mtime > LEFT_S:
+                        shutil.rmtree(other, ignore_errors=True)
             return Path(tempfile.mkdtemp(prefix=".making-", dir=folder))
         except OSError:
             continue
