@@ -156,6 +156,23 @@ def test_an_archive_that_is_cut_off_or_missing_is_told(tmp_path: Path) -> None:
         export(tmp_path / "one", tmp_path / "none" / "x.tar.gz")
 
 
+def test_nothing_is_taken_of_an_archive_that_is_damaged_anywhere(tmp_path: Path) -> None:
+    file, root = tmp_path / "cache.tar.gz", tmp_path / "root"
+    export(filled(tmp_path / "one"), file)
+    right = file.read_bytes()
+    cuts = [right[:n] for n in range(0, len(right), 16)]
+    flips = [right[:n] + bytes([right[n] ^ 255]) + right[n + 1 :] for n in range(10, len(right), 8)]  # after its head
+    for damaged in cuts + flips:
+        file.write_bytes(damaged)
+        with pytest.raises(UsageError, match="the archive"):
+            take(root, file)
+        assert not root.exists()
+    file.write_bytes(right)
+    root.write_text("no folder")
+    with pytest.raises(UsageError, match="the cache cannot be written"):
+        take(root, file)
+
+
 # A second run.
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]> '

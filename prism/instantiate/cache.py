@@ -12,6 +12,7 @@ go as text, which `prism.program.extents` reads.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import importlib.metadata
 import io
@@ -168,6 +169,8 @@ _TAKEN = re.compile(
     r"|studies/[0-9a-f]{32}\.log"
 )
 """Files that an archive holds: those that are named by all that they depend on, and no compiler's own."""
+_PIECE = 1 << 20
+"""Bytes that are read at once of an archive."""
 _LARGEST = 1 << 28
 """Bytes of a file that is taken from an archive, at most."""
 
@@ -237,30 +240,40 @@ def take(root: Path, file: Path) -> tuple[int, int]:
     """Take in what an archive of `export` holds and the cache does not; how many were taken, and how many it has.
 
     Raises:
-        UsageError: the file cannot be read, or is no such archive: then what came before the damage is taken.
+        UsageError: the file cannot be read, is damaged or no such archive, or the cache cannot be written: of a file
+            that is not what it was when it was written nothing is taken.
     """
     taken = known = 0
     try:
+        # Its sum is at its end, and tarfile takes a damaged head for the end of the archive.
+        with gzip.open(file) as whole:
+            while whole.read(_PIECE):
+                pass
         with tarfile.open(file, "r:gz") as archive:
-            for entry in archive:
+            entries = archive.getmembers()
+            for entry in entries:
                 if not entry.isfile() or not _TAKEN.fullmatch(entry.name) or entry.size > _LARGEST:
                     raise UsageError(
                         "the archive holds what prism does not write",
                         where=f"{file}, {entry.name!r}",
                         fix="take an archive that prism cache export made",
                     )
-                data = archive.extractfile(entry)
-                assert data is not None
+            for entry in entries:
                 path = root / entry.name
                 if path.exists():
                     known += 1
-                elif write_whole(path, data.read()):
-                    taken += 1
-    except (OSError, EOFError, tarfile.TarError) as error:
+                    continue
+                data = archive.extractfile(entry)
+                assert data is not None
+                if not write_whole(path, data.read()):
+                    fix = "make room, or name a folder that can be written in PRISM_CACHE_DIR"
+                    raise UsageError("the cache cannot be written", where=str(root), fix=fix)
+                taken += 1
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise UsageError(
             "the archive cannot be read",
             where=str(file),
-            why=str(error),
+            why=getattr(error, "strerror", None) or str(error),
             fix="check the path, and that it was copied whole",
         ) from None
     return taken, known
