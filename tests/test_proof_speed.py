@@ -12,7 +12,7 @@ from egraph_workloads import WORKLOADS, attention, gated_mlp, lora, rmsnorm_line
 from prism.egraph.engine import KEPT, Engine
 from prism.egraph.language import Budget
 from prism.egraph.rules import load_rules, rule_files
-from prism.egraph.saturate import Saturation
+from prism.egraph.saturate import FULL, Saturation
 from prism.program.build import const, mul
 from prism.program.classes import EClasses
 from prism.program.nodes import Expr, Map, Reduce, ReduceKind
@@ -106,6 +106,16 @@ def test_a_verdict_does_not_depend_on_what_was_asked_before() -> None:
         answers.append([verdicts[n] for n in range(4)])
     assert answers[0] == answers[1]
     assert [bool(v) for v in answers[0]] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(("budget", "stopped", "alone"), [(Budget(), "saturated", False), (Budget(100), FULL, True)])
+def test_beside_its_terms_alone_first_where_a_reference_was_stopped(budget: Budget, stopped: str, alone: bool) -> None:
+    engine = Engine(RULES)
+    classes = engine.explore([WORKLOADS["qknorm_attention"]()], budget)
+    assert classes.stopped == stopped
+    (verdict,) = engine.prove([[mul(const(0.5), mul(WORKLOADS["qknorm_attention"](), const(2.0)))]])
+    assert verdict
+    assert (verdict.enodes < classes.enodes) == alone
 
 
 @pytest.mark.parametrize("make", [samples.attention, samples.split_k_matmul, samples.gated_mlp])

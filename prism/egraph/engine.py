@@ -4,7 +4,9 @@ Most of what the generator makes is in the saturated reference as it is written.
 *widened* once, by a round of the rules that are kept from the generator, which writes what rescaled partial results are
 combined from. Looking a candidate up changes nothing. What is not found is inserted beside the reference for a few
 rounds; and if those do not join the two, beside the reference's terms alone, with all rules: there the rules that would
-blow up a saturated e-graph (exponentials apart, products over sums) have little to work on.
+blow up a saturated e-graph (exponentials apart, products over sums) have little to work on. Where the reference's own
+e-graph was stopped for its size, a round beside it grows the reference and not what the candidate needs: its terms come
+first there, and what they prove without an assumption is proved.
 
 Every candidate is forgotten before the next: a verdict depends on the reference and the candidate alone.
 """
@@ -19,7 +21,7 @@ from typing import Any
 from prism.egraph.bindings import bindings
 from prism.egraph.language import ASSUME, DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, Budget, TensorFacts
 from prism.egraph.rules import RuleSet, install
-from prism.egraph.saturate import OVERSTEP, Contradiction, Saturation, in_common
+from prism.egraph.saturate import FULL, OVERSTEP, Contradiction, Saturation, in_common
 from prism.egraph.terms import SPAN, Leaves, Table
 from prism.errors import WorkerError
 from prism.program.classes import EClasses
@@ -222,7 +224,12 @@ class Engine:
             found = reference.holds(candidate)
         if found is not None:
             return self._proved(SATURATED, reference, reference.saturated, 0, found)
-        return self._beside(reference, candidate) or self._apart(reference, candidate)
+        if reference.stopped != FULL:
+            return self._beside(reference, candidate) or self._apart(reference, candidate)
+        apart = self._apart(reference, candidate)
+        if apart and not apart.assumptions:
+            return apart
+        return self._beside(reference, candidate) or apart
 
     def _beside(self, reference: _Reference, candidate: Sequence[Expr]) -> Verdict | None:
         """Proved in the saturated reference, or None."""

@@ -17,7 +17,7 @@ from typing import Any
 from prism.egraph.bindings import bindings
 from prism.egraph.language import ANALYSIS, EXPLORE, SIMPLIFY, Budget
 from prism.egraph.rules import Rule, RuleSet, install
-from prism.egraph.saturate import Saturation
+from prism.egraph.saturate import FULL, Saturation
 from prism.program.nodes import Expr
 
 __all__ = ["Cost", "Profile", "profile"]
@@ -86,7 +86,7 @@ def profile(rules: RuleSet, reference: Sequence[Expr], budget: Budget | None = N
     rounds = 0
     for _ in range(budget.iterations):
         if saturation.enodes() > budget.enodes:
-            stopped = "e-node budget"
+            stopped = FULL
             break
         rounds += 1
         changed = False

@@ -28,6 +28,9 @@ OVERSTEP = 2
 """A round of exploring that goes so many times beyond the e-nodes that a budget has costs each step of a search more
 than it gains: one that would by growing as the last one did does not take place, and one that does is undone."""
 
+FULL = "e-node budget"
+"""Why an e-graph stopped that would have grown further."""
+
 MAX_SIMPLIFIED = 12
 """Rounds of simplification in a step, of which five are the most that were seen to come to an end."""
 
@@ -251,7 +254,7 @@ class Saturation:
         for _ in range(budget.iterations):
             size = self.enodes()
             if size > budget.enodes or size * size > OVERSTEP * budget.enodes * before:
-                return "e-node budget"
+                return FULL
             before = size
             self.iterations += 1
             if not self.step(EXPLORE) and not self.rename():
