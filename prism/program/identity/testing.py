@@ -233,13 +233,12 @@ class _Pair:
         total = Opinion(Outcome.NOT_APPLICABLE, 0, 0, 0.0)
         missing = False
         for n, binding in enumerate(assignments):
-            sample = Sample(binding, self.parts, 3 if points is None else points, self.seed + n)
-            if points is None:
-                sample = Sample(binding, self.parts, 3, self.seed + n, only=self._outer())
+            only = self._outer() if points is None else None
+            sample = Sample(binding, self.parts, points or 3, self.seed + n, only)
             draws = -(-rounds // len(assignments))
             work = self._work(sample) * self.levels
-            if work * draws > _WORK and points == 3:
-                sample = Sample(binding, self.parts, 2, self.seed + n)
+            if work * draws > _WORK and sample.points == 3:
+                sample = Sample(binding, self.parts, 2, self.seed + n, only)
                 work = self._work(sample) * self.levels
             draws = min(draws, max(_WORK // work, 2))
             if work * draws > 4 * _WORK:
