@@ -1324,8 +1324,14 @@ def test_the_models_of_a_range_hold_their_islands(
     for _ in range(2):  # the second time it takes the place of the first
         found = optimize_model_ranges(folder.parent / "m.onnx", {"n": (1, 16)}, target="cpu", out=out)
     assert (out / found.report.cells[0].folder / "island_0" / "island_0.py").is_file()
-    assert main(["verify", str(out)]) == ExitCode.DONE
-    assert "island_0: the derivation's" in capsys.readouterr().out
+    assert main(["verify", str(out), "--model", str(folder.parent / "m.onnx")]) == ExitCode.DONE
+    told = capsys.readouterr().out
+    assert "island_0: the derivation's" in told
+    assert "cell_0/model.onnx is" in told
+    other = "(float[s, 8] x) => (float[s, 8] y) { t = Tanh(x)  y = Exp(t) }"
+    onnx.save(model(other), tmp_path / "other.onnx")
+    assert main(["verify", str(out), "--model", str(tmp_path / "other.onnx")]) == ExitCode.VERIFICATION_FAILED
+    assert "cell_0/model.onnx: model.onnx is not" in capsys.readouterr().out
     spec = importlib.util.spec_from_file_location("model_of_a_range", out / "model.py")
     assert spec is not None
     assert spec.loader is not None

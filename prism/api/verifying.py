@@ -165,12 +165,22 @@ def verify(
     return Verification(rung, tuple(run.passed), tuple(run.mismatches))
 
 
-def of_parts(out: str | os.PathLike[str]) -> bool:
-    """Whether it is the output folder of a model in parts, as far as its lock file says."""
+def of_parts(out: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """The folders of models in parts: an output folder itself, or those that one for ranges holds; none of others.
+
+    As far as its lock file and its report say.
+    """
+    folder = Path(out)
     try:
-        return lock_schema(read_file(Path(out), LOCK_NAME)) == MODEL_LOCK_SCHEMA
+        schema = lock_schema(read_file(folder, LOCK_NAME))
+        if schema == MODEL_LOCK_SCHEMA:
+            return (folder,)
+        if schema != RANGES_LOCK_SCHEMA:
+            return ()
+        report = _of_ranges(folder)
     except PrismError:
-        return False
+        return ()
+    return tuple(folder / name for name in dict.fromkeys(c.folder for c in report.cells if c.folder and report.parts))
 
 
 def _schema(lock_data: bytes, where: str) -> str:
@@ -183,8 +193,11 @@ def _schema(lock_data: bytes, where: str) -> str:
 
 def _over_its_ranges(folder: Path, program: Program) -> Program:
     """The program at the lengths that the folder's kernels are for, as its report says."""
-    where = folder / REPORT_NAME
-    return over(program, from_json(read_file(folder, REPORT_NAME), RangedReport, where=str(where)).ranges)
+    return over(program, _of_ranges(folder).ranges)
+
+
+def _of_ranges(folder: Path) -> RangedReport:
+    return from_json(read_file(folder, REPORT_NAME), RangedReport, where=str(folder / REPORT_NAME))
 
 
 def _verified_parts(

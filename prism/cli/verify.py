@@ -44,11 +44,12 @@ def verify(
         from prism.api.whole_models import made_of
         from prism.report.model_folder import STOCK
 
-        other = made_of(out, model)
-        if other:
-            found = replace(found, mismatches=(Mismatch(STOCK, other),))
-        else:
-            found = replace(found, passed=(*found.passed, f"{STOCK} is {model} with its islands as functions"))
+        for folder in parted:
+            other, name = made_of(folder, model), (folder / STOCK).relative_to(out).as_posix()
+            if other:
+                found = replace(found, mismatches=(*found.mismatches, Mismatch(name, other)))
+            else:
+                found = replace(found, passed=(*found.passed, f"{name} is {model} with its islands as functions"))
     if json:
         body = {"schema": "prism.verification/1", "verified": bool(found), **msgspec.to_builtins(found)}
         write_line(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
