@@ -56,10 +56,11 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """What the stages that follow are of: `island 2 of 3`, `region 5 of 8`; empty for the whole.
+    """What the stages that follow are of: `cell 1 of 2`, `island_0 of 3`, `region 5 of 8`; empty for the whole.
 
     Attributes:
-        level: 0 for a part of the model, 1 for a part of that; to be within another ends what is within the former.
+        level: 0 for a part of a range of lengths, 1 for an island, 2 for a region; to be within another ends what is
+            within the former.
         what: which one.
     """
 

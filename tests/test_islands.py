@@ -40,7 +40,7 @@ from prism.backends.protocol import write_module
 from prism.backends.tensors import numbers
 from prism.cli.app import main
 from prism.errors import ExitCode, ModelError, NoImprovementError, UnsupportedError, UsageError, VerificationError
-from prism.events import Event, IslandReport, ModelReport, Recorder, Warned
+from prism.events import Event, IslandReport, ModelReport, Recorder, Warned, Within
 from prism.frontend.onnx import written
 from prism.frontend.onnx.islands import Cut, cut, windowed
 from prism.frontend.onnx.other_readers import Inference
@@ -1343,6 +1343,30 @@ def test_the_models_of_a_range_hold_their_islands(
     (out / found.report.cells[0].folder / "island_0" / "mine.txt").write_text("mine")
     with pytest.raises(UsageError, match="prism did not write"):
         optimize_model_ranges(folder.parent / "m.onnx", {"n": (1, 16)}, target="cpu", out=out)
+
+
+def test_what_goes_on_is_said_of_the_island_and_of_the_part_of_the_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: dict[int, str] = {}
+    seen: list[list[str]] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Within):
+            for level in [n for n in places if n >= event.level]:
+                del places[level]
+            if event.what:
+                places[event.level] = event.what
+
+    def nothing(*_: object) -> None:
+        seen.append(list(places.values()))
+        raise NoImprovementError("nothing is gained", why="for a test")
+
+    monkeypatch.setattr(whole.Run, "_island", nothing)
+    text = "(float[1, 4, s] x, float[4, 4, 3] w) => (float[1, 4, t] y) { t = Tanh(x)  e = Exp(t)  y = Conv(e, w) }"
+    with saved(text, tmp_path) as path, pytest.raises(NoImprovementError, match="at any length"):
+        optimize_model_ranges(path, {"s": (8, 16)}, target="cpu", listener=listen)
+    assert seen == [["cell 1 of 1 (8 <= s <= 16)", "island_0 of 1"]]
 
 
 def test_ranges_of_a_model_in_parts_go_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -342,7 +342,7 @@ def _each_chosen(
                 left = [gained[k] for k in gained if k not in choices]
                 part = max(gained[key_] / (sum(left) or 1.0), 1 / (2 * len(left)))
                 which = f"region {len(choices) + 1} of {len(searches.distinct)}"
-                with tools.recorder.within(1, which):
+                with tools.recorder.within(2, which):
                     before = until.left
                     enough_s = max(AT_LEAST * here(LEAST_S), AS_BEFORE * took) if took else math.inf
                     least = max(min(here(LEAST_S), enough_s), 2.0 * short)

@@ -531,7 +531,7 @@ class Run:
             island, own = todo.pop()
             part = self.parts.part(island)
             place_in = f"{island.name} of {len(self.parts.islands)}"
-            with self.recorder.stage(island.name) as detail, self.recorder.within(0, place_in):
+            with self.recorder.stage(island.name) as detail, self.recorder.within(1, place_in):
                 again = known.get(island.name, "")
                 made = self._island(island, part, first.get(part.key), own, place, time.part(share), again)
                 detail += [f"{len(island.nodes)} nodes", _outcome(made.report)]
