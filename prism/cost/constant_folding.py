@@ -6,8 +6,9 @@ each definition rounded to its data type, so that what decides by them (a bucket
 searched, proved and emitted then reads it. So it is a statement of the program, as what a reader folds: a folder's
 proof is of the program with these weights, and `prism verify FOLDER --model` folds the model again.
 
-Reading more is not free: what is folded has to save more operations than the bytes that it adds are worth, so a
-causal mask stays a predicate, a weight of eight bits stays what is read, and what is only a view stays a view.
+Reading more is not free: what is folded has to save more operations than the bytes that it adds are worth, unless
+rounded numbers decide something in it, which programs are evaluated without. So a causal mask stays a predicate, a
+weight of eight bits stays what is read, and what is only a view stays a view.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from prism.program.arrays import NumpyArrays, numpy_type
 from prism.program.evaluate import bind, run
 from prism.program.extents import is_static
 from prism.program.lookup import lookup
-from prism.program.nodes import Definition, DType, Program, Steps, free_axes, walk
+from prism.program.nodes import Definition, DType, Map, Program, Steps, free_axes, walk
 from prism.program.products import work
 from prism.program.region import reads, subprogram
 
@@ -90,8 +91,16 @@ class _Cones:
         size = self._bytes(name)
         if operations > LARGEST or size > LARGEST or not sources:
             return False
+        if any(map(self._decides, cone)):
+            return True  # rounded as the model does, or it may decide otherwise
         more = size - sum(map(self._bytes, sources))
         return operations > max(0, more) * OPERATIONS_PER_BYTE
+
+    def _decides(self, name: str) -> bool:
+        """Whether numbers that were computed are cut to whole ones or compared in a definition."""
+        d = self._program.definition(name)
+        cuts = not d.dtype.is_float or any(isinstance(e, Map) and e.op in ("floor", "round") for e in walk(d.expr))
+        return cuts and any(t in self.constant and self._program.tensor(t).dtype.is_float for t in reads(d.expr))
 
     def _cone(self, name: str) -> tuple[list[str], set[str]]:
         """The definitions that it hangs on, itself among them, and the weights that these read."""

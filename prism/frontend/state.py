@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from prism.program import integers
 from prism.program.conformance import Claim
+from prism.program.decided import Exactness
 from prism.program.index import Axis
 from prism.program.integers import Interval
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Program, Read, SymbolRange, Tensor, walk
@@ -62,6 +63,7 @@ class State:
     _types: dict[str, DType] = field(default_factory=dict)
     _bounds: dict[str, Interval] = field(default_factory=dict)
     _known: dict[Expr, Interval] = field(default_factory=dict)  # of formulas that were read, more than they say
+    _closed: dict[str, Expr] = field(default_factory=dict)  # what defines tensors that hang on no argument
     _moved: dict[str, str] = field(default_factory=dict)  # for tensors that are another's elements, that other
 
     def numbered(self, base: str) -> str:
@@ -84,6 +86,8 @@ class State:
         self.definitions.append(d)
         self._types[d.name] = d.dtype
         self._bounds[d.name] = bounds
+        if self.is_closed(d.expr):
+            self._closed[d.name] = d.expr
         if isinstance(d.expr, Read):
             self._moved[d.name] = d.expr.tensor
 
@@ -101,6 +105,26 @@ class State:
                 return True
             tensor = source
         return False
+
+    def is_closed(self, expr: Expr) -> bool:
+        """Whether it hangs on no argument: on positions, sizes and constants of the model alone."""
+        return all(self.hangs_on_none(e.tensor) for e in walk(expr) if isinstance(e, Read))
+
+    def hangs_on_none(self, tensor: str) -> bool:
+        """Whether a tensor hangs on no argument."""
+        return tensor in self._closed or tensor in self.weights
+
+    def may_turn(self, operands: Sequence[Expr], dtype: DType, *, quotients: bool = False) -> bool:
+        """Whether a rounding may turn what is decided by numbers of a floating-point type that hang on no argument.
+
+        Args:
+            operands: what is cut to a whole number, or what are compared.
+            dtype: of the operands.
+            quotients: as of `Exactness.decides`.
+        """
+        if not all(map(self.is_closed, operands)):
+            return False
+        return not Exactness(dtype, self.interval, self._closed).decides(operands, quotients=quotients)
 
     def interval(self, expr: Expr) -> Interval:
         """Bounds of an expression's values, by those of the tensors that it reads."""

@@ -521,6 +521,8 @@ def _substituted(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
         match e:
             case Position(index):
                 return build.position(index)
+            case Map("recip", (Const(),)):
+                return e  # of a quotient that is rounded once
             case Map(name, args):
                 return op(name, *(fold(a) for a in args))
             case _:

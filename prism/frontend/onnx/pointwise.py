@@ -14,14 +14,14 @@ import numpy as np
 
 from prism.frontend import bits
 from prism.frontend.onnx.dtypes import constant, dtype_of
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, whole_range
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, static_shape, whole_range
 from prism.program import build, integers
 from prism.program.build import balanced_fold
 from prism.program.fold import as_index, div, op, sub, truth
-from prism.program.formulas import UNARY, elu, gelu, leaky_relu, power, softplus, trunc_quotient
+from prism.program.formulas import UNARY, elu, gelu, leaky_relu, power, quotient, softplus, trunc_quotient
 from prism.program.index import Index
 from prism.program.integers import Interval
-from prism.program.nodes import Const, DType, Expr
+from prism.program.nodes import Const, DType, Expr, Read, walk
 from prism.program.operators import Operator
 from prism.program.views import axes_of, broadcast_shapes, same_extent
 
@@ -84,7 +84,8 @@ def _mean(graph: Graph, node: Node) -> OnnxValue:
 def _divide(graph: Graph, node: Node) -> OnnxValue:
     a, b = node.input(0), node.input(1)
     if a.dtype.is_float:
-        return graph.pointwise(node, [a, b], div)
+        # Of what hangs on no argument a quotient is kept as one, for what may be decided by it.
+        return graph.pointwise(node, [a, b], lambda x, y: quotient(x, y) if graph.is_closed(x) else div(x, y))
     return _whole_division(graph, node, integers.quotient_bounds, Index.floordiv, integers.trunc_quotient)
 
 
@@ -284,12 +285,43 @@ def _sign(graph: Graph, node: Node) -> OnnxValue:
     return unary(lambda x: op("where", op("isnan", x), x, op("sign", x)))(graph, node)
 
 
+def _decided(translate: Translator) -> Translator:
+    """A translator of what cuts numbers to whole ones, or compares them, where no rounding turns that.
+
+    Weights of extents that are known are decided by as the model rounds (`prism.cost.constant_folding`).
+    """
+
+    def translated(graph: Graph, node: Node) -> OnnxValue:
+        made = translate(graph, node)
+        given = [v for v in node.inputs if v is not None and v.dtype.is_float]
+        if not given or (node.op in _CASTS and (made.dtype.is_float or len(given) > 1)):
+            return made
+        axes = axes_of(made.shape)
+        operands = [graph.read(v, axes) for v in given]
+        folds = static_shape(made.shape) is not None and any(isinstance(e, Read) for o in operands for e in walk(o))
+        if not folds and graph.may_turn(operands, given[0].dtype, quotients=node.op != "Mod"):
+            raise node.unsupported(
+                f"what {node.op} makes of positions has no translation",
+                why="rounding decides it, and a formula does not round as the model does",
+                fix="compute it in whole numbers, or export it as a constant",
+            )
+        return made
+
+    return translated
+
+
+_CASTS = frozenset({"Cast", "CastLike"})
+_DECIDING = frozenset(
+    {"Floor", "Ceil", "Round", "Sign", "Mod", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+)
+"""Operators whose results jump where their operands do not."""
+
 BOOL = DType.BOOL
 _UNARY = (
     "Neg", "Abs", "Exp", "Log", "Sqrt", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh",
     "Acosh", "Atanh", "Erf", "Sigmoid", "Floor", "Ceil", "Round", "Reciprocal", "Relu", "Mish",
 )  # fmt: skip
-TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+_TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
         **{name: unary(UNARY[name.lower()]) for name in _UNARY},
         "Add": named("add"),
@@ -333,4 +365,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "HardSigmoid": _by_attributes(lambda x, n: _hard_sigmoid(x, n.number("alpha"), n.number("beta"))),
         "HardSwish": unary(lambda x: op("mul", x, _hard_sigmoid(x, 1.0 / 6.0, 0.5))),
     }
+)
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {name: _decided(f) if name in _DECIDING | _CASTS else f for name, f in _TRANSLATORS.items()}
 )

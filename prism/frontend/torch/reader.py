@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import sympy
 import torch
 from torch._decomp import decomposition_table
@@ -38,7 +39,7 @@ from prism.program.empty import without_empty
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval, of_type
-from prism.program.nodes import DType, Program, Read, SymbolRange, walk
+from prism.program.nodes import Const, Definition, DType, Program, Read, SymbolRange, walk
 from prism.program.octagon import octagon
 from prism.program.operators import Operator
 from prism.program.views import Shape, axes_of
@@ -482,7 +483,8 @@ class _Translation:
         self._builder = Builder()
         self._values: dict[torch.fx.Node, Any] = {}
         self._known: dict[torch.fx.Node, torch.Tensor] = {}
-        self._weights: dict[str, object] = {}
+        self._weights = self._builder.weights
+        self._constants: dict[torch.fx.Node, torch.Tensor] = {}
         self._symbols: dict[sympy.Symbol, sympy.Symbol] = {}
         self._ranges = self._builder.ranges
 
@@ -510,15 +512,17 @@ class _Translation:
                         why="the graph has a sub-graph, as control flow makes",
                         fix="write it without torch.cond, torch.while_loop and the like",
                     )
-        reads = [e for d in self._builder.definitions for e in walk(d.expr)]
-        read = {e.tensor for e in reads if isinstance(e, Read)} | set(outputs)
+        read, needed = set(outputs), list[Definition]()
+        for d in reversed(self._builder.definitions):  # what torch has run leaves its operands to nobody
+            if d.name in read:
+                needed.append(d)
+                read |= {e.tensor for e in walk(d.expr) if isinstance(e, Read)}
         inputs = (
             *(t for t in self._builder.inputs if t.name not in self._weights),
             *(t for t in self._builder.inputs if t.name in self._weights and t.name in read),
         )
         weights = {name: w for name, w in self._weights.items() if name in read}
-        definitions = tuple(self._builder.definitions)
-        return without_empty(Program(self._title, inputs, definitions, outputs, self._ranges, weights))
+        return without_empty(Program(self._title, inputs, tuple(reversed(needed)), outputs, self._ranges, weights))
 
     # Symbols and shapes
 
@@ -597,6 +601,7 @@ class _Translation:
             raise UnsupportedError(
                 "a constant on the meta device has no values", where=target, fix="make it on the CPU"
             )
+        self._constants[node] = tensor
         dtype = _dtype(tensor.dtype, target)
         if tensor.numel() == 0:
             raise UnsupportedError(f"shape {list(tensor.shape)} has no elements", where=target, fix="leave it out")
@@ -606,20 +611,26 @@ class _Translation:
             whole = dtype in (DType.INT64, DType.INT32)
             self._values[node] = self._knowing(node, number, tensor) if whole else number
             return
-        told = octagon(tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.cpu().numpy())
-        if told is not None and spec.kind != InputKind.PARAMETER:
+        name = target.removeprefix("function.")
+        self._values[node] = self._held(node, name, tensor, dtype, told=spec.kind != InputKind.PARAMETER)
+
+    def _held(
+        self, node: torch.fx.Node, name: str, tensor: torch.Tensor, dtype: DType, *, told: bool = True
+    ) -> TorchValue:
+        """What holds a tensor that is known: a formula of positions where these tell it (and may), else a weight."""
+        followed = dtype in (DType.INT64, DType.INT32) and tensor.numel() <= _FOLLOWED
+        held = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+        mask = octagon(held) if told else None
+        if mask is not None:
             axes = axes_of(tuple(tensor.shape))
-            mask = TorchValue(tuple(tensor.shape), dtype, axes=axes, formula=told.at([Index.axis(a) for a in axes]))
-            whole = dtype in (DType.INT64, DType.INT32) and tensor.numel() <= _FOLLOWED
-            self._values[node] = self._knowing(node, mask, tensor) if whole else mask
-            return
-        bounds = None if dtype is not DType.INT64 else Interval(float(tensor.min()), float(tensor.max()), whole=True)
-        declared = self._builder.input(target.removeprefix("function."), tuple(tensor.shape), dtype, bounds)
-        self._values[node] = declared
-        if dtype in (DType.INT64, DType.INT32) and tensor.numel() <= _FOLLOWED:
-            self._values[node] = self._knowing(node, declared, tensor)
-        held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-        self._weights[declared.tensor] = held.cpu().numpy()
+            formula = mask.at([Index.axis(a) for a in axes])
+            value = TorchValue(tuple(tensor.shape), dtype, axes=axes, formula=formula)
+        else:
+            whole = dtype is DType.INT64 or (told and np.isfinite(held).all() and (held == np.floor(held)).all())
+            bounds = Interval(float(tensor.min()), float(tensor.max()), whole=True) if whole else None
+            value = self._builder.input(name, tuple(tensor.shape), dtype, bounds)
+            self._weights[value.tensor] = held
+        return self._knowing(node, value, tensor) if followed else value
 
     def _call(self, node: torch.fx.Node) -> None:
         target, origin = node.target, _origin(node)
@@ -664,6 +675,8 @@ class _Translation:
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise call.unsupported(f"this form of it is not known ({type(error).__name__}: {error})") from error
         _refuse_unread(call, target)
+        if isinstance(made, TorchValue) and _may_turn(call, made):
+            made = self._as_run(node, call)
         self._values[node] = made
         if isinstance(made, TorchValue) and _is_followed(node, made) and (held := self._computed(node)) is not None:
             self._values[node] = self._knowing(node, made, held)
@@ -683,6 +696,43 @@ class _Translation:
             return target(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
         except (RuntimeError, NotImplementedError):  # what torch does not take, the function does not either
             return None
+
+    def _as_run(self, node: torch.fx.Node, call: Node) -> TorchValue:
+        """What torch computes of what hangs on no argument. Raises UnsupportedError: its sizes are not known."""
+        if not all(isinstance(e, int) for e in node.meta["val"].shape):
+            raise call.unsupported(
+                "rounding decides what it makes of positions, and a formula does not round as torch does",
+                "compute it in whole numbers, or give the sizes that it hangs on",
+            )
+        device = node.meta["val"].device
+        if device.type == "meta" or (device.type == "cuda" and not torch.cuda.is_available()):
+            device = torch.device("cpu")
+        found: dict[torch.fx.Node, Any] = {}
+        needed, waiting = {node}, [node]
+        while waiting:
+            for n in self._operands_to_run(waiting.pop()):
+                if n not in needed:
+                    needed.add(n)
+                    waiting.append(n)
+        for n in self._exported.graph.nodes:
+            if n not in needed:
+                continue
+            meta = n.meta.get("val")
+            if n in self._constants:
+                found[n] = self._constants[n].to(device)
+            elif n is not node and self._hangs_on_arguments(n):  # whose shape and type alone are asked for
+                found[n] = torch.zeros(meta.shape, dtype=meta.dtype, device=device)
+            else:
+                args, kwargs = torch.fx.map_arg((n.args, n.kwargs), found.__getitem__)
+                found[n] = n.target(*args, **{**kwargs, **({"device": device} if "device" in kwargs else {})})
+        return self._held(node, node.name, found[node].detach(), call.dtype)
+
+    def _operands_to_run(self, node: torch.fx.Node) -> Sequence[torch.fx.Node]:
+        return () if self._hangs_on_arguments(node) else node.all_input_nodes
+
+    def _hangs_on_arguments(self, node: torch.fx.Node) -> bool:
+        value = self._values.get(node)
+        return isinstance(value, TorchValue) and bool(value.tensor) and not self._builder.hangs_on_none(value.tensor)
 
     def _knowing(self, node: torch.fx.Node, value: TorchValue, held: torch.Tensor) -> TorchValue:
         self._known[node] = held
@@ -741,6 +791,26 @@ class _Translation:
         if not names:
             raise UnsupportedError("it returns no tensors", where=self._title, fix="return what it computes")
         return tuple(names)
+
+
+_STEPS = frozenset({"floor", "ceil", "round", "trunc", "frac", "sign", "floor_divide", "remainder", "fmod"})
+"""Operators whose results are floats and jump where their operands do not; those of whole numbers, from floats, do."""
+
+
+def _may_turn(call: Node, made: TorchValue) -> bool:
+    """Whether a rounding may turn what an operator makes of positions, sizes and constants."""
+    name = call.operator.partition(".")[2].partition(".")[0]
+    divides = name == "div" and call.get("rounding_mode") is not None
+    if isinstance(made.formula, Const) or (made.dtype.is_float and name not in _STEPS and not divides):
+        return False
+    given = call.values()
+    floats = [v for v in given if isinstance(v, TorchValue) and v.dtype.is_float]
+    if not floats:
+        return False
+    dtype = max((v.dtype for v in floats), key=lambda d: -d.roundoff)
+    numbers = [torch.tensor(v, dtype=getattr(torch, dtype.value)).item() for v in given if isinstance(v, float)]
+    operands = [v.at([Index.axis(a) for a in axes_of(v.shape)]) for v in given if isinstance(v, TorchValue)]
+    return call.builder.may_turn([*operands, *map(Const, numbers)], dtype)
 
 
 def _second_result(node: torch.fx.Node, where: str) -> UnsupportedError:
