@@ -26,7 +26,7 @@ from prism.api import compiling
 from prism.api.region_search import SearchBudget
 from prism.api.time_limit import LEAST_S, MORE_TIME
 from prism.backends.cpu.support import find_compiler
-from prism.errors import NoImprovementError, UsageError
+from prism.errors import NoImprovementError, UsageError, of_one_part
 from prism.process.deadline import NEVER, Deadline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -458,6 +458,34 @@ def test_what_nothing_is_better_for_runs_as_it_did(
     assert [re.sub(r"^\d+", "n", line) for line in faster()] == [
         "n operators run as they did: island: nothing beats what was given"
     ]
+
+
+def test_an_operator_that_nothing_will_do_for_runs_as_it_did_alone(
+    faster: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = prism.optimize
+
+    def optimize(program: Any, **options: Any) -> Any:
+        if any("erf" in str(d.expr) for d in program.definitions):
+            raise of_one_part(NoImprovementError("nothing was proved"), "island")
+        return real(program, **options)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (y, z), w = torch.sigmoid(x * 3).chunk(2), torch.exp(x)
+        return torch.erf(y + z) * w[:2], y.transpose(0, 1)
+
+    monkeypatch.setattr(compiling, "optimize", optimize)
+    fast = prism.compile(function, **QUICK)
+    for _ in range(2):
+        x = torch.randn(4, 8)
+        for found, want in zip(fast(x), function(x), strict=True):
+            assert found.stride() == want.stride()
+            torch.testing.assert_close(found, want)
+    said = faster()
+    alone = [line for line in said if "run as they did: island: nothing was proved" in line]
+    assert [line.split()[0] for line in alone] == ["1"], said
+    assert any("are halved" in line for line in said)
+    assert any("of the time" in line for line in said), said
 
 
 def test_islands_are_one_where_their_programs_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,9 @@ Dynamo captures the graphs of a function, AOTAutograd makes of each a forward an
 backward graph of functional operators. In these, connected operators that prism translates are *islands*
 (`CapabilityBasedPartitioner` finds them), and each is optimized when it is first called, on what it is called with:
 searched, proved, tuned, checked and timed as by `prism.optimize`. An island that nothing is better for, and whatever is
-no island, runs as it did. Sizes that vary are given values: an island has kernels for up to `MOST` sets of shapes.
-Where the time is limited, the islands of a graph share it by how many operators they have.
+no island, runs as it did; one with an operator that nothing will do for is halved until that is alone. Sizes that vary
+are given values: an island has kernels for up to `MOST` sets of shapes. Where the time is limited, the islands of a
+graph share it by how many operators they have.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.split_module import split_module
 
 from prism.api.loading import trace
 from prism.api.optimizing import optimize, refused_outputs
@@ -160,12 +162,14 @@ class Outcome:
         why: it runs as it did, or empty.
         apart: the places of results that kernels do not give, as whole numbers that may be large: these are computed
             as they were.
+        in_part: whether fewer operators may have kernels.
     """
 
     call: Call | None
     speedup: float = 0.0
     why: str = ""
     apart: frozenset[int] = frozenset()
+    in_part: bool = False
 
     def __str__(self) -> str:
         return f"run as they did: {self.why}" if self.call is None else f"take 1/{self.speedup:.2f} of the time"
@@ -212,7 +216,7 @@ class Kernels:
         try:
             result = optimize(program, **options)
         except PrismError as error:
-            return Outcome(None, why=error.one_line())
+            return Outcome(None, why=error.one_line(), in_part=error.in_part)
         return Outcome(load_function(result.source), result.report.speedup or 0.0)
 
 
@@ -631,6 +635,7 @@ class Island(torch.nn.Module):
         self.time.due[self.kind] = self.count
         self.outcomes: dict[Key, tuple[Outcome, tuple[Layout, ...]]] = {}
         self.apart: dict[frozenset[int], torch.fx.GraphModule] = {}
+        self.halves: torch.fx.GraphModule | None = None
         (last,) = (node for node in operators.graph.nodes if node.op == "output")
         self.several = isinstance(last.args[0], (tuple, list))
 
@@ -646,7 +651,7 @@ class Island(torch.nn.Module):
                         self.outcomes[key] = self._made(given)
         outcome, lie = self.outcomes[key]
         if outcome.call is None:
-            return self.operators(*given)
+            return (self.halves if outcome.in_part and self.halves else self.operators)(*given)
         tensors = [g for g in given if isinstance(g, torch.Tensor)]
         first = len(tensors)
         found = outcome.call(*map(_narrowed, tensors))
@@ -680,5 +685,22 @@ class Island(torch.nn.Module):
                 outcome = Outcome(None, why=f"a bug in prism: {error}")
             if outcome.call is not None and outcome.apart:
                 self.apart[outcome.apart] = _results(self.operators, outcome.apart)
-            LOG.info("%d operators %s", self.count, outcome)
+            if outcome.in_part and self.count > 1:
+                self.halves = self.halves or self._halved()
+                LOG.info("%d operators are halved: %s", self.count, outcome.why)
+            else:
+                LOG.info("%d operators %s", self.count, outcome)
             return outcome, lie
+
+    def _halved(self) -> torch.fx.GraphModule:
+        """The operators as two islands, the second of which may read what the first makes."""
+        late = set(_operators(self.operators)[self.count // 2 :])
+
+        def half(node: torch.fx.Node) -> int:
+            return int((node.args[0] if node.target is operator.getitem else node) in late)
+
+        made: torch.fx.GraphModule = split_module(self.operators, self.operators, half)
+        for name, child in list(made.named_children()):
+            if isinstance(child, torch.fx.GraphModule):
+                setattr(made, name, Island(child, self.kernels, self.time))
+        return made

@@ -15,7 +15,6 @@ from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, Size
 from prism.program.ops import OPS
 
-
 ROUNDINGS = 64
 """Roundings that a single number may have behind it, which is kept as a number and not as what it was made by."""
 
