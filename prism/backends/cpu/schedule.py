@@ -149,7 +149,7 @@ class Scheduler:
         """
         stores = [s for s in statements(self.v.program.body) if isinstance(s, tile.Store)]
         orders = {tuple(self.v.view(s.tensor, s.offset, s.masks).strides) for s in stores}
-        if len(orders) != 1:
+        if not self.products or len(orders) != 1:
             return
         (stored,) = orders
         made = {self.merged.get(p.dst, p.dst) for p in self.products.values()}
@@ -158,7 +158,7 @@ class Scheduler:
             return
         for name in sorted(made | self.v.accumulators):
             lanes = self.v.lanes_of(name)
-            if lanes and lanes[-1] != stored[-1] and set(lanes) == set(stored):
+            if lanes and set(lanes) == set(stored) and lanes[-1] != stored[-1]:
                 self.order[name] = stored
 
     def _columns_last(self, p: Product) -> None:
