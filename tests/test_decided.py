@@ -189,3 +189,16 @@ def test_what_weights_decide_is_folded_though_it_is_not_worth_its_bytes() -> Non
     (found,) = evaluate(program, {"x": x.astype(np.float64)}).values()
     np.testing.assert_array_equal(found, expected)
     assert expected[8] == 2.0
+
+
+def test_what_torch_has_in_double_precision_stays_a_formula_of_the_same_values() -> None:
+    """`tril_indices` takes floors of square roots; 435 pairs are too many to be followed one by one."""
+
+    def below(x: torch.Tensor) -> torch.Tensor:
+        first, second = torch.tril_indices(30, 30, -1)
+        return x[first] + 100 * x[second]
+
+    program = trace(below, [torch.arange(30.0)])
+    assert not program.weights
+    (found,) = evaluate(program, {"x": np.arange(30)}).values()
+    np.testing.assert_array_equal(found, below(torch.arange(30.0)).numpy())

@@ -36,6 +36,7 @@ from prism.frontend.torch.pairs import MAKE, RULES, InPairs, has_complex, stored
 from prism.frontend.torch.values import UNINITIALISED, Builder, Handler, Node, TorchValue, constant
 from prism.program import extents
 from prism.program.empty import without_empty
+from prism.program.evaluate import evaluate
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval, of_type
@@ -675,8 +676,10 @@ class _Translation:
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise call.unsupported(f"this form of it is not known ({type(error).__name__}: {error})") from error
         _refuse_unread(call, target)
-        if isinstance(made, TorchValue) and _may_turn(call, made):
-            made = self._as_run(node, call)
+        if isinstance(made, TorchValue) and (turned := _may_turn(call, made)) is not None:
+            held = self._as_run(node, call)
+            if not (turned is DType.FLOAT64 and self._says(made, held)):
+                made = self._held(node, node.name, held, call.dtype)
         self._values[node] = made
         if isinstance(made, TorchValue) and _is_followed(node, made) and (held := self._computed(node)) is not None:
             self._values[node] = self._knowing(node, made, held)
@@ -697,7 +700,16 @@ class _Translation:
         except (RuntimeError, NotImplementedError):  # what torch does not take, the function does not either
             return None
 
-    def _as_run(self, node: torch.fx.Node, call: Node) -> TorchValue:
+    def _says(self, made: TorchValue, held: torch.Tensor) -> bool:
+        """Whether a formula that hangs on no argument has these values, evaluated in float64 as torch has it."""
+        state, axes = self._builder, axes_of(made.shape)
+        own = Definition(state.numbered("decided"), axes, made.at([Index.axis(a) for a in axes]), made.dtype)
+        closed = (*(d for d in state.definitions if state.hangs_on_none(d.name)), own)
+        weights = tuple(t for t in state.inputs if t.name in self._weights)
+        found = evaluate(Program("", weights, closed, (own.name,), {}, self._weights), {})[own.name]
+        return np.array_equal(found, held.cpu().numpy())
+
+    def _as_run(self, node: torch.fx.Node, call: Node) -> torch.Tensor:
         """What torch computes of what hangs on no argument. Raises UnsupportedError: its sizes are not known."""
         if not all(isinstance(e, int) for e in node.meta["val"].shape):
             raise call.unsupported(
@@ -725,7 +737,8 @@ class _Translation:
             else:
                 args, kwargs = torch.fx.map_arg((n.args, n.kwargs), found.__getitem__)
                 found[n] = n.target(*args, **{**kwargs, **({"device": device} if "device" in kwargs else {})})
-        return self._held(node, node.name, found[node].detach(), call.dtype)
+        result: torch.Tensor = found[node].detach()
+        return result
 
     def _operands_to_run(self, node: torch.fx.Node) -> Sequence[torch.fx.Node]:
         return () if self._hangs_on_arguments(node) else node.all_input_nodes
@@ -797,20 +810,20 @@ _STEPS = frozenset({"floor", "ceil", "round", "trunc", "frac", "sign", "floor_di
 """Operators whose results are floats and jump where their operands do not; those of whole numbers, from floats, do."""
 
 
-def _may_turn(call: Node, made: TorchValue) -> bool:
-    """Whether a rounding may turn what an operator makes of positions, sizes and constants."""
+def _may_turn(call: Node, made: TorchValue) -> DType | None:
+    """The type in which a rounding may turn what an operator makes of positions, sizes and constants; None: in none."""
     name = call.operator.partition(".")[2].partition(".")[0]
     divides = name == "div" and call.get("rounding_mode") is not None
     if isinstance(made.formula, Const) or (made.dtype.is_float and name not in _STEPS and not divides):
-        return False
+        return None
     given = call.values()
     floats = [v for v in given if isinstance(v, TorchValue) and v.dtype.is_float]
     if not floats:
-        return False
+        return None
     dtype = max((v.dtype for v in floats), key=lambda d: -d.roundoff)
     numbers = [torch.tensor(v, dtype=getattr(torch, dtype.value)).item() for v in given if isinstance(v, float)]
     operands = [v.at([Index.axis(a) for a in axes_of(v.shape)]) for v in given if isinstance(v, TorchValue)]
-    return call.builder.may_turn([*operands, *map(Const, numbers)], dtype)
+    return dtype if call.builder.may_turn([*operands, *map(Const, numbers)], dtype) else None
 
 
 def _second_result(node: torch.fx.Node, where: str) -> UnsupportedError:
