@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
@@ -23,7 +23,7 @@ import sympy
 from prism.errors import IllegalIRError, UsageError
 from prism.program.extents import KINDS, LARGEST, made, symbol
 from prism.program.index import Axis, Index
-from prism.program.nodes import DType, Expr, ReduceKind, Tensor
+from prism.program.nodes import Expr, Tensor
 from prism.program.prefix import Recurrence
 from prism.program.stated import Assumption
 from prism.sgraph import nodes as sg
@@ -40,15 +40,6 @@ _CLASSES: Mapping[str, type] = {
 }  # fmt: skip
 
 
-def _kind(name: str) -> Enum:
-    return sg.Statistic(name) if name in [s.value for s in sg.Statistic] else ReduceKind(name)
-
-
-def _moment(name: str | None) -> Enum | None:
-    return None if name is None else sg.Moment(name)
-
-
-_ENUMS: Mapping[str, Callable[[str], Enum | None]] = {"kind": _kind, "moment": _moment, "dtype": DType}
 _NAMES = {sympy.Add: "sum", sympy.Mul: "product", sympy.Pow: "power", sympy.floor: "floor", sympy.ceiling: "ceiling"}
 
 
@@ -104,9 +95,10 @@ def _node(data: Any) -> Any:
         if kind in ("sum", "product") and len(data["of"]) < 2:
             raise ValueError(f"a {kind} of {len(data['of'])}")
         return made(kind, _node(data["of"]))
-    given = {n: _ENUMS[n](v) if n in _ENUMS else _node(v) for n, v in data.items() if n != "is"}
     made_of = _CLASSES[kind]
-    for name, hint in _hints(made_of).items():
+    hints = _hints(made_of)
+    given = {n: _named(v, hints.get(n)) if isinstance(v, str) else _node(v) for n, v in data.items() if n != "is"}
+    for name, hint in hints.items():
         if name in given and not _fits(given[name], hint):
             raise TypeError(f"{name} of a {kind} is a {type(given[name]).__name__}, or holds what it cannot")
     return made_of(**given)
@@ -115,6 +107,12 @@ def _node(data: Any) -> Any:
 @cache
 def _hints(of: type) -> dict[str, Any]:
     return get_type_hints(of, localns={"sympy": sympy})
+
+
+def _named(text: str, hint: Any) -> Any:
+    """The member of an enumeration that a field of this type may have by the name; else the text itself."""
+    kinds = [k for k in get_args(hint) or (hint,) if isinstance(k, type) and issubclass(k, Enum)]
+    return next((member for kind in kinds for member in kind if member.value == text), text)
 
 
 def _fits(value: Any, hint: Any) -> bool:
