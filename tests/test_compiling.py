@@ -288,6 +288,14 @@ def test_norms_and_attention_are_in_islands_forward_and_backward(monkeypatch: py
     assert [outside(g) for g in found] == [[], [], []]
 
 
+def stepped(run: Callable[..., torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What it makes and the gradient of the sum of squares of that, from one seed."""
+    torch.manual_seed(0)
+    made = run(x)
+    (gradient,) = torch.autograd.grad(made.square().sum(), x)
+    return made, gradient
+
+
 def test_attentions_one_after_another_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each keeps what its gradient needs, and only those with dropout draw random numbers, in their order."""
     attention = torch.nn.functional.scaled_dot_product_attention
@@ -303,12 +311,6 @@ def test_attentions_one_after_another_are_trained(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(compiling.Kernels, "of", one)
     x = torch.randn(1, 2, 4, 8, requires_grad=True)
 
-    def step(run: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        torch.manual_seed(0)
-        made = run(x)
-        (gradient,) = torch.autograd.grad(made.square().sum(), x)
-        return made, gradient
-
     def model(x: torch.Tensor, rate: float) -> torch.Tensor:
         x = attention(x * 2, x, x, dropout_p=rate)
         x = attention(x * 2, x, x, dropout_p=rate)
@@ -316,7 +318,8 @@ def test_attentions_one_after_another_are_trained(monkeypatch: pytest.MonkeyPatc
 
     for rate in (0.0, 0.5):
         function = functools.partial(model, rate=rate)
-        torch.testing.assert_close(step(torch.compile(function, backend=compiling.backend)), step(function))
+        compiled = torch.compile(function, backend=compiling.backend)
+        torch.testing.assert_close(stepped(compiled, x), stepped(function, x))
         torch._dynamo.reset()
         assert not [name for g in found for name in outside(g) if "attention" in name]
     assert given
@@ -336,15 +339,10 @@ def test_what_a_checkpoint_runs_again_is_in_islands_unless_it_draws(monkeypatch:
     found = graphs(monkeypatch)
     x = torch.randn(1, 2, 4, 8, requires_grad=True)
 
-    def step(run: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        torch.manual_seed(0)
-        made = run(x)
-        (gradient,) = torch.autograd.grad(made.square().sum(), x)
-        return made, gradient
-
     for rate in (0.0, 0.5):
         function = functools.partial(model, rate=rate)
-        torch.testing.assert_close(step(torch.compile(function, backend=compiling.backend)), step(function))
+        compiled = torch.compile(function, backend=compiling.backend)
+        torch.testing.assert_close(stepped(compiled, x), stepped(function, x))
         torch._dynamo.reset()
     held = [sum("rng_state" in str(n.target) for n in g.graph.nodes if n.op == "call_function") for g in found]
     assert held[:2] == [1, 0], "the state itself, which the way back is given"

@@ -14,7 +14,7 @@ template <class T> PRISM_INLINE uint8_t v_byte(const T* p) { return (uint8_t)*p;
 template <class T> PRISM_INLINE uint8_t v_byte(const Level<T>* p) { return (uint8_t)(int32_t)p->x; }
 
 // Four signed bytes, neighbours along k, the first one lowest; what is unsigned is 128 less.
-struct Quad {
+struct Quad : Kept<Quad> {
     typedef uint32_t type;
     static constexpr int64_t TERMS = 4, KIND = 4;
     template <class B> static constexpr int32_t LESS = SIGNED<B> ? 0 : 128;
@@ -72,9 +72,6 @@ struct Quad {
     }
     // Behind the panels, the sums of all columns.
     static constexpr int64_t room(int64_t K, int64_t N) { return v_packed_b(N, v_cdiv(K, TERMS) + 1); }
-    template <class B> static void pack(uint32_t* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
-        pack_b<Quad>(to, b, bk, bn, K, N);
-    }
     template <class B> static void keep(uint32_t* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
         const int64_t depth = v_cdiv(K, TERMS);
         pack_b<Quad>(to, b, bk, bn, K, N);

@@ -143,7 +143,7 @@ PRISM_ALONE inline void mul_parts(bool fresh, float* __restrict c, int64_t cm, c
 }
 
 // What a second factor is packed into: how many parts it has, 0 where they do not do, and their tiles.
-struct Parts {
+struct Parts : Kept<Parts> {
     typedef uint32_t type;
     static constexpr int64_t KIND = 6;
     static constexpr int64_t room(int64_t K, int64_t N) { return v_room_b(N, K); }
@@ -151,9 +151,6 @@ struct Parts {
         const Looked found = v_look(b, bn, bk, N, K);
         *to = found.fits ? found.parts : 0;
         if (found.fits) pack_parts<true>(to + PARTS_AT, b, bn, bk, N, K, found.parts);
-    }
-    template <class B> static void keep(uint32_t* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
-        pack(to, b, bk, bn, K, N);
     }
 };
 

@@ -187,11 +187,11 @@ void pack_b(typename E::type* __restrict to, const B* __restrict b, int64_t bk, 
 // What is kept of an operand that is held: its panels; how many places that takes.
 template <class E> struct Kept {
     static constexpr int64_t room(int64_t K, int64_t N) { return v_packed_b(N, v_cdiv(K, E::TERMS)); }
-    template <class T, class B> static void keep(T* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
-        pack_b<E>(to, b, bk, bn, K, N);
-    }
     template <class T, class B> static void pack(T* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
         pack_b<E>(to, b, bk, bn, K, N);
+    }
+    template <class T, class B> static void keep(T* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+        E::pack(to, b, bk, bn, K, N);
     }
 };
 // What a place in a panel holds: one term in float32. Its kin hold a pair in bfloat16 (halves.hpp) or four bytes (bytes.hpp).
