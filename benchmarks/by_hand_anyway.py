@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from prism.api import load, optimize
 from prism.backends.protocol import write_module
-from prism.backends.weights import weights_bytes
+from prism.backends.weights import weights_file
 from prism.report.records import to_json
 
 
@@ -24,9 +24,9 @@ def main(model: Path, folder: Path) -> None:
         raise RuntimeError("nothing was emitted")
     folder.mkdir(parents=True, exist_ok=True)
     write_module(made.source, folder / f"{made.report.name}.py")
-    weights = weights_bytes(program)
+    weights = weights_file(program)
     if weights is not None:
-        (folder / "weights.pt").write_bytes(weights)
+        (folder / "weights.pt").write_bytes(bytes(weights))
     (folder / "report.json").write_bytes(to_json(made.report))
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from prism.contents import Content
+
 
 class Evidence(StrEnum):
     """Where a time comes from. Never show one as the other."""
@@ -492,7 +494,7 @@ class Artifacts:
     proof: ProofRecord
     lock: LockRecord
     program: str
-    weights: bytes | None = None
+    weights: Content | None = None
     certificate: bytes | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
 

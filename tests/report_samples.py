@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from prism.contents import Content
 from prism.events import (
     Artifacts,
     CheckSummary,
@@ -59,7 +60,7 @@ def report(evidence: Evidence = Evidence.ESTIMATED, **changes: object) -> RunRep
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def artifacts(made: RunReport | None = None, weights: bytes | None = None) -> Artifacts:
+def artifacts(made: RunReport | None = None, weights: Content | None = None) -> Artifacts:
     """All that a folder is made from."""
     proof = ProofRecord(
         status="proved",

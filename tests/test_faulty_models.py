@@ -221,7 +221,9 @@ def test_external_data_beyond_two_gigabytes_are_read_where_they_lie(tmp_path: Pa
         entry.key, entry.value = key, value
     (tmp_path / "m.onnx").write_bytes(m.SerializeToString())
     program = load(tmp_path / "m.onnx")
-    assert list(np.asarray(next(iter(program.weights.values())))) == [0.0, 1.0, 2.0, 3.0]
+    found = np.asarray(next(iter(program.weights.values())))
+    assert list(found) == [0.0, 1.0, 2.0, 3.0]
+    assert not found.flags.owndata  # it is the file's memory
 
 
 def test_a_negative_extent_of_a_constant_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from report_samples import artifacts, report
 
+from prism.contents import LINKED, Pieces
 from prism.errors import ExitCode, UsageError
 from prism.report import folder
 from prism.report.folder import LOCK_NAME, check_writable, module_name, render_folder, write_folder
@@ -50,7 +51,7 @@ def test_contents(tmp_path: Path) -> None:
 def test_weights_are_kept_as_given() -> None:
     files = render_folder(artifacts(weights=b"\x00\x01"))
     assert files["weights.pt"] == b"\x00\x01"
-    assert "weights.pt" in json.loads(files[LOCK_NAME])["files"]
+    assert "weights.pt" in json.loads(bytes(files[LOCK_NAME]))["files"]
 
 
 def test_equal_runs_give_equal_bytes() -> None:
@@ -96,6 +97,32 @@ def test_an_earlier_output_is_replaced_whole(tmp_path: Path) -> None:
     write_folder(out, FILES)
     assert tree(out) == FILES
     assert os.listdir(tmp_path) == ["o"]
+
+
+def test_a_large_file_that_stays_as_it_is_is_not_written_again(tmp_path: Path) -> None:
+    """Of pieces, too, which are what weights are; another byte anywhere makes it another file."""
+    data = bytes(range(256)) * (LINKED // 256) + b"end"
+    out = write_folder(tmp_path / "o", render_folder(artifacts(weights=data)))
+    before = (out / "weights.pt").stat().st_ino
+    same = Pieces(lambda: (data[:1000], memoryview(data)[1000:]))
+    write_folder(out, render_folder(artifacts(weights=same)))
+    assert (out / "weights.pt").stat().st_ino == before
+    assert (out / "weights.pt").stat().st_nlink == 1
+    for other in (data[:-1] + b"x", b"x" + data[1:], data[:-1]):
+        files = render_folder(artifacts(weights=other))
+        write_folder(out, files)
+        assert tree(out) == files
+        assert (out / "weights.pt").stat().st_ino != before
+
+
+def test_a_link_in_an_earlier_output_is_not_kept(tmp_path: Path) -> None:
+    files = render_folder(artifacts(weights=bytes(LINKED)))
+    out = write_folder(tmp_path / "o", files)
+    (out / "weights.pt").rename(tmp_path / "elsewhere")
+    (out / "weights.pt").symlink_to(tmp_path / "elsewhere")
+    write_folder(out, files)
+    assert not (out / "weights.pt").is_symlink()
+    assert tree(out) == files
 
 
 def test_an_empty_folder_is_used(tmp_path: Path) -> None:

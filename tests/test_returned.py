@@ -22,7 +22,7 @@ from prism.api.trivial import check_gain
 from prism.backends.cpu.emit import CPP
 from prism.backends.protocol import Backend, write_module
 from prism.backends.triton.emit import TRITON
-from prism.backends.weights import weights_bytes
+from prism.backends.weights import weights_file
 from prism.errors import NoImprovementError, UnsupportedError
 from prism.platforms.contenders import Contenders
 from prism.program.nodes import Program
@@ -92,7 +92,7 @@ def module(backend: Backend, program: Program, folder: Path) -> ModuleType:
     configs = {"cpu": [config]}
     source = backend.emit(sgraph, configs=configs, weights=bool(program.weights), returned=returned)
     path = write_module(source, folder / "kernels.py")
-    (folder / "weights.pt").write_bytes(weights_bytes(program) or b"")
+    (folder / "weights.pt").write_bytes(bytes(weights_file(program) or b""))
     spec = importlib.util.spec_from_file_location(f"returned_{folder.name}", path)
     assert spec is not None
     assert spec.loader is not None

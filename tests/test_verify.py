@@ -29,7 +29,7 @@ from report_samples import artifacts
 
 from prism.api import verifying
 from prism.api.verifying import _tuned_at, explain, verify
-from prism.backends.weights import weights_bytes
+from prism.backends.weights import weights_file
 from prism.checker import digest
 from prism.cli.app import main
 from prism.egraph.derivation.certificate import Derivation
@@ -319,9 +319,9 @@ def test_a_model_of_other_weights_is_another_model(tmp_path: Path, worker: Worke
     shape = [int(e) for e in program.tensor("y").shape]
     one, other = (replace(program, weights={"y": np.full(shape, n, np.float32)}) for n in (1, 2))
     out = folder(tmp_path, derivation())
-    data = weights_bytes(one)
+    data = weights_file(one)
     assert data is not None
-    (out / "weights.pt").write_bytes(data)
+    (out / "weights.pt").write_bytes(bytes(data))
     lock = json.loads((out / LOCK_NAME).read_text())
     (out / LOCK_NAME).write_text(json.dumps(lock | {"files": {**lock["files"], "weights.pt": ""}}))
     rehash(out)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from prism.backends.cpu.loader import WEIGHT
-from prism.backends.weights import ALIGNED, weights_bytes
+from prism.backends.weights import ALIGNED, weights_file
 from prism.program.nodes import DType, Program, Tensor
 
 EDGES = [0.0, -0.0, 1.0, 1 + 2**-8, 1 + 3 * 2**-8, 3.3e38, 3.4028e38, 1e-40, np.inf, -np.inf, np.nan, 65519.0, 65520.0]
@@ -47,7 +47,7 @@ def program() -> Program:
 @pytest.fixture(scope="module")
 def written(program: Program) -> bytes:
     """Its weights file."""
-    return weights_bytes(program) or b""
+    return bytes(weights_file(program) or b"")
 
 
 def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -85,7 +85,7 @@ def test_an_emitted_module_reads_it_without_torch(written: bytes, tmp_path: Path
 
 
 def test_numbers_are_aligned_and_the_same_weights_are_the_same_bytes(program: Program, written: bytes) -> None:
-    assert weights_bytes(program) == written
+    assert bytes(weights_file(program) or b"") == written
     with zipfile.ZipFile(io.BytesIO(written)) as archive:
         assert archive.testzip() is None
         for entry in archive.infolist():
@@ -94,17 +94,17 @@ def test_numbers_are_aligned_and_the_same_weights_are_the_same_bytes(program: Pr
 
 
 def test_no_weights_are_no_file() -> None:
-    assert weights_bytes(Program("none", (), (), ())) is None
+    assert weights_file(Program("none", (), (), ())) is None
 
 
 def test_torch_is_not_imported_to_write() -> None:
     source = """
 import sys
 import numpy as np
-from prism.backends.weights import weights_bytes
+from prism.backends.weights import weights_file
 from prism.program.nodes import DType, Program, Tensor
 p = Program("p", (Tensor("w", (2,), DType.BFLOAT16),), (), (), weights={"w": np.ones(2, np.float32)})
-assert weights_bytes(p)
+assert weights_file(p)
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", source], check=True)

@@ -32,6 +32,8 @@ from prism.api.time_limit import ending, grace
 from prism.api.trivial import check_gain
 from prism.api.user_rules import rule_paths
 from prism.backends.protocol import ModuleSource, load_function
+from prism.backends.weights import weights_file
+from prism.contents import Content
 from prism.cost.constant_folding import fold_constants
 from prism.errors import NoImprovementError, UnsupportedError, UsageError, refusing_depth
 from prism.events import Artifacts, Recorder, RunReport
@@ -48,6 +50,7 @@ from prism.program.nodes import DType, Program, Tensor
 from prism.program.returned import computed
 from prism.report.folder import WEIGHTS_NAME, render_folder, write_folder
 from prism.report.units import duration, evidence_note, times_line
+from prism.sgraph import record as sgraph_file
 from prism.sgraph.show import key
 
 FLOAT32_WHOLE = 2.0**24
@@ -72,7 +75,7 @@ class OptimizeResult:
     search: SearchResult
     out: Path | None
     source: ModuleSource
-    weights: bytes | None = None
+    weights: Content | None = None
     _function: list[Callable[..., Any]] = field(default_factory=list, init=False, compare=False)
 
     def __call__(self, *tensors: Any, **options: Any) -> Any:
@@ -201,6 +204,7 @@ def produce(
         program = fold_constants(program)
         check_gain(program)
         check_supported(program)
+        weights = weights_file(program)
         files = rule_paths(options.rules)
         bounds = options.budget or SearchBudget()
         compared = usual(program, platform.target) if baselines is None else tuple(baselines)
@@ -221,6 +225,8 @@ def produce(
         tools = tools_of(request, platform, recorder, stack, cache, options.anew, time)
         with time.limited():  # what is chosen later than that would not be written in time
             found, choice = choice_of_program(request, worker, tools)
+        if weights is not None:
+            weights.begin()
         if only_better and not choice.better:
             raise NoImprovementError(
                 "nothing beats what was given",
@@ -238,9 +244,11 @@ def produce(
                 recorder.warn(STEP_BY_STEP)
         if given:
             choice = right_for(given, request, found, choice, tools)
+        written = sgraph_file.written(choice.proved.sgraph)
+        of = tools.results.of_choice(request, choice, written)
         module = tools.results.module(
             request,
-            choice,
+            of,
             returned,
             lambda: platform.backend.emit(
                 choice.proved.sgraph,
@@ -258,8 +266,9 @@ def produce(
             time.given,
             lambda: certificate_of(request, found, choice, recorder, worker, spare),
         )
-        where = tools.results.conditions(request, choice, lambda: conditions(request, choice))
-        made = recorded(artifacts(request, found, choice, module, platform, recorder, derived, where), choice.opinion)
+        where = tools.results.conditions(of, lambda: conditions(request, choice))
+        made = artifacts(request, found, choice, module, platform, recorder, derived, where, written, weights)
+        made = recorded(made, choice.opinion)
         return Produced(program, made, found, module)
 
 

@@ -23,6 +23,7 @@ from prism.api.searching import search
 from prism.api.time_limit import MORE_TIME
 from prism.backends.loading import load_module
 from prism.backends.ranged import Original, Way, ranged_text
+from prism.contents import Content, put
 from prism.cost.shapes import middle
 from prism.errors import CompilerError, NoImprovementError, PrismError, UsageError
 from prism.events import CellReport, ModelReport, RangedReport, Recorder, RunReport
@@ -60,7 +61,7 @@ class RangedResult:
     module: str
     searches: tuple[SearchResult, ...]
     out: Path | None
-    files: Mapping[str, bytes]
+    files: Mapping[str, Content]
     _loaded: list[Callable[..., Any]] = field(default_factory=list, init=False, compare=False)
     _place: list[tempfile.TemporaryDirectory[str]] = field(default_factory=list, init=False, compare=False)
 
@@ -83,7 +84,7 @@ class RangedResult:
             root = Path(self._place[0].name)
             for name, data in self.files.items():
                 (root / name).parent.mkdir(exist_ok=True)
-                (root / name).write_bytes(data)
+                put(root / name, data)
             module = load_module(root / module_name(self.report.name), apart=True)
             self._loaded.append(getattr(module, self.report.name))
         return self._loaded[0]
@@ -239,7 +240,7 @@ def _assembled(
     """The folder's files and the report."""
     own = [n for n, m in enumerate(made) if isinstance(m, Produced)]
     names: dict[str, str] = {}
-    files: dict[str, bytes] = {}
+    files: dict[str, Content] = {}
     ways: list[Way] = []
     reports: list[CellReport] = []
     for n, cell in enumerate(found):

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from prism.api.proofs import ProvedSGraph
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.backends.protocol import ModuleSource
-from prism.backends.weights import weights_bytes
+from prism.contents import Content
 from prism.cost.constraints import constraints
 from prism.cost.device import Device
 from prism.cost.model import CostModel
@@ -125,6 +125,8 @@ def artifacts(
     recorder: Recorder,
     derived: Derivation,
     where: str,
+    written: str,
+    weights: Content | None,
 ) -> Artifacts:
     """Everything that the output folder holds.
 
@@ -137,12 +139,14 @@ def artifacts(
         recorder: of the run.
         derived: the chosen sGraph's certificate.
         where: from `conditions`.
+        written: the chosen sGraph, as its file has it.
+        weights: the program's.
     """
     report = _report(request, found, choice, recorder, where)
     report = replace(
         report, rung=_rung(derived), backend=platform.backend.name, compiler=platform.compiler, memory=platform.memory
     )
-    extra = {**module.extra, sgraph_file.NAME: sgraph_file.written(choice.proved.sgraph)}
+    extra = {**module.extra, sgraph_file.NAME: written}
     return Artifacts(
         report,
         labelled(module.text, report),
@@ -162,7 +166,7 @@ def artifacts(
             baseline=choice.baseline,
         ),
         str(request.program),
-        weights_bytes(request.program),
+        weights,
         derived.certificate,
         dict(sorted(extra.items())),
     )

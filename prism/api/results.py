@@ -29,7 +29,7 @@ from prism.backends.protocol import ModuleSource
 from prism.cost.model import CostModel
 from prism.egraph.derivation.certificate import Derivation
 from prism.egraph.rules import rule_files
-from prism.errors import NoImprovementError, UsageError
+from prism.errors import NoImprovementError, PrismError
 from prism.events import CheckSummary
 from prism.folders import cache_root
 from prism.instantiate.cache import Cache, digest, dumps, loads, version_of
@@ -40,13 +40,12 @@ from prism.program.assumptions import Stated
 from prism.program.nodes import Conformance, Program
 from prism.program.returned import Returned
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.record import written
 
 SEARCHES, CHOICES, CERTIFICATES, COMPARISONS = "searches", "choices", "certificates", "comparisons"
 MODULES = "modules"
 """Kinds of entries."""
 _ELSEWHERE = b"location"
-"""What the bytes of a model hold that keeps data in other files; of one that holds it by chance nothing is kept."""
+"""What the bytes of a model hold that keeps data in other files."""
 _CODE = (".py", ".egg", ".hpp", ".cpp", ".h")
 """Files of the package that decide what a run finds."""
 
@@ -221,28 +220,27 @@ class Results:
         return found.derivation
 
     def module(
-        self, request: Request, choice: Choice, returned: Sequence[Returned], make: Callable[[], ModuleSource]
+        self, request: Request, of: str, returned: Sequence[Returned], make: Callable[[], ModuleSource]
     ) -> ModuleSource:
         """The emitted module of what was chosen.
 
         Args:
             request: what was asked for.
-            choice: what was chosen of it.
+            of: what was chosen of it, from `of_choice`.
             returned: where a program's outputs are among what the kernels store.
             make: emits it, where no earlier run did.
         """
-        key = f"{self._of_choice(request, choice)} {request.program.ranges} {returned}"
+        key = f"{of} {request.program.ranges} {returned}"
         return self._kept(MODULES, key, ModuleSource, make)
 
-    def conditions(self, request: Request, choice: Choice, make: Callable[[], str]) -> str:
-        """What the chosen sGraph's symbols must satisfy, as text that `make` writes where no earlier run did."""
-        key = f"conditions {self._of_choice(request, choice)}"
-        return self._kept(CHOICES, key, _Text, lambda: _Text(make())).text
+    def conditions(self, of: str, make: Callable[[], str]) -> str:
+        """What the symbols of what was chosen must satisfy, as text that `make` writes where no earlier run did."""
+        return self._kept(CHOICES, f"conditions {of}", _Text, lambda: _Text(make())).text
 
-    def _of_choice(self, request: Request, choice: Choice) -> str:
-        """What tells a chosen sGraph and its configuration from others, names included."""
+    def of_choice(self, request: Request, choice: Choice, sgraph: str) -> str:
+        """What tells a chosen sGraph, as its file has it, and its configuration from others, names included."""
         searched = self._searched(request.program, request.budget)
-        return digest(searched, self.machine, written(choice.proved.sgraph), choice.best.config.flat())
+        return digest(searched, self.machine, sgraph, choice.best.config.flat())
 
     def checked(
         self, request: Request, config: str, given: Mapping[str, np.ndarray], make: Callable[[], CheckSummary]
@@ -301,7 +299,7 @@ def load_compared(
     """A model as `load` reads it, and whether an earlier run compared it: that is not done again.
 
     Args:
-        path: the file; where some of its data lie in others it is always compared.
+        path: the file; where data of it lie in others, these are the same while the file system says so.
         assume: as for `load`.
         rules: rule files of the user's own.
         check: whether the program is compared with the model.
@@ -309,11 +307,13 @@ def load_compared(
     """
     key = ""
     if check:
-        with suppress(OSError, UsageError):  # what is missing is told by who reads it
+        from prism.frontend.onnx.reader import files_beside
+
+        with suppress(OSError, ValueError, PrismError):  # what is missing is told by who reads it
             data, root = path.read_bytes(), root or cache_root()
             own = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in rules]
-            if _ELSEWHERE not in data:
-                key = digest(code_digest(), versions(), own, hashlib.sha256(data).hexdigest())
+            beside = files_beside(data, path.parent) if _ELSEWHERE in data else ()
+            key = digest(code_digest(), versions(), own, hashlib.sha256(data).hexdigest(), beside)
     if root is None or not key:
         return loading.load(path, assume=assume, rules=rules, check=check), False
     cache = Cache(COMPARISONS, root)

@@ -16,7 +16,7 @@ import msgspec
 from prism.api.ranged import over
 from prism.api.region_search import SearchBudget
 from prism.api.user_rules import rule_paths
-from prism.backends.weights import weights_bytes
+from prism.backends.weights import weights_file
 from prism.checker import (
     CertificateError,
     Checked,
@@ -404,8 +404,8 @@ class _Run:
             self.differs(LOCK_NAME, f"it is not of the model {program.name}: the program's hash is another one")
             return
         # The proof is for all values of weights; the module computes with those of its file.
-        weights = weights_bytes(program)
-        if weights is not None and hashlib.sha256(weights).hexdigest() != self.recorded.get(WEIGHTS_NAME):
+        weights = weights_file(program)
+        if weights is not None and weights.sha256() != self.recorded.get(WEIGHTS_NAME):
             self.differs(WEIGHTS_NAME, "the model's weights have other values: run prism optimize on this model")
             return
         self.passed += ["the weights are the model's"] * (weights is not None)

@@ -42,7 +42,8 @@ from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
 from prism.backends.assembled import Step, assembled_text, consecutive
 from prism.backends.cpu.support import find_compiler
 from prism.backends.tensors import numbers
-from prism.backends.weights import weights_bytes
+from prism.backends.weights import weights_file
+from prism.contents import Content, put, sha256
 from prism.cost.constant_folding import fold_constants
 from prism.errors import (
     ModelError,
@@ -353,7 +354,7 @@ class Run:
     def __post_init__(self) -> None:
         self.stock_path = self.path
 
-    def made(self) -> tuple[ModelReport, dict[str, bytes]]:
+    def made(self) -> tuple[ModelReport, dict[str, Content]]:
         """The report, and the files of the output folder."""
         where = str(self.path)
         with tempfile.TemporaryDirectory(prefix="prism-whole-") as place:
@@ -630,8 +631,8 @@ class Run:
         modules = {alone: self._module(steps, alone) for alone in ((False, True) if mixed else (False,))}
         for name, data in (files | {ALONE if alone else MODULE: text for alone, text in modules.items()}).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
-        digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+            put(folder / name, data)
+        digests = {name: sha256(data) for name, data in files.items()}
         return [
             _Whole(
                 chosen,
@@ -648,9 +649,9 @@ class Run:
         steps = [s if s.function else replace(s, threads=int(alone)) for s in steps]
         return assembled_text(self.path.stem, inputs, outputs, steps).encode()
 
-    def _laid_out(self, islands: Sequence[_Made], chosen: frozenset[str]) -> tuple[dict[str, bytes], list[Step]]:
+    def _laid_out(self, islands: Sequence[_Made], chosen: frozenset[str]) -> tuple[dict[str, Content], list[Step]]:
         """The files of the folder, but for its module and those that tell of it; and the module's steps."""
-        files: dict[str, bytes] = {STOCK: self.parts.with_functions(chosen)}
+        files: dict[str, Content] = {STOCK: self.parts.with_functions(chosen)}
         by_name = {m.report.name: m for m in islands}
         steps: list[Step] = []
         for part in self.parts.parts(chosen):
@@ -666,9 +667,10 @@ class Run:
             if not made.report.same_as:
                 files |= {f"{inside}/{name}": data for name, data in render_folder(made.kernels.artifacts).items()}
             file = f"{inside}/{WEIGHTS_NAME}"
-            if made.report.same_as and made.program.weights:
+            own = weights_file(made.program)
+            if made.report.same_as and own is not None:
                 file = f"{part.name}.{WEIGHTS_NAME}"
-                files[file] = weights_bytes(made.program) or b""
+                files[file] = own
             steps.append(_step(made, by_name[made.report.same_as or part.name], takes, gives, file))
         if consecutive(steps):
             files[TOGETHER] = TOGETHER_TEXT.encode()

@@ -21,6 +21,7 @@ from prism.api.ranged import cell_by_cell, cell_report
 from prism.api.time_limit import ending
 from prism.api.whole_models import Run, compared_with_stock, on_cpu, parts_of
 from prism.backends.assembled import Step, assembled_text, ranged_model_text
+from prism.contents import Content
 from prism.cost.shapes import middle
 from prism.errors import PrismError, UnsupportedError, UsageError
 from prism.events import Argument, CellReport, Evidence, ModelReport, RangedReport, Recorder
@@ -88,7 +89,7 @@ def optimize_model_ranges(
     with on_cpu(path, parts, options, recorder) as (platform, cache):
         device = platform.device_name
 
-        def model(at: ModelRangesOptions) -> tuple[ModelReport, dict[str, bytes]]:
+        def model(at: ModelRangesOptions) -> tuple[ModelReport, dict[str, Content]]:
             own = Recorder(options.listener)
             try:
                 with ending(at.time, "the model was compared and timed", str(path)):
@@ -150,15 +151,15 @@ def _assembled(
     ranges: Mapping[str, tuple[int, int]],
     lengths: Mapping[str, tuple[str, int]],
     found: Sequence[Cell],
-    made: Sequence[tuple[ModelReport, dict[str, bytes]] | PrismError],
+    made: Sequence[tuple[ModelReport, dict[str, Content]] | PrismError],
     recorder: Recorder,
     device: str,
     original: bool,
-) -> tuple[RangedReport, dict[str, bytes], dict[str, ModelReport]]:
+) -> tuple[RangedReport, dict[str, Content], dict[str, ModelReport]]:
     """The report, the folder's files, and what was made for each cell's folder."""
     faster = [m for m in made if not isinstance(m, PrismError)]
     inputs, outputs = ([p.name for p in ports] for ports in (parts.inputs, parts.outputs))
-    files: dict[str, bytes] = {}
+    files: dict[str, Content] = {}
     models: dict[str, ModelReport] = {}
     ways: list[tuple[sympy.Basic, str, str]] = []
     reports: list[CellReport] = []

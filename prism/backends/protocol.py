@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prism.backends.loading import load_module
+from prism.contents import Content, put
 from prism.program.extents import evaluate
 from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
@@ -110,7 +111,7 @@ def write_module(source: ModuleSource, path: Path) -> Path:
     return path
 
 
-def load_function(source: ModuleSource, beside: Mapping[str, bytes] | None = None) -> Callable[..., Any]:
+def load_function(source: ModuleSource, beside: Mapping[str, Content] | None = None) -> Callable[..., Any]:
     """The function of an emitted module, whose files stay until the process ends.
 
     Raises:
@@ -119,7 +120,7 @@ def load_function(source: ModuleSource, beside: Mapping[str, bytes] | None = Non
     folder = Path(tempfile.mkdtemp(prefix="prism-loaded-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name, data in (beside or {}).items():
-        (folder / name).write_bytes(data)
+        put(folder / name, data)
     module = load_module(write_module(source, folder / f"{source.entry}.py"), apart=True)
     call: Callable[..., Any] = getattr(module, source.entry)
     return call

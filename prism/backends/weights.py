@@ -10,8 +10,9 @@ import math
 import pickle
 import sys
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from prism.contents import Pieces
 from prism.program.nodes import DType, Program
 
 if TYPE_CHECKING:
@@ -38,24 +39,62 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The oldest date of a zip file: the same weights are the same bytes."""
 
 
-def weights_bytes(program: Program) -> bytes | None:
+def weights_file(program: Program) -> Pieces | None:
     """A dict of the model's weights by name, in the data types of the program's inputs; None when it has none."""
-    if not program.weights:
-        return None
+    return Pieces(lambda: _pieces(program)) if program.weights else None
+
+
+def _pieces(program: Program) -> list[bytes | memoryview]:
+    """The file's bytes: what stands about the numbers, and the numbers where they lie."""
     import numpy as np
 
     dtypes = {name: program.tensor(name).dtype for name in program.weights}
     arrays = {name: np.asarray(value) for name, value in program.weights.items()}
     # The numbers of a dict of tensors, each in an entry of its own, by its place.
     tensors = [_plain(name) + _tensor(n, dtypes[name], value.shape) for n, (name, value) in enumerate(arrays.items())]
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    written = _Written()
+    with zipfile.ZipFile(written, "w") as archive:
         _write(archive, "data.pkl", b"".join([b"\x80\x02}(", *tensors, b"u."]))
         _write(archive, "byteorder", sys.byteorder.encode())
         for n, (name, value) in enumerate(arrays.items()):
             _write(archive, f"data/{n}", _numbers(value, dtypes[name]))
         _write(archive, "version", b"3\n")
-    return buffer.getvalue()
+    return list(written.pieces.values())
+
+
+class _Written(io.RawIOBase):
+    """A file that keeps what is written to it where it lies; a piece may be replaced by one of its length.
+
+    Attributes:
+        pieces: by where they begin, in order.
+    """
+
+    def __init__(self) -> None:
+        self.pieces: dict[int, bytes | memoryview] = {}
+        self._at = self._end = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (self._end if whence == io.SEEK_END else 0)
+        return self._at
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        if size:
+            replaced = self.pieces.get(self._at)
+            assert self._at == self._end or (replaced is not None and len(replaced) == size)
+            self.pieces[self._at] = data
+        self._at += size
+        self._end = max(self._end, self._at)
+        return size
 
 
 def _tensor(place: int, dtype: DType, shape: tuple[int, ...]) -> bytes:
@@ -80,17 +119,18 @@ def _plain(value: str | int | tuple[int, ...]) -> bytes:
     return pickle.dumps(value, 2)[2:-1]
 
 
-def _numbers(value: np.ndarray, dtype: DType) -> bytes:
-    """The elements in a data type, in order."""
+def _numbers(value: np.ndarray, dtype: DType) -> memoryview:
+    """The elements in a data type, in order; where they lie, if they are so there."""
     import numpy as np
 
     from prism.program.arrays import numpy_type
 
     with np.errstate(over="ignore", invalid="ignore"):
-        return value.astype(numpy_type(dtype)).tobytes()
+        stored = np.ascontiguousarray(value, dtype=numpy_type(dtype))
+    return stored.reshape(-1).view(np.uint8).data
 
 
-def _write(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+def _write(archive: zipfile.ZipFile, name: str, data: bytes | memoryview) -> None:
     """An entry, not compressed, whose bytes begin where they are aligned."""
     entry = zipfile.ZipInfo(f"weights/{name}", _EPOCH)
     assert archive.fp is not None

@@ -61,7 +61,7 @@ def _print(
     if as_json:
         write_line(to_json(report).decode().rstrip("\n"))
         return
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False, emoji=False)
     _guarded(lambda: summary(console))
     # Lines to copy are not folded, or a terminal would break them.
     write_line("\n".join(["next", *(f"  {purpose:8} {line}" for purpose, line in following())]))

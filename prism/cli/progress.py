@@ -34,7 +34,7 @@ class Progress:
     """
 
     def __init__(self, *, verbose: bool = False, console: Console | None = None, silence_s: float = SILENCE_S) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Console(stderr=True, highlight=False, emoji=False)
         self._verbose = verbose
         self._status: Status | None = None
         self._stage = ""

@@ -17,7 +17,8 @@ There is no `__init__.py`: the module is one file that is imported by itself or 
 legal name is a namespace package anyway.
 
 The files are written to a hidden sibling folder, flushed to disk, and renamed into place. An earlier output folder is
-moved aside first and back if the last step fails. Only a folder that holds nothing but what its lock file lists is
+moved aside first and back if the last step fails; a large file of it that stays as it is, as weights mostly do, is the
+same file in both. Only a folder that holds nothing but what its lock file lists is
 ever replaced, so nobody's own files are lost.
 """
 
@@ -35,6 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
+from prism.contents import Content, is_there, pieces, sha256
 from prism.errors import UsageError, VerificationError
 from prism.events import Artifacts
 from prism.report.html import render_html
@@ -52,10 +54,10 @@ LARGEST = 256 << 20
 """The most bytes of a record, a certificate or an sGraph that are read from a folder."""
 
 
-def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
+def render_folder(artifacts: Artifacts) -> dict[str, Content]:
     """The files of the output folder, by name; the lock file is last and holds the digests of all others."""
     report = artifacts.report
-    files: dict[str, bytes] = {
+    files: dict[str, Content] = {
         module_name(report.name): artifacts.module.encode(),
         "proof.json": to_json(artifacts.proof),
         REPORT_NAME: to_json(report),
@@ -70,7 +72,7 @@ def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
     if artifacts.weights is not None:
         files[WEIGHTS_NAME] = artifacts.weights
     files[README_NAME] = readme(report, module_name(report.name), [*files, LOCK_NAME]).encode()
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
+    digests = {name: sha256(data) for name, data in sorted(files.items())}
     files[LOCK_NAME] = to_json(artifacts.lock, files=digests)
     return files
 
@@ -79,9 +81,9 @@ def render_folders(
     schema: str,
     record: bytes,
     readme: Callable[[list[str]], str],
-    files: Mapping[str, bytes],
+    files: Mapping[str, Content],
     versions: Mapping[str, str],
-) -> dict[str, bytes]:
+) -> dict[str, Content]:
     """The files of a folder of folders that tell of the others; the lock file is last.
 
     Args:
@@ -91,12 +93,12 @@ def render_folders(
         files: all other files, `folder/name` for those of the folders within.
         versions: of Python, prism and packages.
     """
-    made = {REPORT_NAME: record}
+    made: dict[str, Content] = {REPORT_NAME: record}
     top = sorted({name.partition("/")[0] for name in (*files, *made, LOCK_NAME)})
     made[README_NAME] = readme(top).encode()
-    every = {**files, **made}
+    every: dict[str, Content] = {**files, **made}
     listed = {n: d for n, d in every.items() if "/" not in n or n.partition("/")[2] == LOCK_NAME}
-    made[LOCK_NAME] = folders_lock(schema, {n: hashlib.sha256(d).hexdigest() for n, d in listed.items()}, versions)
+    made[LOCK_NAME] = folders_lock(schema, {n: sha256(d) for n, d in listed.items()}, versions)
     return made
 
 
@@ -185,7 +187,7 @@ def check_writable(out: Path) -> Path:
     return final
 
 
-def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
+def write_folder(out: Path, files: Mapping[str, Content | str]) -> Path:
     """Write the folder whole, replacing an earlier output folder; on any failure or interrupt, leave what was there.
 
     Args:
@@ -212,7 +214,9 @@ def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
     with _staging(final, out) as staged:
         for name, data in files.items():
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
-            _write(staged / name, data.encode() if isinstance(data, str) else data)
+            content = data.encode() if isinstance(data, str) else data
+            if not (is_there(final / name, content) and _linked(final / name, staged / name)):
+                _write(staged / name, content)
         for inner in {folder for name in files for folder in PurePosixPath(name).parents}:
             _sync_directory(staged / inner)
         _put_in_place(staged, final)
@@ -310,9 +314,19 @@ def _remove(folder: Path) -> None:
         raise
 
 
-def _write(path: Path, data: bytes) -> None:
+def _linked(there: Path, path: Path) -> bool:
+    """Give the file of an earlier folder a name in the one that takes its place: whether the file system does so."""
+    try:
+        path.hardlink_to(there)
+    except OSError:
+        return False
+    return True
+
+
+def _write(path: Path, data: Content) -> None:
     with path.open("xb") as f:
-        f.write(data)
+        for piece in pieces(data):
+            f.write(piece)
         f.flush()
         os.fsync(f.fileno())
 

@@ -19,6 +19,7 @@ from functools import partial
 from rich.console import Console, Group
 from rich.text import Text
 
+from prism.contents import Content
 from prism.events import IslandReport, KeptReport, ModelReport
 from prism.report.folder import LOCK_NAME, REPORT_NAME, render_folders
 from prism.report.records import MODEL_LOCK_SCHEMA, to_json
@@ -39,7 +40,7 @@ _PURPOSES = {
 _SHOWN = 12
 
 
-def render_model(report: ModelReport, files: Mapping[str, bytes]) -> dict[str, bytes]:
+def render_model(report: ModelReport, files: Mapping[str, Content]) -> dict[str, Content]:
     """The files that tell of the others; the lock file is last."""
     return render_folders(MODEL_LOCK_SCHEMA, to_json(report), partial(_readme, report), files, report.versions)
 

@@ -20,6 +20,7 @@ from pathlib import PurePosixPath
 from rich.console import Console, Group
 from rich.text import Text
 
+from prism.contents import Content
 from prism.events import CellReport, Evidence, RangedReport
 from prism.report.folder import LOCK_NAME, REPORT_NAME, module_name, render_folders
 from prism.report.records import RANGES_LOCK_SCHEMA, to_json
@@ -33,7 +34,7 @@ MODELS = "model.py"
 COLUMNS = ("lengths", "tuned at", "by kernels", "before", "gain", "kernels in", "launches")
 
 
-def render_ranged(report: RangedReport, files: Mapping[str, bytes]) -> dict[str, bytes]:
+def render_ranged(report: RangedReport, files: Mapping[str, Content]) -> dict[str, Content]:
     """The files that tell of the others; the lock file is last."""
     return render_folders(RANGES_LOCK_SCHEMA, to_json(report), partial(_readme, report), files, report.versions)
 

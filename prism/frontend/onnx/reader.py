@@ -9,7 +9,9 @@ where it can (`fold`), and turns every other node into definitions.
 from __future__ import annotations
 
 import math
+import mmap
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -348,18 +350,38 @@ class Walk:
         for n in functions.nodes_within(model.graph.node):
             for i in n.input:
                 self._readers.setdefault(i, set()).add(n.op_type)
+        self._files: dict[Path, mmap.mmap] = {}
         self._context = checker.C.CheckerContext()
         self._context.ir_version = model.ir_version
         self._context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": self.opset}
 
     def hold(self, tensor: onnx.TensorProto) -> None:
         """Read an initialiser, from another file where it lies in one."""
-        load_external(tensor, self._name, self.directory)
         where = f"{self._name}, initialiser {tensor.name!r}"
         dtype = held_as(tensor.data_type, self._readers.get(tensor.name, frozenset()), where)
         carried = not is_own(tensor.data_type)
-        held = constant(array_of(tensor, where, dtype), dtype, tensor.name)
+        array = self._mapped(tensor, dtype)
+        if array is None:
+            load_external(tensor, self._name, self.directory)
+            array = array_of(tensor, where, dtype)
+        held = constant(array, dtype, tensor.name)
         self.values[tensor.name] = replace(held, carried=carried)
+
+    def _mapped(self, tensor: onnx.TensorProto, dtype: DType) -> np.ndarray | None:
+        """A tensor of a file beside the model as it lies there, none of it read; None where it does not lie so."""
+        found = external(tensor, self._name, self.directory)
+        if found is None or not is_own(tensor.data_type) or dtype is DType.BFLOAT16 or sys.byteorder != "little":
+            return None
+        path, offset, length = found
+        kind, size = np.dtype(dtype.value), math.prod(map(int, tensor.dims))
+        if not size or offset % kind.itemsize or length not in (None, size * kind.itemsize) or path.is_symlink():
+            return None
+        if path.parent != self.directory:  # onnx's loader says which paths it follows
+            return None
+        if path not in self._files:
+            with path.open("rb") as file:
+                self._files[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(self._files[path], kind, size, offset).reshape(tuple(tensor.dims))
 
     def take(self, info: onnx.ValueInfoProto) -> None:
         """Declare an input of the program."""
@@ -563,14 +585,14 @@ def refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping
     )
 
 
-def load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -> None:
-    """Read a tensor that lies in another file, if it does.
+def external(tensor: onnx.TensorProto, name: str, directory: Path | None) -> tuple[Path, int, int | None] | None:
+    """Where a tensor lies in another file, if it does: the file, the place in it, and how many bytes if that is said.
 
     Raises:
         ModelError: the file is not there, or not what the model says.
     """
     if not external_data_helper.uses_external_data(tensor):
-        return
+        return None
     where = f"{name}, initialiser {tensor.name!r}"
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
@@ -616,17 +638,49 @@ def load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -
             why=f"it has {(directory / location).stat().st_size} bytes of {needed}",
             fix="copy or export it again",
         )
+    return directory / location, offset, length if "length" in entries else None
+
+
+def load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -> None:
+    """Read a tensor that lies in another file, if it does; errors are those of `external`, and of onnx's loader."""
+    found = external(tensor, name, directory)
+    if found is None:
+        return
     try:
         external_data_helper.load_external_data_for_tensor(tensor, str(directory))
     except MemoryError:  # the machine's, not the model's
         raise
     except Exception as error:  # a path that leaves the directory, a link, a device: onnx refuses each in its way
         raise ModelError(
-            f"the external data file {location!r} cannot be read", where=where, why=str(error), fix="export it again"
+            f"the external data file {found[0].name!r} cannot be read",
+            where=f"{name}, initialiser {tensor.name!r}",
+            why=str(error),
+            fix="export it again",
         ) from None
     # Older releases of onnx leave this to their loader of whole models, and would read the file again.
     tensor.data_location = onnx.TensorProto.DEFAULT
     del tensor.external_data[:]
+
+
+def files_beside(data: bytes, directory: Path) -> tuple[tuple[object, ...], ...]:
+    """The files in which a model keeps tensors, and what the file system says of each: another one says otherwise.
+
+    What is written anew has another time of change, which nobody sets, whatever else is kept of it.
+
+    Raises:
+        OSError: a file is missing.
+        ModelError: the model is damaged.
+    """
+    found = []
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        _refuse_bytes(data, directory)
+    for location in sorted({e.value for t in model.graph.initializer for e in t.external_data if e.key == "location"}):
+        said = (directory / location).stat()
+        found.append((location, said.st_dev, said.st_ino, said.st_size, said.st_mtime_ns, said.st_ctime_ns))
+    return tuple(found)
 
 
 def _names(*extents: Extent) -> set[str]:

@@ -1,0 +1,101 @@
+"""Contents of files, large ones in pieces that lie where they were made."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import TypeAlias
+
+LINKED = 1 << 20
+"""Bytes from which on a file that is there with the same bytes is linked, instead of written once more."""
+_AT_ONCE = 1 << 17
+"""Bytes that are compared at once: what stays in a cache."""
+
+
+class Pieces:
+    """The bytes of a file that is too large to be held twice, one piece after another.
+
+    Args:
+        make: makes the pieces; it is called once, by whoever asks first.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[bytes | memoryview]]) -> None:
+        self._make = make
+        self._made: Future[tuple[tuple[memoryview, ...], str]] | None = None
+
+    def begin(self) -> None:
+        """Make and hash them in a thread of its own: neither needs the interpreter while it goes through numbers."""
+        if self._made is None:
+            self._made = Future()
+            Thread(target=self._run, args=(self._made,), name="prism-pieces", daemon=True).start()
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return iter(self._found()[0])
+
+    def __len__(self) -> int:
+        return sum(p.nbytes for p in self)
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self)
+
+    def sha256(self) -> str:
+        """The SHA-256 of all bytes, in hexadecimal."""
+        return self._found()[1]
+
+    def _found(self) -> tuple[tuple[memoryview, ...], str]:
+        if self._made is None:
+            self._made = Future()
+            self._run(self._made)
+        return self._made.result()
+
+    def _run(self, made: Future[tuple[tuple[memoryview, ...], str]]) -> None:
+        try:
+            pieces = tuple(memoryview(p) for p in self._make())
+            found = hashlib.sha256()
+            for p in pieces:
+                found.update(p)
+            made.set_result((pieces, found.hexdigest()))
+        except BaseException as error:  # which whoever asks gets
+            made.set_exception(error)
+
+
+Content: TypeAlias = bytes | Pieces
+"""What a file holds."""
+
+
+def sha256(content: Content) -> str:
+    """The SHA-256, in hexadecimal."""
+    return content.sha256() if isinstance(content, Pieces) else hashlib.sha256(content).hexdigest()
+
+
+def pieces(content: Content) -> Iterable[bytes | memoryview]:
+    """The bytes, in order."""
+    return content if isinstance(content, Pieces) else (content,)
+
+
+def put(path: Path, content: Content) -> None:
+    """Write a file."""
+    with path.open("wb") as file:
+        for piece in pieces(content):
+            file.write(piece)
+
+
+def is_there(path: Path, content: Content) -> bool:
+    """Whether a large content is what a regular file holds, byte by byte."""
+    size = len(content)
+    if size < LINKED or path.is_symlink():
+        return False
+    with suppress(OSError), path.open("rb") as file:
+        if path.stat().st_size != size:
+            return False
+        for piece in pieces(content):
+            for begin in range(0, len(piece), _AT_ONCE):
+                part = bytes(piece[begin : begin + _AT_ONCE])
+                if file.read(len(part)) != part:
+                    return False
+        return True
+    return False
