@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -56,6 +56,7 @@ class FakeApi:
     failure: BaseException | None = None
     verdict: Verdict = field(default_factory=lambda: Verdict(Status.PROVED, "merged", enodes=1234, rules=("linear",)))
     asked: dict[str, Any] = field(default_factory=dict)
+    empty: Sequence[str] = ()
 
     def SearchBudget(self, **bounds: int) -> Mapping[str, int]:
         return bounds
@@ -65,7 +66,10 @@ class FakeApi:
             raise ModelError("not an ONNX model", where=str(path), why="no graph in it", fix="export it again")
         return FakeProgram(f"program {path.stem}")
 
-    def load_compared(self, path: Path, assume: tuple[str, ...] = (), check: bool = True) -> tuple[str, bool]:
+    def load_compared(
+        self, path: Path, assume: tuple[str, ...] = (), check: bool = True, empty: Sequence[str] = ()
+    ) -> tuple[str, bool]:
+        self.empty = empty
         return self.load(path, check), False
 
     def better_in_parts(self, path: Path, target: str | None, baselines: object, program: object) -> str:
@@ -136,6 +140,9 @@ def test_the_time_that_is_given_is_the_commands_whatever_had_passed_before(api: 
 def test_shapes_to_tune_at(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "model.onnx", "--shape", "seq=2048", "--shape", "batch=4"]) == ExitCode.DONE
     assert api.asked["shapes"] == {"seq": 2048, "batch": 4}
+    assert not api.empty
+    assert main(["optimize", "model.onnx", "--shape", "seq=2048", "--shape", "past=0"]) == ExitCode.DONE
+    assert (api.asked["shapes"], api.empty) == ({"seq": 2048}, ["past"])
     capsys.readouterr()
     assert main(["optimize", "model.onnx", "--shape", "seq"]) == ExitCode.USAGE
     assert "NAME=VALUE" in error_line(capsys)

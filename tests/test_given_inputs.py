@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import prism
 import prism.instantiate.gate.check as gate
-from prism.api.given_inputs import given_to, read_inputs
+from prism.api.given_inputs import check_sizes, given_to, read_inputs
 from prism.cli.app import main
 from prism.errors import ExitCode, UsageError, VerificationError
 from prism.program.nodes import Program
@@ -95,6 +95,20 @@ def model_of(path: Path) -> Path:
     graph = helper.make_graph(nodes, "g", [x], [y], [w])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
     return path
+
+
+def test_a_length_is_not_asked_for_beside_another_that_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save: Any = np.savez
+    save(tmp_path / "data.npz", **{"x.1": np.ones((6, 32), np.float32)})
+    command = ["optimize", str(model_of(tmp_path / "m.onnx")), "--inputs", str(tmp_path / "data.npz")]
+    command += ["--target", "sm_90", "--out", str(tmp_path / "out"), "--shape"]
+    assert main([*command, "rows=7"]) == ExitCode.USAGE
+    assert "rows=7 is asked for, and rows is 6" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="asked for"):
+        check_sizes({"rows": 6}, {"rows": 5})
+    check_sizes({"rows": 6}, {"rows": 6, "columns": 2})
 
 
 @pytest.mark.usefixtures("small_gate")

@@ -233,7 +233,7 @@ def test_a_model_that_is_newer_than_runtimes_take_is_said_in_older_words(
     everything = frozenset(i.name for i in parts.islands)
     assert everything
     found = [in_parts(parts, everything, values), Stock(parts.with_functions(everything), "whole").run(values, ["x"])]
-    found.append(Stock(for_runtimes(path), "file").run(values, ["x"]))
+    found.append(Stock(for_runtimes(path)[0], "file").run(values, ["x"]))
     for y in found:
         np.testing.assert_array_equal(y["y"], expected)
 

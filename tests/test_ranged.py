@@ -4,8 +4,11 @@ import itertools
 import re
 import textwrap
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import sympy
 import torch
@@ -22,6 +25,7 @@ from prism.cost.shapes import lattice
 from prism.errors import CompilerError, NoImprovementError, UsageError
 from prism.generate.cells import CELLS, SPAN, Cell, cells
 from prism.generate.dispatch import dispatch_table
+from prism.program.evaluate import evaluate
 from prism.program.extents import symbol
 from prism.program.nodes import DType, Program, SymbolRange, Tensor
 from prism.report.folder import write_folder
@@ -77,6 +81,25 @@ def test_cells_part_where_another_sgraph_wins() -> None:
         assert winner.holds(parts[n].at), "the middle of a cell is where the same sGraph wins"
 
 
+def test_cells_are_kept_for_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the whole range's search found is: the next run searches nothing there."""
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path))
+    asked: list[tuple[Cell, ...]] = []
+
+    def stop(found: tuple[Cell, ...], *_: object) -> None:
+        asked.append(found)
+        raise NoImprovementError("that is all", where="here")
+
+    monkeypatch.setattr("prism.api.ranged.cell_by_cell", stop)
+    for searches in (prism.search, None):
+        monkeypatch.setattr("prism.api.ranged.search", searches)
+        with pytest.raises(NoImprovementError, match="that is all"):
+            optimize_ranges(traced(rows=True), {"seq": (1, 4096), "batch": (1, 64)}, target="sm_90")
+    first, second = asked
+    assert len(first) > 1
+    assert first == second
+
+
 def test_cells_of_two_symbols_are_disjoint_and_cover_the_box() -> None:
     program = traced(rows=True)
     with prism.search(program, target="sm_90") as search:
@@ -90,7 +113,9 @@ def test_cells_of_two_symbols_are_disjoint_and_cover_the_box() -> None:
         assert holding(parts, dict(c.at)) == [n]
 
 
-def module(tmp_path: Path, ways: tuple[Way, ...], original: Original | None = None, name: str = "f") -> object:
+def module(
+    tmp_path: Path, ways: tuple[Way, ...], original: Original | None = None, name: str = "f", *, outside: bool = False
+) -> object:
     """A module over stand-ins for kernels, which say who they are."""
     text = textwrap.dedent(
         f'''
@@ -118,9 +143,9 @@ def module(tmp_path: Path, ways: tuple[Way, ...], original: Original | None = No
         file.parent.mkdir(exist_ok=True)
         file.write_text(text.replace("?", file.parent.name))
     inputs = (Tensor("x", (symbol("seq"), 8), DType.FLOAT32), Tensor("w", (8,), DType.FLOAT32))
-    ranges = {"seq": SymbolRange(1, 100, 10)}
+    ranges = {"seq": (1, 100)}
     source = ModuleSource(name, text, ())
-    (tmp_path / "top.py").write_text(ranged_text(source, inputs, True, 1, ranges, ways, original))
+    (tmp_path / "top.py").write_text(ranged_text(source, inputs, True, 1, ranges, ways, original, outside))
     return load_module(tmp_path / "top.py", apart=True)
 
 
@@ -162,31 +187,100 @@ def test_parameters_that_are_called_like_what_is_added(tmp_path: Path) -> None:
         (tmp_path / name / "f.py").write_text(text)
     inputs = (Tensor("x", (symbol("seq"), 8), DType.FLOAT32), Tensor("w", (8,), DType.FLOAT32))
     source = ModuleSource("options", text, ())
-    made = ranged_text(source, inputs, False, 1, {"seq": SymbolRange(1, 9, 3)}, ways()[1:])
+    made = ranged_text(source, inputs, False, 1, {"seq": (1, 9)}, ways()[1:])
     (tmp_path / "top.py").write_text(made)
     f = load_module(tmp_path / "top.py", apart=True).options
     assert f(torch.zeros(7, 8), None) == (7, 8)
 
 
-def test_the_original_model_takes_other_lengths(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    import onnx
-    from onnx import TensorProto, helper
+HEAD = '<ir_version: 9, opset_import: ["" : 18]> '
 
-    del onnxruntime
-    graph = helper.make_graph(
-        [helper.make_node("Neg", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["seq", 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["seq", 8])],
+
+def negated(tmp_path: Path) -> None:
+    """A model that negates."""
+    made = onnx.parser.parse_model(HEAD + "m (float[seq, 8] x) => (float[seq, 8] y) { y = Neg(x) }")
+    onnx.save(made, tmp_path / "model.onnx")
+
+
+def joined(path: Path) -> None:
+    """A model of what a past and what is new have in common, with a name that is no identifier."""
+    m = onnx.parser.parse_model(
+        HEAD + "m (float[past, 8] p, float[3, 8] x) => (float[all, 8] y) { c = Concat<axis=0>(p, x) y = Exp(c) }"
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    onnx.save(model, str(tmp_path / "model.onnx"))
-    f = module(tmp_path, ways(), Original("model.onnx", ("x", ""))).f  # type: ignore[attr-defined]
+    m.graph.input[0].name = m.graph.node[0].input[0] = "past.key"
+    onnx.save(m, path)
+
+
+def test_the_original_model_takes_other_lengths(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    negated(tmp_path)
+    f = module(tmp_path, ways(), Original("model.onnx", ("x", "")), outside=True).f  # type: ignore[attr-defined]
     x = torch.randn(101, 8)
     assert torch.equal(f(x), -x)
     assert f(x[:100])[0] == "c"
     assert f(x, otherwise=lambda x: "else") == "else"
+
+
+def test_what_was_given_runs_where_no_kernels_are_faster(tmp_path: Path) -> None:
+    """Of a model's file that; of others what the caller says, and without the kernels that are named there."""
+    pytest.importorskip("onnxruntime")
+    negated(tmp_path)
+    none, *rest = ways()
+    slow = (replace(none, given=True), *rest)
+    f = module(tmp_path, slow, Original("model.onnx", ("x", ""))).f  # type: ignore[attr-defined]
+    x = torch.randn(101, 8)
+    assert torch.equal(f(x[:4]), -x[:4])
+    assert f(x[:5])[0] == "b"
+    assert f(x[:4], otherwise=lambda x: "else") == "else"
+    with pytest.raises(ValueError, match="at most 100"):
+        f(x)
+    without = module(tmp_path, slow).f  # type: ignore[attr-defined]
+    assert without(x[:4])[0] == "a"
+    assert without(x[:4], otherwise=lambda x: "else") == "else"
+    assert without(x[:5], otherwise=lambda x: "else")[0] == "b"
+
+
+@pytest.mark.usefixtures("unoptimised", "small_gate")
+def test_a_range_may_begin_at_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the length of a past does: the model as it was given takes it. Names of inputs are the model's own."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    joined(tmp_path / "m.onnx")
+    scripted(monkeypatch, {"onnxruntime": 2e-3, "kernels": 1e-3})
+    made = prism.optimize_ranges(
+        prism.load_onnx(tmp_path / "m.onnx"),
+        {"past": (0, 6)},
+        target="cpu",
+        trials=1,
+        budget=SearchBudget(max_sgraphs=1, max_families=10),
+        only_better=False,
+        baselines=["onnxruntime"],
+    )
+    assert made.report.cells[0].where == "past == 0"
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    for n in (0, 1, 6):
+        past, x = torch.randn(n, 8), torch.randn(3, 8)
+        (wanted,) = session.run(None, {"past.key": past.numpy(), "x": x.numpy()})
+        torch.testing.assert_close(made(past, x), torch.from_numpy(wanted))
+    with pytest.raises(ValueError, match="at most 6"):
+        made(torch.randn(7, 8), x)
+    out = write_folder(tmp_path / "out", made.files)
+    assert prism.verify(out, prism.load_onnx(tmp_path / "m.onnx"))
+    with pytest.raises(UsageError, match="no range"):
+        prism.optimize_ranges(prism.load_onnx(tmp_path / "m.onnx"), {"past": (0, 6)}, target="sm_90")
+
+
+def test_a_model_is_read_for_a_past_of_nothing(tmp_path: Path) -> None:
+    joined(tmp_path / "m.onnx")
+    program = prism.load_onnx(tmp_path / "m.onnx", empty=["past"])
+    assert not program.ranges
+    assert [t.shape for t in program.inputs] == [(0, 8), (3, 8)]
+    x = np.ones((3, 8), np.float32)
+    found = evaluate(program, dict(zip((t.name for t in program.inputs), (x[:0], x), strict=True)))
+    np.testing.assert_allclose(found["y"], np.exp(x))
+    with pytest.raises(UsageError, match="no symbolic dimension seq"):
+        prism.load_onnx(tmp_path / "m.onnx", empty=["seq"])
+    with pytest.raises(UsageError, match="read the model with empty"):
+        prism.optimize(prism.load_onnx(tmp_path / "m.onnx"), shapes={"past": 0}, target="sm_90")
 
 
 def test_ranges_that_the_program_does_not_have() -> None:

@@ -92,6 +92,22 @@ def given_to(program: Program, given: Mapping[str, Any]) -> tuple[dict[str, np.n
     return arrays, binding
 
 
+def check_sizes(found: Mapping[str, int], asked: Mapping[str, int]) -> None:
+    """Make sure that what is given is of the lengths that are asked for.
+
+    Raises:
+        UsageError: a dimension has another one.
+    """
+    for name, n in asked.items():
+        if found.get(name, n) != n:
+            raise UsageError(
+                f"{name}={n} is asked for, and {name} is {found[name]} by the shapes that are given",
+                where="--shape and --inputs",
+                why="kernels are tuned at the lengths of what is given",
+                fix=f"leave --shape {name}={n} away, or give inputs of that length",
+            )
+
+
 def _holds(declared: DType, dtype: np.dtype) -> bool:
     """Whether arrays of that type may stand for the declared one: floats of any width, or the same."""
     if declared.is_float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 
 def load(
-    path: str | os.PathLike[str], *, assume: Stated = (), rules: Sequence[Path | str] = (), check: bool = True
+    path: str | os.PathLike[str],
+    *,
+    assume: Stated = (),
+    rules: Sequence[Path | str] = (),
+    check: bool = True,
+    empty: Collection[str] = (),
 ) -> Program:
     """The program of an ONNX file.
 
@@ -38,6 +43,8 @@ def load(
             declarations say. See docs/rules.md.
         check: compare the program with the model, which onnx's reference runtime evaluates, node by node on a few
             inputs; `program.conformance` says on which.
+        empty: symbolic dimensions that are 0, as the length of a past where there is none yet: what is made of the
+            program is for that alone, and of one that has them free for lengths from 1 on.
 
     Raises:
         ConformanceError: the program does not compute what the model does: a bug in prism.
@@ -55,7 +62,7 @@ def load(
             where="load_onnx",
             fix="write the model to a file, with onnx.save, and give its path",
         )
-    program = _legal(load_file(path, operators=_declared(rules), check=check), path)
+    program = _legal(load_file(path, operators=_declared(rules), check=check, empty=empty), path)
     return replace(under(program, assume), source=Path(path).resolve())
 
 

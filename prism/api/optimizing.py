@@ -23,7 +23,7 @@ from prism.api.choosing import right_for, tools_of
 from prism.api.comparing import of_another_machine, warn_of_load, why_no_better
 from prism.api.composing import choice_of_program
 from prism.api.finalists import formula_of
-from prism.api.given_inputs import given_to
+from prism.api.given_inputs import check_sizes, given_to
 from prism.api.options import Options, ProgramOptions, by_keywords, check_dimensions
 from prism.api.records import Request, artifacts, certificate_of, conditions
 from prism.api.region_search import SearchBudget, SearchResult
@@ -128,7 +128,10 @@ def optimize(program: Program, options: ProgramOptions) -> OptimizeResult:
     (`error.in_part`): nothing is written, and parts of the program without it may be optimized.
     """
     folder = options.folder()
-    made = produce(under(program, options.assume), options, options.only_better)
+    program = under(program, options.assume)
+    if options.inputs is not None:
+        check_sizes(given_to(program, options.inputs)[1], options.at)
+    made = produce(program, options, options.only_better)
     artifacts = made.artifacts
     if folder is not None:
         artifacts = replace(artifacts, report=replace(artifacts.report, output=str(options.out)))
@@ -198,7 +201,7 @@ def produce(
         if options.inputs is not None:
             given, at = given_to(program, options.inputs)
             check_examples({t.name: t.stated for t in program.inputs if t.stated is not None}, given)
-        program = _at(program, {**at, **options.at})
+        program = _at(program, {**at, **(options.shapes or {})})
         check_gain(program)
         program, returned = computed(program)
         program = fold_constants(program)
@@ -322,6 +325,7 @@ def _at(program: Program, shapes: Mapping[str, int]) -> Program:
         r = ranges[name]
         if value < r.low or (value > r.high and not r.open):
             most = f"from {r.low} on" if r.open else f"from {r.low} to {r.high}"
-            raise UsageError(f"{name}={value} is out of range", where="--shape", fix=f"give a value {most}")
+            read = f", or read the model with empty=[{name!r}]" if not value and program.source is not None else ""
+            raise UsageError(f"{name}={value} is out of range", where="--shape", fix=f"give a value {most}{read}")
         ranges[name] = replace(r, hint=value, high=max(value, r.high))
     return program.over(ranges)

@@ -100,8 +100,13 @@ class Options:
 
     @property
     def at(self) -> Mapping[str, int]:
-        """The values of symbolic dimensions to tune at."""
-        return self.shapes or {}
+        """The values of symbolic dimensions to tune at, but for those that are nothing."""
+        return {name: n for name, n in (self.shapes or {}).items() if n}
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The symbolic dimensions that have no elements, which a model is read for."""
+        return tuple(name for name, n in (self.shapes or {}).items() if not n)
 
     def folder(self) -> Path | None:
         """The output folder, which can be written; None when none is asked for.
@@ -143,7 +148,7 @@ class RangedOptions(ProgramOptions):
 
     Attributes:
         original: an ONNX model that goes into the folder and runs, in onnxruntime, at lengths outside of the ranges; by
-            default these are refused.
+            default these are refused. Within them the program's own file runs where no kernels are faster.
     """
 
     original: Path | None = None

@@ -5,7 +5,9 @@ cut       -> cells: what one of them wins, no wider than one choice of tiles is 
 optimise  each cell's middle as any program: all kernels take every length, so a cell's are right outside of it, too
 assemble  a folder: the cells' folders, and a module that asks the inputs' lengths
 
-A cell in which nothing is faster than what was given, or compiles, takes the kernels of the nearest one that has some.
+A cell in which nothing is faster than what was given, or compiles, runs that, in onnxruntime, as lengths of nothing do.
+Of what is from no ONNX file it takes the kernels of the nearest cell that has some, or what the caller says
+(`otherwise`).
 """
 
 from __future__ import annotations
@@ -14,35 +16,44 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from prism.api.given_inputs import check_sizes, given_to
 from prism.api.optimizing import Produced, produce
 from prism.api.options import Options, RangedOptions, by_keywords, check_ranges
-from prism.api.region_search import SearchResult
+from prism.api.region_search import SearchBudget, SearchResult
+from prism.api.results import cells_of
 from prism.api.searching import search
 from prism.api.time_limit import MORE_TIME
 from prism.backends.loading import load_module
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.contents import Content, put
+from prism.cost.constant_folding import fold_constants
 from prism.cost.shapes import middle
 from prism.errors import CompilerError, NoImprovementError, PrismError, UsageError
 from prism.events import CellReport, ModelReport, RangedReport, Recorder, RunReport
 from prism.frontend.onnx.reader import for_runtimes
 from prism.generate.cells import Cell, apart, cells
+from prism.instantiate.confirm import usual, why_not_stock
 from prism.instantiate.lock import versions
-from prism.platforms.choice import meant
+from prism.platforms.choice import meant, platform_of
 from prism.process.deadline import OutOfTimeError
 from prism.program.assumptions import under
 from prism.program.nodes import Program
+from prism.program.returned import computed
 from prism.report.folder import module_name, render_folder, write_folder
 from prism.report.ranged_folder import MODEL, render_ranged
 from prism.report.units import chosen_threads, times_line
+
+if TYPE_CHECKING:
+    import sympy
 
 Asked = TypeVar("Asked", bound=Options)
 Made = TypeVar("Made")
 
 SEARCHED = 0.2
 """The share of the time that the search over the whole range may take."""
+NOTHING = "kernels are for lengths from 1 on"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -112,11 +123,17 @@ def optimize_ranges(program: Program, ranges: Mapping[str, tuple[int, int]], opt
         VerificationError: as for `optimize`.
     """
     folder = options.folder()
-    program = over(under(program, options.assume), ranges, options.at)
+    program = under(program, options.assume)
+    if options.inputs is not None:
+        check_sizes(given_to(program, options.inputs)[1], options.at)
+    check_ranges(ranges, program.ranges, options.at)
+    original = _original(program, options)
+    empty = [n for n, (low, high) in ranges.items() if low == 0 < high] if original is not None else []
+    program = over(program, from_one(ranges, empty), options.at)
     recorder = Recorder(options.listener)
     with recorder.stage("cells") as detail:
         varying = {n: program.ranges[n] for n in ranges if program.ranges[n].low < program.ranges[n].high}
-        found = _cells(program, varying, options) if varying else ()
+        found = _cells(program, varying, options, recorder) if varying else ()
         found = found or (_one(program, ranges),)
         detail.append(f"{len(found)}: {', '.join(c.text for c in found)}")
 
@@ -127,7 +144,7 @@ def optimize_ranges(program: Program, ranges: Mapping[str, tuple[int, int]], opt
         return one
 
     made = cell_by_cell(found, options, recorder, kernels, lambda one: times_line(one.artifacts.report))
-    return _assembled(program, ranges, found, made, recorder, options, folder)
+    return _assembled(program, ranges, found, made, recorder, options, folder, original)
 
 
 def cell_by_cell(
@@ -184,6 +201,22 @@ def cell_report(cell: Cell, folder: str, kernels: int, rung: str, of: RunReport 
     )
 
 
+def from_one(ranges: Mapping[str, tuple[int, int]], empty: Collection[str]) -> dict[str, tuple[int, int]]:
+    """The ranges without lengths of nothing, for which there are no kernels."""
+    return {n: (max(low, 1) if n in empty else low, high) for n, (low, high) in ranges.items()}
+
+
+def nothing_in(ranges: Mapping[str, tuple[int, int]]) -> list[tuple[sympy.Basic, str, dict[str, int]]]:
+    """Where a length is 0: predicate, text, and the length, for each that may be."""
+    import sympy
+
+    return [
+        (sympy.Eq(sympy.Symbol(n, integer=True), 0), f"{n} == 0", {n: 0})
+        for n, (low, high) in sorted(ranges.items())
+        if low == 0 < high
+    ]
+
+
 def over(program: Program, ranges: Mapping[str, tuple[int, int]], values: Collection[str] = ()) -> Program:
     """The program for these lengths alone; dimensions with a value have no range.
 
@@ -211,21 +244,34 @@ def _one(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Cell:
     return Cell(sympy.true, "everywhere", {n: program.ranges[n].hint for n in ranges})
 
 
-def _cells(program: Program, varying: Mapping[str, Any], options: Options) -> tuple[Cell, ...]:
+def _cells(program: Program, varying: Mapping[str, Any], options: Options, recorder: Recorder) -> tuple[Cell, ...]:
     """The cells of the ranges, by what wins where by estimate; none where the time ends before that is known."""
     held = {
         n: r if n in varying else replace(r, low=at, high=at, hint=at)
         for n, r in program.ranges.items()
         for at in [options.at.get(n, r.hint)]
     }
-    with search(program, target=meant(options.target), budget=options.budget, rules=options.rules) as found:
-        try:
-            with options.time.part(SEARCHED).limited():
-                found.run()
-        except OutOfTimeError:
-            return ()
-        table = found.winners(held)
-    return cells(table, varying)
+    program, target = fold_constants(computed(program)[0]), meant(options.target)
+    budget = options.budget or SearchBudget()
+
+    def searched() -> tuple[Cell, ...] | None:
+        with search(program, target=target, budget=budget, rules=options.rules) as found:
+            try:
+                with options.time.part(SEARCHED).limited():
+                    found.run()
+            except OutOfTimeError:
+                return None
+            table = found.winners(held)
+        return cells(table, varying)
+
+    asked = (
+        sorted(held.items()),
+        sorted(varying),
+        target,
+        repr(platform_of(target, recorder.warn).device),
+        budget.as_dict(),
+    )
+    return cells_of(program, asked, options.rules, options.time.given, searched)
 
 
 def _assembled(
@@ -236,8 +282,9 @@ def _assembled(
     recorder: Recorder,
     options: RangedOptions,
     folder: Path | None,
+    original: Path | None,
 ) -> RangedResult:
-    """The folder's files and the report."""
+    """The folder's files and the report; `original` is what runs where kernels are no faster."""
     own = [n for n, m in enumerate(made) if isinstance(m, Produced)]
     names: dict[str, str] = {}
     files: dict[str, Content] = {}
@@ -254,21 +301,34 @@ def _assembled(
         r = kernels.artifacts.report
         fewer = chosen_threads(r.measurement) if r.measurement is not None else 0
         file = f"{inner}/{module_name(program.name)}"
-        ways.append(Way(cell.predicate, cell.text, file, {"threads": fewer} if fewer else {}))
+        threads = {"threads": fewer} if fewer else {}
+        ways.append(Way(cell.predicate, cell.text, file, threads, given=isinstance(mine, PrismError)))
         if isinstance(mine, PrismError):
             said = f"{mine.what}: {mine.why}"
-            reports.append(CellReport(cell.text, dict(cell.at), inner, r.kernel_count, r.rung, why=said))
+            inner, many, rung = ("", 0, "") if original is not None else (inner, r.kernel_count, r.rung)
+            reports.append(CellReport(cell.text, dict(cell.at), inner, many, rung, why=said))
         else:
             reports.append(cell_report(cell, inner, r.kernel_count, r.rung, r))
+    none = nothing_in(ranges)
+    ways = [*(Way(predicate, said, ways[own[0]].file, given=True) for predicate, said, _ in none), *ways]
+    reports = [*(CellReport(said, at, "", 0, "", why=NOTHING) for _, said, at in none), *reports]
     first = next(m for m in made if isinstance(m, Produced))
     about = first.artifacts.report
+    model = None
+    path = options.original or (original if any(w.given for w in ways) else None)
+    if path is not None:
+        files[MODEL], passed = for_runtimes(path)
+        if len(passed) != len(program.arguments):
+            raise UsageError("the original model has other inputs", where=str(path), fix="give the program's own file")
+        names = dict(zip((t.name for t in program.arguments), passed, strict=True))
+        model = Original(MODEL, tuple(names.get(t.name, "") for t in first.program.inputs))
     report = RangedReport(
         name=about.name,
         target=about.target,
         device=about.device,
         evidence=about.evidence,
         backend=about.backend,
-        ranges={n: (program.ranges[n].low, program.ranges[n].high) for n in sorted(ranges)},
+        ranges={n: ranges[n] for n in sorted(ranges)},
         cells=tuple(reports),
         arguments=about.arguments,
         stages=dict(recorder.seconds),
@@ -283,13 +343,12 @@ def _assembled(
         first.program.inputs,
         bool(first.program.weights),
         len(program.outputs),
-        {n: program.ranges[n] for n in ranges},
+        ranges,
         ways,
-        _original(options.original, first.program),
+        model,
+        options.original is not None,
     )
     files[module_name(program.name)] = text.encode()
-    if options.original is not None:
-        files[MODEL] = for_runtimes(options.original)
     files |= render_ranged(report, files)
     if folder is not None:
         folder = write_folder(folder, files)
@@ -297,10 +356,12 @@ def _assembled(
     return RangedResult(report, text, searches, folder, files)
 
 
-def _original(model: Path | None, program: Program) -> Original | None:
-    if model is None:
-        return None
-    return Original(MODEL, tuple("" if t.name in program.weights else t.name for t in program.inputs))
+def _original(program: Program, options: RangedOptions) -> Path | None:
+    """The file that runs where kernels are no faster: the program's, where onnxruntime is among the baselines."""
+    target = meant(options.target)
+    asked = usual(program, target) if options.baselines is None else options.baselines
+    runs = "onnxruntime" in asked and not why_not_stock(program, target)
+    return program.source if runs and isinstance(program.source, Path) else None
 
 
 def _nothing(found: Sequence[Cell], errors: Sequence[PrismError]) -> NoImprovementError:

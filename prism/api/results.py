@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from pickle import PicklingError
 from typing import TypeVar
@@ -32,6 +32,7 @@ from prism.egraph.rules import rule_files
 from prism.errors import NoImprovementError, PrismError
 from prism.events import CheckSummary
 from prism.folders import cache_root
+from prism.generate.cells import Cell, plain, predicate_of
 from prism.instantiate.cache import Cache, digest, dumps, loads, version_of
 from prism.instantiate.confirm import now_text
 from prism.instantiate.lock import program_hash, versions
@@ -113,6 +114,14 @@ class _CutOff:
     """What a search found by the end of its time, in a run of so many seconds."""
 
     result: SearchResult
+    given: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """The cells of ranges, their predicates as `plain`; `given` as in `Kept`."""
+
+    cells: tuple[tuple[object, str, dict[str, int]], ...]
     given: float
 
 
@@ -294,7 +303,13 @@ class Results:
 
 
 def load_compared(
-    path: Path, *, assume: Stated = (), rules: Sequence[Path | str] = (), check: bool = True, root: Path | None = None
+    path: Path,
+    *,
+    assume: Stated = (),
+    rules: Sequence[Path | str] = (),
+    check: bool = True,
+    empty: Collection[str] = (),
+    root: Path | None = None,
 ) -> tuple[Program, bool]:
     """A model as `load` reads it, and whether an earlier run compared it: that is not done again.
 
@@ -303,8 +318,10 @@ def load_compared(
         assume: as for `load`.
         rules: rule files of the user's own.
         check: whether the program is compared with the model.
+        empty: as for `load`.
         root: the cache folder; the user's by default.
     """
+    load = partial(loading.load, path, assume=assume, rules=rules, empty=empty)
     key = ""
     if check:
         from prism.frontend.onnx.reader import files_beside
@@ -313,18 +330,51 @@ def load_compared(
             data, root = path.read_bytes(), root or cache_root()
             own = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in rules]
             beside = files_beside(data, path.parent) if _ELSEWHERE in data else ()
-            key = digest(code_digest(), versions(), own, hashlib.sha256(data).hexdigest(), beside)
+            key = digest(code_digest(), versions(), own, hashlib.sha256(data).hexdigest(), beside, sorted(empty))
     if root is None or not key:
-        return loading.load(path, assume=assume, rules=rules, check=check), False
+        return load(check=check), False
     cache = Cache(COMPARISONS, root)
     stored = cache.get_bytes(key)
     known = None if stored is None else loads(stored)
     if isinstance(known, Conformance):
-        return replace(loading.load(path, assume=assume, rules=rules, check=False), conformance=known), True
-    program = loading.load(path, assume=assume, rules=rules)
+        return replace(load(check=False), conformance=known), True
+    program = load()
     if program.conformance is not None:
         cache.put_bytes(key, dumps(program.conformance))
     return program, False
+
+
+def cells_of(
+    program: Program,
+    asked: Sequence[object],
+    rules: Sequence[Path | str],
+    given: float,
+    make: Callable[[], tuple[Cell, ...] | None],
+) -> tuple[Cell, ...]:
+    """The cells of ranges, as an earlier run of as much time found them, or `make` does; it says None of no time.
+
+    Args:
+        program: over the ranges, as it is searched.
+        asked: what they depend on besides: the ranges, what is searched for, and its bounds.
+        rules: rule files of the user's own.
+        given: the seconds that the run has.
+        make: finds them.
+    """
+    own = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in (*rule_files(), *rules)]
+    key = digest("cells", code_digest(), versions(), own, _identity(program), *asked)
+    try:
+        cache = Cache(SEARCHES, cache_root())
+    except PrismError:
+        return make() or ()
+    data = cache.get_bytes(key)
+    kept = None if data is None else loads(data)
+    if isinstance(kept, _Cells) and given <= kept.given:
+        return tuple(Cell(predicate_of(said), text, at) for said, text, at in kept.cells)
+    found = make()
+    said = tuple((plain(c.predicate), c.text, dict(c.at)) for c in found or ())
+    with suppress(PicklingError):
+        cache.put_bytes(key, dumps(_Cells(said, given if found is None else math.inf)))
+    return found or ()
 
 
 def results_of(request: Request, platform: Platform, cache: Path, *, anew: bool, closing: bool = False) -> Results:

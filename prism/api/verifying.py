@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from prism.api.ranged import over
+from prism.api.ranged import from_one, over
 from prism.api.region_search import SearchBudget
 from prism.api.user_rules import rule_paths
 from prism.backends.weights import weights_file
@@ -193,7 +193,8 @@ def _schema(lock_data: bytes, where: str) -> str:
 
 def _over_its_ranges(folder: Path, program: Program) -> Program:
     """The program at the lengths that the folder's kernels are for, as its report says."""
-    return over(program, _of_ranges(folder).ranges)
+    ranges = _of_ranges(folder).ranges
+    return over(program, from_one(ranges, ranges))
 
 
 def _of_ranges(folder: Path) -> RangedReport:

@@ -15,7 +15,7 @@ import math
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,6 +29,7 @@ import numpy as np
 
 from prism.api import loading
 from prism.api.comparing import no_better
+from prism.api.given_inputs import check_sizes
 from prism.api.model_inputs import Feeds, drawn, feeds, given_feeds, smaller
 from prism.api.optimizing import Produced, check_supported, produce
 from prism.api.options import ModelOptions, Options, by_keywords
@@ -189,7 +190,7 @@ def optimize_model(path: Path | str, options: ModelOptions) -> ModelResult:
     recorder = Recorder(options.listener)
     ended = partial(ending, options.time, "the model was compared and timed", str(path))
     with ended():
-        parts = parts_of(path, options.rules, recorder)
+        parts = parts_of(path, options.rules, recorder, options.empty)
     with on_cpu(path, parts, options, recorder) as (platform, cache), ended():
         report, files = Run(path, parts, options, platform, recorder, cache).made()
     if folder is not None:
@@ -214,10 +215,10 @@ def compared_with_stock(options: Asked) -> Asked:
     return replace(options, baselines=(STOCK_NAME,))
 
 
-def parts_of(path: Path, rules: Sequence[Path | str], recorder: Recorder) -> Cut:
+def parts_of(path: Path, rules: Sequence[Path | str], recorder: Recorder, empty: Collection[str] = ()) -> Cut:
     """The model's islands and what stays, with rule files' operators; errors are as for `optimize_model`."""
     with recorder.stage("islands") as detail, kept_answers(path) as known, Inference(known) as asked:
-        parts = cut(path, operators=declared(rules) if rules else (), inference=asked)
+        parts = cut(path, operators=declared(rules) if rules else (), inference=asked, empty=empty)
         detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
     return parts
 
@@ -281,10 +282,10 @@ def kept_of(parts: Cut) -> tuple[KeptReport, ...]:
     return tuple(KeptReport(op, len(nodes), nodes[0], why) for (op, why), nodes in found.items())
 
 
-def made_of(out: Path | str, model: Path | str) -> str:
+def made_of(out: Path | str, model: Path | str, empty: Collection[str] = ()) -> str:
     """Whether an output folder (verified) of a model in parts is of this ONNX model: how it is not, or nothing."""
     report = from_json(read_file(Path(out), REPORT_NAME), ModelReport, where=str(Path(out) / REPORT_NAME))
-    parts = cut(Path(model))
+    parts = cut(Path(model), empty=empty)
     parts.halve_for({i.name for i in report.islands})
     expected = parts.with_functions({i.name for i in report.chosen})
     same = hashlib.sha256(expected).hexdigest() == digest_of(Path(out), STOCK)
@@ -401,6 +402,7 @@ class Run:
         if o.inputs is not None:
             self._stock()
             given = given_feeds(ports, o.inputs, self._run, where)
+            check_sizes(given.sizes, o.at)
             self._comparable(given)
             return given, self._boundaries(given)
         key = digest("inputs", *self._basis(), sorted(o.at.items()), o.seed)
@@ -754,7 +756,7 @@ class Run:
         """The model, rules of the user's own, the machine, and what is installed there."""
         machine = (self.platform.device_name, self.platform.compiler, versions(), version_of("onnxruntime"))
         files = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in (self.path, *self.options.rules)]
-        return code_digest(), files, machine
+        return code_digest(), files, sorted(self.options.empty), machine
 
     def _expected(
         self, arrays: Mapping[str, np.ndarray], programs: Mapping[str, Program] = MappingProxyType({})

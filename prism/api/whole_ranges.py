@@ -17,7 +17,7 @@ from typing import Any
 import sympy
 
 from prism.api.options import ModelRangesOptions, by_keywords, check_ranges
-from prism.api.ranged import cell_by_cell, cell_report
+from prism.api.ranged import NOTHING, cell_by_cell, cell_report, from_one, nothing_in
 from prism.api.time_limit import ending
 from prism.api.whole_models import Run, compared_with_stock, on_cpu, parts_of
 from prism.backends.assembled import Step, assembled_text, ranged_model_text
@@ -85,7 +85,7 @@ def optimize_model_ranges(
     with ending(options.time, "the model was cut", str(path)):
         parts = parts_of(path, options.rules, recorder)
     lengths = _lengths(parts, ranges, options.at, str(path))
-    found = _cells(ranges)
+    found = _cells(from_one(ranges, ranges))
     with on_cpu(path, parts, options, recorder) as (platform, cache):
         device = platform.device_name
 
@@ -124,8 +124,8 @@ def _lengths(
                 found.setdefault(extent.name, (port.name, axis))
     check_ranges(ranges, names, shapes)
     for name, (low, high) in ranges.items():
-        if not 1 <= low <= high:
-            raise UsageError(f"{name}={low}..{high} is no range of it", where="--shape", fix="give one from 1 on")
+        if not 0 <= low <= high or not high:
+            raise UsageError(f"{name}={low}..{high} is no range of it", where="--shape", fix="give one from 0 or 1 on")
         if name not in found:
             raise UnsupportedError(
                 f"the length {name} cannot be told from the inputs' shapes",
@@ -163,6 +163,9 @@ def _assembled(
     models: dict[str, ModelReport] = {}
     ways: list[tuple[sympy.Basic, str, str]] = []
     reports: list[CellReport] = []
+    for predicate, said, at in nothing_in(ranges):
+        ways.append((predicate, said, GIVEN))
+        reports.append(CellReport(said, at, "", 0, "", why=NOTHING))
     for cell, one in zip(found, made, strict=True):
         if isinstance(one, PrismError):
             ways.append((cell.predicate, cell.text, GIVEN))
@@ -174,7 +177,7 @@ def _assembled(
         files |= {f"{inner}/{name}": data for name, data in own.items()}
         ways.append((cell.predicate, cell.text, f"{inner}/{MODULE}"))
         reports.append(cell_report(cell, inner, len(report.chosen), report.chosen[0].rung, report))
-    if original or len(faster) < len(made):
+    if original or any(file == GIVEN for *_, file in ways):
         files[GIVEN] = assembled_text(path.stem, inputs, outputs, [Step(MODEL, tuple(inputs), tuple(outputs))]).encode()
         files[MODEL] = parts.with_functions(frozenset())
     text = ranged_model_text(path.stem, inputs, lengths, ranges, ways, GIVEN if original else "")

@@ -16,7 +16,7 @@ from prism.backends.protocol import ModuleSource
 from prism.backends.source import HOST, Writer, fresh
 from prism.backends.tile import identifier
 from prism.errors import UnsupportedError
-from prism.program.nodes import SymbolRange, Tensor
+from prism.program.nodes import Tensor
 
 RUNTIME = '''
 HERE = Path(__file__).resolve().parent
@@ -57,13 +57,13 @@ _SESSIONS = []
 
 
 def _original(*args):
-    """The model that was given, in onnxruntime: for lengths that no kernels were made for."""
+    """The model that was given, in onnxruntime: for lengths that no kernels were made for, or are faster at."""
     if not _SESSIONS:
         try:
             import onnxruntime as ort
         except ImportError:
             raise ImportError(
-                "onnxruntime is missing, which runs the model at lengths that no kernels were made for: "
+                "onnxruntime is missing, which runs the model at lengths that no kernels are for: "
                 "pip install onnxruntime"
             ) from None
         _SESSIONS.append(ort.InferenceSession(str(HERE / MODEL), providers=["CPUExecutionProvider"]))
@@ -88,17 +88,19 @@ class Way:
         text: the same to read.
         file: the module, with its folder.
         options: what its function is called with by default.
+        given: whether the module is for other lengths, and is asked only where what was given cannot be.
     """
 
     predicate: sympy.Basic
     text: str
     file: str
     options: Mapping[str, int] = field(default_factory=dict)
+    given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """The model that was given, which takes the lengths that no kernels were made for.
+    """The model that was given, which takes the lengths that no kernels were made for, or are faster at.
 
     Attributes:
         file: it, beside the module.
@@ -114,9 +116,10 @@ def ranged_text(
     inputs: Sequence[Tensor],
     weights: bool,
     results: int,
-    ranges: Mapping[str, SymbolRange],
+    ranges: Mapping[str, tuple[int, int]],
     ways: Sequence[Way],
     original: Original | None = None,
+    outside: bool = False,
 ) -> str:
     """The module.
 
@@ -125,16 +128,17 @@ def ranged_text(
         inputs: the program's inputs, in the order of its parameters.
         weights: whether parameters may be left out.
         results: how many tensors it returns.
-        ranges: the lengths that it is for, by symbol.
+        ranges: the least and the largest length that it is for, by symbol.
         ways: the cells' modules; the last takes what is left.
-        original: what runs at other lengths, where something does.
+        original: what runs where a way is `given`.
+        outside: whether `original` runs at other lengths, too.
 
     Raises:
         UnsupportedError: a length does not follow from the shapes of the inputs.
     """
     entry, parameters, doc = _signature(source)
     taken = set(parameters)
-    otherwise, options = fresh("otherwise", taken), fresh("options", taken)
+    otherwise, options, cell = fresh("otherwise", taken), fresh("options", taken), fresh("cell", taken)
     host = {t.name: p for t, p in zip(inputs, parameters, strict=True)}
     lengths = lengths_of(inputs, host, HOST)
     needed = sorted({identifier(s.name) for w in ways for s in w.predicate.free_symbols} | set(map(identifier, ranges)))
@@ -145,7 +149,7 @@ def ranged_text(
                 where=entry,
                 fix="give an input a dimension of that length, or tune at one shape",
             )
-    within = " and ".join(f"{r.low} <= {identifier(s)} <= {r.high}" for s, r in sorted(ranges.items()))
+    within = " and ".join(f"{low} <= {identifier(s)} <= {high}" for s, (low, high) in sorted(ranges.items()))
     w = Writer()
     w.line(f'"""{entry} for {within}: kernels of several modules, chosen by the lengths of the inputs.')
     w.blank()
@@ -165,6 +169,10 @@ def ranged_text(
     w.line(")")
     if original is not None:
         w.line(f"MODEL, TAKES = {original.file!r}, {original.takes!r}")
+    given_at = tuple(n for n, way in enumerate(ways) if way.given)
+    if given_at:
+        w.line("# Where no kernels are for: those modules are of other lengths.")
+        w.line(f"GIVEN = {given_at!r}")
     w.blank()
     w.lines((RUNTIME + ("\n" + ORIGINAL if original is not None else "")).splitlines())
     w.blank(2)
@@ -172,19 +180,20 @@ def ranged_text(
     w.call(f"def {entry}", [*given, "*", f"{otherwise}=None", f"**{options}"], ":")
     called = ", ".join(parameters)
     with w.indented():
-        w.lines(_documented(doc, within, otherwise, options, original is not None))
+        w.lines(_documented(doc, within, otherwise, options, original is not None and outside, ways))
         with w.block("try:"):
             for name in needed:
                 w.line(f"{name} = {lengths[name]}")
         with w.block("except (AttributeError, IndexError):"):
             w.line(f"return _function(0)({called}, **{options})  # which says what is wrong")
-        if original is not None:
-            with w.block(f"if not ({within}):"):
-                w.line(f"return {otherwise}(*_given({called})) if {otherwise} else _original({called})")
-        else:
-            with w.block(f"if {otherwise} is not None and not ({within}):"):
-                w.line(f"return {otherwise}(*_given({called}))")
-        w.line(f"return _function(_cell({', '.join(needed)}))({called}, **{options})")
+        w.line(f"{cell} = _cell({', '.join(needed)})")
+        theirs = f"not ({within})" + f" or {cell} in GIVEN" * bool(given_at)
+        with w.block(f"if {otherwise} is not None and ({theirs}):"):
+            w.line(f"return {otherwise}(*_given({called}))")
+        if original is not None and (outside or given_at):
+            with w.block(f"if {theirs if outside else f'{within} and {cell} in GIVEN'}:"):
+                w.line(f"return _original({called})")
+        w.line(f"return _function({cell})({called}, **{options})")
     w.blank(2)
     with w.block(f"def _cell({', '.join(needed)}):"):
         w.line('"""Which of the modules the lengths are for."""')
@@ -209,13 +218,14 @@ def _signature(source: ModuleSource) -> tuple[str, list[str], str]:
     raise AssertionError(f"{source.entry} is not in its own module")
 
 
-def _documented(doc: str, within: str, otherwise: str, options: str, original: bool) -> list[str]:
+def _documented(doc: str, within: str, otherwise: str, options: str, original: bool, ways: Sequence[Way]) -> list[str]:
     """The docstring of a cell's function, with what this one takes besides."""
+    given = "".join(f", or {way.text}" for way in ways if way.given)
     said = doc.replace("\\", "\\\\").replace('"""', "'''").splitlines()
     other = "the model that was given, in onnxruntime" if original else "other lengths are refused"
     place = next((n for n, line in enumerate(said) if line.lstrip().startswith("config:")), len(said))
     said[place : place + 1] = [
-        f"    {otherwise}: a function that is called with the same tensors where not {within}; by default",
+        f"    {otherwise}: a function that is called with the same tensors where not {within}{given}; by default",
         f"        {other}.",
         f"    {options}: of the kernels' own functions.",
     ]

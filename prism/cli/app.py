@@ -196,8 +196,8 @@ def optimize(
         trials: the most configurations to try.
         seed: of the search and of the inputs drawn for the checks.
         shape: NAME=VALUE: the value of a symbolic dimension to tune at; give it again for others. The kernels that come
-            out take all values. NAME=LOW..HIGH: kernels for these lengths, tuned part by part, and a module that picks
-            among them; other lengths are refused.
+            out take all values from 1 on; of NAME=0, as of a past that is empty, that alone. NAME=LOW..HIGH: kernels
+            for these lengths, tuned part by part, and a module that picks among them; other lengths are refused.
         outside: what runs at lengths outside of ranges: "original" is the model that was given, in onnxruntime.
         search: what bounds it.
         rules: a rule file of your own; give it again for others. docs/rules.md says how to write one.
@@ -223,6 +223,7 @@ def optimize(
 
     seconds = _seconds(budget)
     values, ranges = _shapes(shape)
+    empty = [name for name, n in values.items() if not n]
     if outside is not None and not ranges:
         raise UsageError("there is no range", where="--outside", fix="give one, as in --shape seq=1..4096")
     time_given = None if seconds is None else Deadline(time.monotonic() + seconds - since_start(), seconds)
@@ -241,7 +242,7 @@ def optimize(
         program = None
         with progress.recorder.stage("load") as detail:
             try:
-                program, compared = api.load_compared(model, assume=assume, check=check, **own)
+                program, compared = api.load_compared(model, assume=assume, check=check, empty=empty, **own)
             except FaultyModelError:
                 raise
             except UnsupportedError as error:
@@ -258,7 +259,7 @@ def optimize(
             "budget": search.budget(),
             "trials": trials,
             "seed": seed,
-            "shapes": values,
+            "shapes": {name: n for name, n in values.items() if n},
             "listener": progress.listen,
             "baselines": baseline or None,
             "anew": again,
@@ -272,10 +273,10 @@ def optimize(
         def in_parts() -> Callable[[], None]:
             if ranges:
                 over = api.optimize_model_ranges(
-                    model, ranges, check=check, original=outside is not None, **options
+                    model, ranges, check=check, original=outside is not None, **options | {"shapes": values}
                 ).report
                 return partial(output.print_ranged_report, over, folder=folder, as_json=json)
-            whole = api.optimize_model(model, check=check, **options).report
+            whole = api.optimize_model(model, check=check, **options | {"shapes": values}).report
             return partial(output.print_model_report, whole, folder=folder, as_json=json)
 
         if program is None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from prism.errors import ExitCode
+from prism.errors import ExitCode, UsageError
 
 _Rules = Annotated[tuple[Path, ...], Parameter(negative=())]
 
@@ -19,6 +19,7 @@ def verify(
     /,
     *,
     model: Path | None = None,
+    shape: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     rules: _Rules = (),
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -27,6 +28,7 @@ def verify(
     Args:
         out: the output folder of prism optimize.
         model: the ONNX file that it should be of: the proof must start from it, and the weights be its own.
+        shape: NAME=0: a dimension of the model that the folder is for nothing of; give it again for others.
         rules: a rule file of your own that it was made with; give it again for others.
         json: print the findings as JSON.
     """
@@ -38,14 +40,20 @@ def verify(
 
     # A model that goes in parts may be one that can be read whole.
     parted = of_parts(out)
-    program = load(model, rules=own_rules(rules), check=False) if model is not None and not parted else None
+    empty = [name for name, n in (text.rpartition("=")[::2] for text in shape) if n == "0"]
+    if len(empty) < len(shape):
+        fix = "leave other values away: kernels take all of them"
+        raise UsageError("a length that is not 0", where="--shape", why="what is made for 0 is for that alone", fix=fix)
+    program = (
+        load(model, rules=own_rules(rules), check=False, empty=empty) if model is not None and not parted else None
+    )
     found = check(out, program, rules=own_rules(rules))
     if parted and found and model is not None:
         from prism.api.whole_models import made_of
         from prism.report.model_folder import STOCK
 
         for folder in parted:
-            other, name = made_of(folder, model), (folder / STOCK).relative_to(out).as_posix()
+            other, name = made_of(folder, model, empty), (folder / STOCK).relative_to(out).as_posix()
             if other:
                 found = replace(found, mismatches=(*found.mismatches, Mismatch(name, other)))
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 
@@ -38,6 +39,27 @@ class Cell:
     predicate: sympy.Basic
     text: str
     at: Point
+
+
+_PREDICATES = {
+    kind.__name__: kind
+    for kind in (sympy.And, sympy.Or, sympy.Not, sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt, sympy.Eq, sympy.Ne)
+}
+
+
+def plain(predicate: sympy.Basic) -> object:
+    """A predicate as tuples over extents, which can be kept."""
+    if predicate in (sympy.true, sympy.false):
+        return bool(predicate)
+    name = type(predicate).__name__
+    return (name, *map(plain, predicate.args)) if name in _PREDICATES else predicate
+
+
+def predicate_of(said: Any) -> Any:
+    """The predicate of what `plain` gives."""
+    if isinstance(said, bool):
+        return sympy.true if said else sympy.false
+    return _PREDICATES[said[0]](*map(predicate_of, said[1:])) if isinstance(said, tuple) else said
 
 
 def cells(winners: Sequence[Winner], ranges: Mapping[str, SymbolRange]) -> tuple[Cell, ...]:

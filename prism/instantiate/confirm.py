@@ -329,7 +329,7 @@ def installed(
     found: list[Contender] = []
     missing: dict[str, str] = {}
     for option in wanted:
-        why = _why_not(program, target) if option == "onnxruntime" else ""
+        why = why_not_stock(program, target) if option == "onnxruntime" else ""
         if why:
             missing[NAMES[option]] = why
             continue
@@ -343,10 +343,10 @@ def usual(program: Program, target: str) -> tuple[str, ...]:
     Where onnxruntime runs the file that a program is from, it is what kernels have to beat, beside torch's libraries.
     What torch's compiler makes of the calls that stand for the file's operators takes longer to make than all else.
     """
-    return tuple(name for name in NAMES if name != "compile" or _why_not(program, target))
+    return tuple(name for name in NAMES if name != "compile" or why_not_stock(program, target))
 
 
-def _why_not(program: Program, target: str) -> str:
+def why_not_stock(program: Program, target: str) -> str:
     """Why onnxruntime does not run the program; empty where it may."""
     if target != "cpu":
         return "it is timed on CPUs only"

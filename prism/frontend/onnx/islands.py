@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -200,13 +200,20 @@ class _Draft:
         return found
 
 
-def cut(path: Path, *, operators: Sequence[Operator] = (), inference: Inference | None = None) -> Cut:
+def cut(
+    path: Path,
+    *,
+    operators: Sequence[Operator] = (),
+    inference: Inference | None = None,
+    empty: Collection[str] = (),
+) -> Cut:
     """Read a file as islands, and nodes that stay as they are.
 
     Args:
         path: the ONNX file; tensors that it keeps in other files are looked for beside it.
         operators: what nodes of the domain `prism` mean, by their names.
         inference: what onnx is asked by about nodes that stay; one of its own, if none is given.
+        empty: symbolic dimensions that have no elements.
 
     Raises:
         ModelError: the file is missing, damaged, or not ONNX.
@@ -220,7 +227,9 @@ def cut(path: Path, *, operators: Sequence[Operator] = (), inference: Inference 
     model = written.live(model)
     declared = {op.name: op for op in operators}
     with nullcontext(inference) if inference is not None else Inference() as asked:
-        found = reader.settled(model, lambda m, equal: Cut(m, name, path.parent, declared, asked, equal))
+        found = reader.settled(
+            model, lambda m, equal: Cut(m, name, path.parent, declared, asked, equal), reader.nothing(empty, model)
+        )
     found.newer = newer
     return found
 

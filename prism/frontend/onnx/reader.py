@@ -13,10 +13,10 @@ import mmap
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
@@ -27,7 +27,7 @@ import sympy
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import checker, external_data_helper, helper
 
-from prism.errors import ModelError, ShapeError, UnsupportedError
+from prism.errors import ModelError, ShapeError, UnsupportedError, UsageError
 from prism.frontend.onnx import (
     attention,
     choose,
@@ -91,13 +91,20 @@ _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 _ONLY_KNOWN = frozenset({"Shape", "Size", "Constant"})
 
 
-def load(path: str | os.PathLike[str], *, operators: Sequence[Operator] = (), check: bool = True) -> Program:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    operators: Sequence[Operator] = (),
+    check: bool = True,
+    empty: Collection[str] = (),
+) -> Program:
     """Read an ONNX file as a program.
 
     Args:
         path: the file; tensors that it keeps in other files are looked for beside it.
         operators: what nodes of the domain `prism` mean, by their names.
         check: as for from_model.
+        empty: as for from_model.
 
     Returns:
         The program, called after the file.
@@ -108,7 +115,7 @@ def load(path: str | os.PathLike[str], *, operators: Sequence[Operator] = (), ch
         ShapeError: its shapes do not add up.
     """
     file = Path(path)
-    return from_model(parse(file), str(file), file.parent, operators=operators, check=check)
+    return from_model(parse(file), str(file), file.parent, operators=operators, check=check, empty=empty)
 
 
 def from_bytes(data: bytes, name: str, *, operators: Sequence[Operator] = ()) -> Program:
@@ -187,6 +194,7 @@ def from_model(
     *,
     operators: Sequence[Operator] = (),
     check: bool = True,
+    empty: Collection[str] = (),
 ) -> Program:
     """A model in memory as a program.
 
@@ -196,6 +204,7 @@ def from_model(
         directory: where its external data lie; None when it has none.
         operators: what nodes of the domain `prism` mean, by their names.
         check: compare the program with what onnx's reference runtime computes; see conformance.py.
+        empty: symbolic dimensions that have no elements: a program's are 1 at least.
 
     Raises:
         ConformanceError: the program does not compute what the model does: a bug in prism.
@@ -205,10 +214,8 @@ def from_model(
     """
     model = written.live(written_out(model, name))
     declared = {op.name: op for op in operators}
-    reading = _read(model, name, directory, declared)
-    if not check:
-        return reading.program
-    return conformance.checked(reading, lambda: _read(model, name, directory, declared))
+    read = partial(_read, model, name, directory, declared, nothing(empty, model))
+    return conformance.checked(read(), read) if check else read().program
 
 
 def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
@@ -238,14 +245,41 @@ def is_newer(given: onnx.ModelProto, model: onnx.ModelProto, name: str) -> bool:
     return given.ir_version > model.ir_version or operator_set(given, name) > operator_set(model, name)
 
 
-def for_runtimes(path: Path) -> bytes:
-    """A file that is sound, or where it is newer than runtimes take, one that says the same."""
+def for_runtimes(path: Path) -> tuple[bytes, list[str]]:
+    """A file that is sound, as one that stands alone, and what its inputs are called.
+
+    Where the model is newer than runtimes take it is one that says the same.
+
+    Raises:
+        UnsupportedError: with what lies in other files it is too large.
+    """
     given = parse(path)
     model = written_out(given, str(path))
-    return model.SerializeToString(deterministic=True) if is_newer(given, model, str(path)) else path.read_bytes()
+    held = {t.name for t in given.graph.initializer}
+    names = [i.name for i in given.graph.input if i.name not in held]
+    newer = is_newer(given, model, str(path))
+    if not newer and not any(map(external_data_helper.uses_external_data, given.graph.initializer)):
+        return path.read_bytes(), names
+    model = model if newer else given
+    for tensor in model.graph.initializer:
+        load_external(tensor, str(path), path.parent)
+    if model.ByteSize() > MAX_BYTES:
+        raise UnsupportedError(
+            f"the model has {model.ByteSize():,} bytes",
+            where=str(path),
+            why=f"it is written as one file, which has {MAX_BYTES:,} at most",
+            fix="leave --outside away",
+        )
+    return bytes(model.SerializeToString(deterministic=True)), names
 
 
-def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]) -> Reading:
+def _read(
+    model: onnx.ModelProto,
+    name: str,
+    directory: Path | None,
+    declared: Mapping[str, Operator],
+    empty: Mapping[str, Extent],
+) -> Reading:
     """A model without functions as a program, and what stands for each of its values."""
     opset = operator_set(model, name)
     refuse_unknown([n for n in model.graph.node if not _is_if(n)], name, declared, opset)
@@ -263,7 +297,7 @@ def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: M
             walk.step(proto)
         return model, walk
 
-    model, walk = settled(model, whole)
+    model, walk = settled(model, whole, empty)
     graph, values = walk.graph, walk.values
     return Reading(model, name, _finish(graph, model.graph.output, values, name), values)
 
@@ -286,7 +320,26 @@ class _KnownBranchError(Exception):
         self.taken = taken
 
 
-def settled(model: onnx.ModelProto, read: Callable[[onnx.ModelProto, Mapping[str, Extent]], T]) -> T:
+def nothing(empty: Collection[str], model: onnx.ModelProto) -> dict[str, Extent]:
+    """What symbols of a model are that stand for no elements. Raises UsageError: it has no such one."""
+    if not empty:
+        return {}
+    known = Graph()
+    for info in model.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if name_of(dim):
+                _extent(known, dim.dim_param)
+    for name in sorted(set(map(identifier, empty)) - known.ranges.keys()):
+        has = ", ".join(sorted(known.ranges)) or "none"
+        raise UsageError(f"the model has no symbolic dimension {name}", where="--shape", fix=f"it has: {has}")
+    return dict.fromkeys(map(identifier, empty), 0)
+
+
+def settled(
+    model: onnx.ModelProto,
+    read: Callable[[onnx.ModelProto, Mapping[str, Extent]], T],
+    known: Mapping[str, Extent] = MappingProxyType({}),
+) -> T:
     """Read a model, from its beginning again each time that something that it leaves open turns out to be settled.
 
     Exporters give dimensions that are equal names of their own where nothing that they ran said so, and ask of sizes
@@ -295,8 +348,9 @@ def settled(model: onnx.ModelProto, read: Callable[[onnx.ModelProto, Mapping[str
     Args:
         model: the model, functions written out.
         read: reads it as it is now known to be, given what some symbols are.
+        known: what some of them are to begin with.
     """
-    equal: dict[str, Extent] = {}
+    equal = dict(known)
     while True:
         try:
             return read(model, equal)
