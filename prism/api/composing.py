@@ -23,7 +23,7 @@ from prism.api.choosing import (
     nothing_better,
     right_of,
 )
-from prism.api.finalists import Finalist, emitted, emitting, finalists, formula_of
+from prism.api.finalists import Finalist, emitted, finalists, formula_of
 from prism.api.partitioned import (
     PartitionedSearch,
     bound,
@@ -448,9 +448,11 @@ def _in_time(request: Request, found: SearchResult, tools: Tools, place: Path, p
     platform, hints = tools.platform, request.program.hints
     spare = place / "estimated"
     spare.mkdir()
-    made = finalists(found.proved, platform, hints, emitting(spare, formula_of(found), platform, ""))
-    chosen = list(made.values())
+    chosen = list(finalists(found.proved, platform, hints, lambda *_: spare).values())
     for best in by_model(chosen, platform, hints):
+        # Of what the model compares one is written: what cannot be is told of its region, and not of the whole.
+        written = chosen[best.candidate].candidate
+        emitted(spare / "kernels", written.sgraph, formula_of(found), platform, written.points, ())
         tuned = TuneResult(Evidence.MEASURED, (), (best,))  # as all of the whole are, which this is measured with
         checked = CheckSummary(tools.runner.name, 0, {})
         finalist = chosen[best.candidate]
