@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +144,59 @@ def test_a_pointwise_convolution_multiplies_pixels_together_and_makes_them_as_th
     for tile in (64, 8):  # as long as all axes, and shorter than some
         got = getattr(module, source.entry)(x, w, config={"symbols": dict.fromkeys(names, tile)})
         torch.testing.assert_close(got, pointwise(x, w), rtol=1e-4, atol=1e-4)
+
+
+def convolved(x: Sequence[int], w: Sequence[int], **how: Any) -> tuple[Callable[..., torch.Tensor], list[torch.Tensor]]:
+    """A convolution of random numbers, by the shapes of its image and its weights."""
+    function = {3: torch.nn.functional.conv1d, 4: torch.nn.functional.conv2d}[len(x)]
+
+    def convolution(image: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(function(image, weight, **how))
+
+    return convolution, [torch.randn(x), torch.randn(w) / 8]
+
+
+WINDOWS: Mapping[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
+    "padded": convolved((2, 24, 9, 11), (20, 24, 3, 3), padding=1),
+    "strided": convolved((1, 33, 12, 9), (20, 33, 3, 3), padding=1, stride=2),
+    "dilated": convolved((1, 32, 13, 9), (16, 32, 3, 2), dilation=2, stride=(3, 1)),
+    "grouped": convolved((2, 12, 7, 6), (24, 4, 3, 3), padding=2, groups=3),
+    "along one axis": convolved((3, 20, 19), (8, 20, 5), padding=2),
+    "few channels": convolved((1, 3, 17, 15), (8, 3, 7, 7), padding=3, stride=2),
+}
+
+
+@compiled
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_convolution_is_one_product_over_a_window(name: str, tmp_path: Path) -> None:
+    """Of tiles as long as all axes and of ragged ones, and of numbers that are not finite."""
+    function, inputs = WINDOWS[name]
+    best, *_ = prism.search(prism.trace(function, inputs), target="cpu")
+    source = emit_module(best.sgraph)
+    (text,) = (t for key, t in source.extra.items() if "kernel" in key)
+    body = text[text.index("_program(int64_t pid") :]
+    assert body.count("multiply_window(") == 1
+    assert "multiply(" not in body
+    assert "v_gather(" not in body, "nothing is gathered tap by tap"
+    module = load(write_module(source, tmp_path / f"{source.entry}.py"), "convolution_module")
+    names = [s.name for s in best.sgraph.symbols]
+    for tile, odd in ((64, None), (5, None), (5, float("nan")), (64, float("inf")), (64, 3e38)):
+        image, weight = (x.clone() for x in inputs)
+        if odd is not None:
+            image.flatten()[image.numel() // 2] = odd
+        given = {"image": image, "weight": weight}
+        got = getattr(module, source.entry)(
+            *(given[t.name] for t in best.sgraph.inputs), config={"symbols": dict.fromkeys(names, tile)}
+        )
+        wanted = function(image.double(), weight.double()).float()
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5 if odd != 3e38 else 1e33, equal_nan=True)
+
+
+def test_a_filter_as_large_as_the_image_is_no_window() -> None:
+    """Nearly all that a window would compute are no pixels."""
+    function, inputs = convolved((4, 8, 14, 14), (8, 8, 12, 12))
+    best, *_ = prism.search(prism.trace(function, inputs), target="cpu")
+    assert "multiply_window(\n" not in "".join(emit_module(best.sgraph).extra.values())
 
 
 @compiled

@@ -19,6 +19,7 @@ PROGRAM = r"""
 #include "product.hpp"
 #include "tiles.hpp"
 #include "parts.hpp"
+#include "window.hpp"
 #include "halves.hpp"
 #include "bytes.hpp"
 #include <cmath>
@@ -232,7 +233,81 @@ template <class B> void holds_columns(int64_t M, int64_t K, int64_t N) {
     last = {};
 }
 
+// Two axes of pixels and taps and an image beside them: whole numbers, so exact. `what` stands at a place of x, or of
+// the weights, as a number that is not finite, or is too large to be taken apart.
+template <class X, class W>
+void window(int64_t K, int64_t M, int64_t height, int64_t width, int64_t stride, int64_t dilation, int64_t pad, int how,
+            Odd what = Odd::none) {
+    const bool fresh = how & 1, held = how & 2, last_k = how & 4, in_weights = how & 8;
+    const bool halves = sizeof(W) == 2 && how & 16;
+    const int64_t images = 2, tall = 3, wide = 2 + how % 3;
+    const int64_t rows = (height - 1) * stride + (tall - 1) * dilation + 1 - 2 * pad;
+    const int64_t columns = (width - 1) * stride + (wide - 1) * dilation + 1 - 2 * pad;
+    if (rows < 1 || columns < 1) return;
+    const int64_t xk = last_k ? 1 : rows * columns, step = last_k ? K : 1, image = K * rows * columns;
+    const int64_t wk = last_k ? 1 : tall * wide, tap = last_k ? K : 1, wm = K * tall * wide;
+    const int64_t cm = images * height * width + 5;
+    std::vector<X> x(images * image);
+    std::vector<W> w(M * wm);
+    std::vector<float> c(M * cm, 0.5f);
+    for (auto& v : x) put(&v, draw());
+    for (auto& v : w) put(&v, draw());
+    const float odd[] = {1, 0, 0, 5e36f, INFINITY, NAN};
+    if (what != Odd::none) in_weights ? put(&w[w.size() / 2], odd[(int)what]) : put(&x[x.size() / 2], odd[(int)what]);
+    const int64_t far = (int64_t)1 << 40;
+    const Along along[] = {{images, 1, 1, 1, image, 0, -far, far, 0, height * width},
+                           {height, stride, dilation, tall, columns * step, -pad, 0, rows, wide * tap, width},
+                           {width, stride, dilation, wide, step, -pad, 0, columns, tap, 1}};
+    std::vector<int64_t> taps;
+    const int64_t left_out = how % 5;
+    for (int64_t i = 0; i < tall * wide; ++i)
+        if (i != left_out) taps.insert(taps.end(), {0, i / wide, i % wide});
+    const int64_t places = along[0].room() * along[1].room() * along[2].room(), many = taps.size() / 3;
+    std::vector<float> pa(v_room_seen(places, K, M, tall * wide)), pb(v_room_weights(K, M, tall * wide));
+    if (held) v_hold(w.data(), w.size() * sizeof(W));
+    for (int again = 0; again < 2; ++again) {
+        for (auto& v : c) v = 0.5f;
+        multiply_window(fresh, c.data(), cm, x.data() - pad * (columns + 1) * step, xk, w.data(), wm, wk, along, 3,
+                        taps.data(), many, M, K, halves, pa.data(), pb.data(), last, 2);
+        for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
+            const int64_t m = i / cm, n = i % cm / (height * width), h = i % cm / width % height, l = i % cm % width;
+            double wanted = n < images && fresh ? 0 : 0.5;
+            for (int64_t t = 0; n < images && t < many; ++t) {
+                const int64_t p = h * stride + taps[3 * t + 1] * dilation - pad;
+                const int64_t q = l * stride + taps[3 * t + 2] * dilation - pad;
+                if (p < 0 || q < 0 || p >= rows || q >= columns) continue;
+                for (int64_t k = 0; k < K; ++k)
+                    wanted += (double)v_one(&x[n * image + k * xk + (p * columns + q) * step]) *
+                              v_one(&w[m * wm + k * wk + (taps[3 * t + 1] * wide + taps[3 * t + 2]) * tap]);
+            }
+            const bool same = !std::isfinite(wanted) ? std::isnan(wanted) ? std::isnan(c[i]) : c[i] == (float)wanted
+                              : what == Odd::huge    ? fabs(c[i] - wanted) <= 1e-5 * (fabs(wanted) + 1e37)
+                                                     : c[i] == (float)wanted;
+            if (!same && wrong++ < 5)
+                printf("K %d M %d of %d x %d stride %d dilation %d pad %d how %d odd %d: at %d, %d %d %d %g, not %g\n",
+                       (int)K, (int)M, (int)height, (int)width, (int)stride, (int)dilation, (int)pad, how, (int)what,
+                       (int)m, (int)n, (int)h, (int)l, c[i], wanted);
+        }
+    }
+    v_forget(w.data());
+    last = {};
+}
+
 int main() {
+    int drawn = 0;
+    for (int64_t K : {1, 45, 64})
+        for (int64_t M : {3, 50})
+            for (int64_t stride : {1, 2, 3})
+                for (int64_t dilation : {1, 2}) {
+                    drawn = (drawn * 5 + 7) % 32;
+                    const int64_t height = 3 + drawn % 5, width = 5 + drawn * 3 % 17;
+                    const int64_t pad = (drawn + stride + dilation) % 3;
+                    window<float, float>(K, M, height, width, stride, dilation, pad, drawn);
+                    window<bf16, bf16>(K, M, height, width, stride, dilation, pad, drawn);
+                    window<f16, f16>(K, M, height, width, stride, dilation, pad, drawn & 15);
+                    for (Odd what : {Odd::huge, Odd::infinite, Odd::nan})
+                        if (K == 45) window<float, float>(K, M, height, width, stride, dilation, pad, drawn, what);
+                }
     for (int64_t K : {7, 65, 300}) {
         holds_columns<float>(4, K, 130);
         holds_columns<bf16>(3, K, 64);
@@ -333,7 +408,7 @@ def test_products_and_stores_are_exact(machine: str, tmp_path: Path) -> None:
     headers = files("prism.backends.cpu") / "csrc"
     options = ["-std=c++17", "-O0", "-w", "-fno-math-errno", "-fno-trapping-math", f"-march={machine}", f"-I{headers}"]
     subprocess.run([str(compiler), *options, str(source), "-o", str(program)], check=True, timeout=300)
-    done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=300)
     if done.returncode == -4:
         pytest.skip(f"this processor cannot run code for {machine}")
     assert done.returncode == 0, done.stdout

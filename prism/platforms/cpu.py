@@ -31,7 +31,7 @@ from prism.platforms.platform import Timed
 from prism.process.child import Fork, module_command
 from prism.process.fork_server import ForkServer
 from prism.process.worker import Background, Ending, Pool, Reply, Worker
-from prism.program.nodes import DType, Program, Reduce, walk
+from prism.program.nodes import DType, Program, Read, Reduce, walk
 from prism.program.products import product_of
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
@@ -42,7 +42,7 @@ NO_COMPILER = (
 )
 GRACE_S = 10.0
 """What a worker may take beyond the compiler's own limit, seconds."""
-PROTOCOL = "cpu protocol 9"
+PROTOCOL = "cpu protocol 10"
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
 
@@ -139,12 +139,15 @@ class CpuPlatform(Timed):
         """
         if self.products is None:
             return
-        sums = (e for d in program.definitions for e in walk(d.expr) if isinstance(e, Reduce))
+        terms = [e for d in program.definitions for e in walk(d.expr)]
+        sums = (e for e in terms if isinstance(e, Reduce))
         if any(product_of(e.body, {e.axis}) for e in sums):
             types = {t.dtype for t in program.inputs if t.dtype.is_float}
             halves = {DType.BFLOAT16: "multiply_halves"}
             self.products.begin([HELD])
             self.products.begin(f"{halves.get(dtype, 'multiply')}-{TENSOR_TYPES[dtype]}" for dtype in types)
+            if any(isinstance(e, Read) and any(len(i.axes()) > 1 for i in e.index) for e in terms):
+                self.products.begin(f"multiply_window-{name}-{name}" for name in (TENSOR_TYPES[t] for t in types))
 
     def resources(self, sgraph: SGraph, config: Config, hints: Mapping[str, int]) -> tuple[Resources, ...]:
         """See Timed."""

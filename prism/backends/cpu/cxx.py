@@ -23,7 +23,7 @@ virtual void volatile wchar_t while xor xor_eq
 prism full lanes part body packed packed_a packed_b room pid threads total main linux unix at tensors lengths end own
 sizes past soon run step VL MR NR PANEL LINE AHEAD PAGE Held held Turn Panels Level level_int8_t level_uint8_t vf vi vu
 vl vh vs vb vub v8 bf16 f16 Whole Part Count Sum Prod Max Min Scratch scratch Panels multiply
-multiply_halves multiply_bytes INFINITY NAN exp log sin cos tan tanh erf sqrt floor round pow abs
+multiply_halves multiply_bytes multiply_window Along INFINITY NAN exp log sin cos tan tanh erf sqrt floor round pow abs
 """
 _KEYWORDS = frozenset(_TAKEN.split())
 _PREFIXES = ("v_", "i_", "n_", "t_", "b_", "h_", "p_", "s_", "pack_", "mul_", "window_", "PRISM", "_", "INT", "UINT")

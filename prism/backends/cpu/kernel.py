@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
 
@@ -14,6 +15,7 @@ from prism.backends.cpu.levels import with_products_of_bytes
 from prism.backends.cpu.nest import NestEmitter, Storage, loads_of
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
+from prism.backends.cpu.windows import Window, WindowAxis, find_windows
 from prism.backends.place import write_place
 from prism.backends.tile import GridAxis, Size, Stmt, TileProgram, scalars, symbol
 from prism.ir.kit import statements
@@ -64,7 +66,10 @@ class KernelEmitter:
         self.v = Values(self.program)
         self.v.run()
         products, gone = find_products(self.v)
-        self.scheduler = Scheduler(self.v, products, gone)
+        windows = find_windows(self.v, products)
+        taken = [w.product for w in windows.values()]
+        products = {key: p for key, p in products.items() if p not in taken}
+        self.scheduler = Scheduler(self.v, products, windows, gone)
         self._groups = self.scheduler.run()
         p = self.program
         everything = {*self.v.values, *self.v.scalars, *(t.name for t in p.tensors)}
@@ -85,7 +90,7 @@ class KernelEmitter:
     @property
     def multiplies(self) -> bool:
         """Whether there are matrix products."""
-        return any(r.product is not None for _, r in self._roots(self._groups))
+        return any(r.product is not None or r.window is not None for _, r in self._roots(self._groups))
 
     @property
     def ragged(self) -> tuple[tuple[Extent, Size], ...]:
@@ -160,7 +165,7 @@ class KernelEmitter:
 
     def _made(self) -> Iterator[str]:
         for _, r in self._roots(self._groups):
-            if r.kind in ("fill", "keep", "reduce", "product"):
+            if r.kind in ("fill", "keep", "reduce", "product", "window"):
                 yield r.dst
 
     def _stays(self, name: str) -> bool:
@@ -168,12 +173,11 @@ class KernelEmitter:
         written = {s.tensor for s in statements(self.program.body) if isinstance(s, tile.Store)}
         return name not in self.storage.arrays and self.v.views[name].tensor not in written
 
-    def _apart(self, name: str) -> tuple[GridAxis, ...]:
-        """The axes of the grid along which programs have the same of a factor in memory."""
+    def _apart(self, name: str, offset: Extent | None = None) -> tuple[GridAxis, ...]:
+        """The axes of the grid along which programs have the same of a factor in memory, perhaps from elsewhere on."""
         if not self._stays(name) or self.v.views[name].places:
             return ()
-        view = self.v.views[name]
-        own = scalars(view.offset)
+        own = scalars(self.v.views[name].offset if offset is None else offset)
         known = {*self.program.lengths, *(c.name for c in self.program.constants)}
         if own - known - {g.index for g in self.program.grid}:
             return ()
@@ -182,12 +186,12 @@ class KernelEmitter:
     def _in_order(self) -> TileProgram:
         """The program, of which those that read the same second factors follow one another: these are packed once."""
         p = self.program
-        seconds = [self.scheduler.roles(r.product)[1] for _, r in self._roots(self._groups) if r.product is not None]
-        if not seconds or self.imbalanced or p.sections is not None or p.groups is not None:
+        roots = [r for _, r in self._roots(self._groups)]
+        apart = [self._apart(self.scheduler.roles(r.product)[1]) for r in roots if r.product is not None]
+        apart += [self._apart(r.window.weights, r.window.weights_offset) for r in roots if r.window is not None]
+        if not apart or self.imbalanced or p.sections is not None or p.groups is not None:
             return p
-        last = {g.index for g in self._apart(seconds[0])}.intersection(
-            *({g.index for g in self._apart(n)} for n in seconds[1:])
-        )
+        last = {g.index for g in apart[0]}.intersection(*({g.index for g in others} for others in apart[1:]))
         return replace(p, grid=tuple(sorted(p.grid, key=lambda g: g.index in last)))
 
     # The functions.
@@ -247,6 +251,8 @@ class KernelEmitter:
                 self._loop(root)
             elif root.kind == "product":
                 self._product(root)
+            elif root.window is not None:
+                self._window(root.window, root.into is None)
             else:
                 again, repeated = (made[n] & frozenset().union(*others) for others in (made[n + 1 :], made[:n]))
                 NestEmitter(g, self.storage, self.names, w, self._local, again, repeated).run()
@@ -314,11 +320,14 @@ class KernelEmitter:
         """Elements that packed factors take, the first and the second."""
         first, second = "", ""
         for _, r in self._roots(self._groups):
-            if r.product is None:
+            if r.window is not None:
+                a, b = self._window_rooms(r.window)
+            elif r.product is not None:
+                rows, columns, _ = self._sides(r)
+                k = self._room((r.product.lane,))
+                a, b = f"v_room_a({self._room(rows)}, {k})", f"v_room_b({self._room(columns)}, {k})"
+            else:
                 continue
-            rows, columns, _ = self._sides(r)
-            k = self._room((r.product.lane,))
-            a, b = f"v_room_a({self._room(rows)}, {k})", f"v_room_b({self._room(columns)}, {k})"
             first = f"v_maxi({first}, {a})" if first and a not in first else first or a
             second = f"v_maxi({second}, {b})" if second and b not in second else second or b
         return (first, second) if first else ()
@@ -433,6 +442,103 @@ class KernelEmitter:
                 w.line(f"{', '.join((m, count_of(k), n, 'packed_a', 'packed_b', 'packed', uses, *numbers))});")
 
         nested(list(loops))
+
+    # Products over windows.
+
+    def _window_rooms(self, window: Window) -> tuple[str, str]:
+        """Elements that what a window sees takes, and its weights."""
+        places = " * ".join(f"{self._along(a, most=True)}.room()" for a in window.axes)
+        k = self._room([] if window.depth is None else [window.depth])
+        sides = f"{k}, {self._room([window.row])}, {window.taps}"
+        return f"v_room_seen({places}, {sides})", f"v_room_weights({sides})"
+
+    def _along(self, a: WindowAxis, out: str = "0", most: bool = False) -> str:
+        """An axis of a window as a literal.
+
+        Args:
+            a: the axis.
+            out: elements of the result from pixel to pixel.
+            most: with as many pixels as there can be, for what hangs on nothing else.
+        """
+        count = "1" if a.lane is None else self._room([a.lane]) if most else f"n_{self.names(a.lane)}"
+        numbers = [count, str(a.stride), str(a.dilation), str(a.taps)]
+        if not most:
+            low, high = (
+                f"{sign}(INT64_C(1) << 40)" if e is None else integer(e, self.names)
+                for sign, e in (("-", a.low), ("", a.high))
+            )
+            numbers += [integer(a.step, self.names), integer(a.first, self.names), low, high]
+            numbers += [integer(a.weight, self.names), out]
+        return f"Along{{{', '.join(numbers)}}}"
+
+    def _window(self, window: Window, fresh: bool) -> None:
+        w, names = self.w, self.names
+        seen, weights = self.v.views[window.seen], self.v.views[window.weights]
+        types = [self._stored(n) for n in (window.seen, window.weights)]
+        self.products.add("-".join(("multiply_window", *types)))
+        along, taps, many = (names.fresh(n) for n in ("along", "taps", "many"))
+        lanes = self.storage.lanes(window.acc)
+        with w.block():
+            w.line(f"int64_t {taps}[{window.taps * len(window.axes)}], {many} = 0;")
+            self._taps(window, window.loops, taps, many)
+            with w.block(f"const Along {along}[] =", ";"):
+                for a in window.axes:
+                    out = "0" if a.lane is None else self.storage.stride(window.acc, a.lane, names)
+                    w.line(f"{self._along(a, out)},")
+
+            def start(pointer: str, offset: Extent, strides: Mapping[str, Extent | str]) -> str:
+                parts = [pointer, *([integer(offset, names)] if offset != 0 else [])]
+                for n in window.shared:
+                    by = strides[n]
+                    parts.append(f"i_{names(n)} * ({by if isinstance(by, str) else integer(by, names)})")
+                return " + ".join(parts)
+
+            def nested(left: Sequence[str]) -> None:
+                if left:
+                    index = f"i_{names(left[0])}"
+                    with w.block(f"for (int64_t {index} = 0; {index} < n_{names(left[0])}; ++{index})"):
+                        nested(left[1:])
+                    return
+                held = {n: self.storage.stride(window.acc, n, names) for n in lanes}
+                row, depth = window.row, window.depth
+                xk, wk = ("0" if depth is None else integer(x.strides[depth], names) for x in (seen, weights))
+                same = [factor(g.count, names) for g in self._apart(window.weights, window.weights_offset)]
+                uses = (" * ".join(same) or "1") if self._stays(window.weights) else "0"
+                w.line("multiply_window(")
+                with w.indented():
+                    w.line(f"{'true' if fresh else 'false'}, {start(f't_{names(window.acc)}', 0, held)}, {held[row]},")
+                    w.line(f"{start(f'p_{names(seen.tensor)}', window.offset, seen.strides)}, {xk},")
+                    by = start(f"p_{names(weights.tensor)}", window.weights_offset, weights.strides)
+                    w.line(f"{by}, {integer(weights.strides[row], names)}, {wk},")
+                    k = "1" if depth is None else f"n_{names(depth)}"
+                    halves = "true" if window.product.halves else "false"
+                    w.line(f"{along}, {len(window.axes)}, {taps}, {many}, n_{names(row)}, {k}, {halves},")
+                    w.line(f"packed_a, packed_b, packed, {uses});")
+
+            nested(window.shared)
+
+    def _taps(self, window: Window, loops: Sequence[tile.For], taps: str, many: str) -> None:
+        """Writes the loops over the taps, which take down those that there are."""
+        w, names = self.w, self.names
+        if loops:
+            s = loops[0]
+            index, start, stop = names(s.index), integer(s.start, names), integer(s.stop, names)
+            with w.block(f"for (int64_t {index} = {start}, end = {stop}; {index} < end; ++{index})"):
+                for x in s.body:
+                    if isinstance(x, tile.Scalar):
+                        w.line(f"const int64_t {names(x.dst)} = {integer(x.value, names)};")
+                self._taps(window, loops[1:], taps, many)
+            return
+        lane = window.product.lane
+        indices = {s.index: names(s.index) for s in window.loops} | {lane: f"i_{names(lane)}"}
+        with (
+            w.block(f"for (int64_t i_{names(lane)} = 0; i_{names(lane)} < n_{names(lane)}; ++i_{names(lane)})")
+            if (window.depth is None)
+            else nullcontext()
+        ):
+            for n, a in enumerate(window.axes):
+                w.line(f"{taps}[{many} * {len(window.axes)} + {n}] = {'0' if a.tap is None else indices[a.tap]};")
+            w.line(f"++{many};")
 
     def _stored(self, name: str) -> str:
         """The C++ type in which an operand lies in memory."""

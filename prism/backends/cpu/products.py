@@ -11,6 +11,7 @@ _DEFINED = {
     "multiply": ("product", "tiles", "parts"),
     "multiply_halves": ("product", "tiles", "halves"),
     "multiply_bytes": ("product", "tiles", "bytes"),
+    "multiply_window": ("product", "tiles", "parts", "window"),
 }
 """The support code, besides what every launch has, that a product is made of."""
 

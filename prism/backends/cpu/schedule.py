@@ -9,10 +9,11 @@ computed once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prism.backends import tile
 from prism.backends.cpu.values import Product, Values, without_aliases
+from prism.backends.cpu.windows import Window, within
 from prism.backends.tile import Stmt
 from prism.ir.kit import defined, statements
 from prism.program.nodes import DType, ReduceKind
@@ -22,6 +23,8 @@ _COSTS: Mapping[str, int] = {
     **{name: 12 if op.rounds and op.flops > 1 else op.flops for name, op in OPS.items()},
     **{"recip": 4, "div": 4, "sqrt": 4, "exp2": 12},
 }
+ALONE = ("product", "window", "loop")
+"""Roots that are no nests."""
 RECOMPUTE = 6
 """What costs less is computed again for every use of it, rather than kept in an array."""
 COSTLY = 10
@@ -43,7 +46,7 @@ class Root:
     """A root.
 
     Attributes:
-        kind: fill, keep, update, reduce, store, product or loop.
+        kind: fill, keep, update, reduce, store, product, window or loop.
         stmt: the statement.
         place: its position in the program.
         lanes: what its nest runs over; those of the result and the summed one for a product.
@@ -52,6 +55,7 @@ class Root:
         gone: the lane that it reduces.
         into: the accumulator that a reduction or product goes straight into.
         product: the matrix product.
+        window: the product over a window.
         body: of a loop, and the values that are changed in it.
     """
 
@@ -64,11 +68,14 @@ class Root:
     gone: str | None = None
     into: str | None = None
     product: Product | None = None
+    window: Window | None = None
     body: tuple[Group, ...] = ()
 
     @property
     def dst(self) -> str:
         """What it makes, by name."""
+        if self.window is not None:
+            return self.window.acc
         if self.into is not None:
             return self.into
         return defined(self.stmt) or ""
@@ -88,7 +95,7 @@ class Group:
     @property
     def alone(self) -> bool:
         """Whether it is no nest."""
-        return self.roots[0].kind in ("product", "loop")
+        return self.roots[0].kind in ALONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,8 @@ class Scheduler:
 
     Attributes:
         v: the values.
-        products: by the key of `find_products`.
+        products: by the key of `find_products`, but those over windows.
+        windows: by the position of the outermost loop.
         gone: names that products make superfluous.
         kept: names that are held in arrays or variables.
         order: the lanes of an array in the order of memory, where it is not that of the value.
@@ -116,6 +124,7 @@ class Scheduler:
 
     v: Values
     products: Mapping[str, Product]
+    windows: Mapping[int, Window]
     gone: set[str]
     kept: set[str] = field(default_factory=set)
     order: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -134,9 +143,12 @@ class Scheduler:
         self._as_stored()
         for p in self.products.values():
             self._columns_last(p)
+        for w in self.windows.values():
+            self.order[w.acc] = w.lanes
         blocks = dict(self._blocks(body, -1))
+        whole = {id(s) for s in within(self.windows)}
         for s in reversed(list(statements(body))):
-            if not isinstance(s, tile.For):
+            if not isinstance(s, tile.For) and id(s) not in whole:
                 self._visit(s, blocks[self.v.places[id(s)]])
         return self._groups(body)
 
@@ -397,13 +409,29 @@ class Scheduler:
         groups: list[Group] = []
         for s in body:
             root = self._root(s)
+            if root is not None and root.window is not None:
+                root = replace(root, into=None if self._starts(root, groups) else root.dst)
             if root is not None:
                 self._place(root, groups)
         return groups
 
+    def _starts(self, window: Root, groups: list[Group]) -> bool:
+        """Whether a window's accumulator holds nothing but the 0 that it was filled with, which is then left out."""
+        touching = [(g, r) for g in groups for r in g.roots if window.dst in r.reads | r.writes]
+        if len(touching) != 1 or touching[0][1].kind != "fill" or getattr(touching[0][1].stmt, "value", None) != 0.0:
+            return False
+        ((group, fill),) = touching
+        group.roots.remove(fill)
+        if not group.roots:
+            groups.remove(group)
+        return True
+
     def _root(self, s: Stmt) -> Root | None:
         v, place = self.v, self.v.places[id(s)]
         name = defined(s)
+        if place in self.windows:
+            w = self.windows[place]
+            return Root("window", s, place, w.lanes, frozenset({w.acc}), frozenset({w.acc}), window=w)
         if isinstance(s, tile.For):
             inner = self._groups(s.body)
             roots = [r for g in inner for r in g.roots]
@@ -461,10 +489,10 @@ class Scheduler:
                 clash = (r.writes & (root.reads | root.writes)) | (r.reads & root.writes)
                 if clash:
                     # Element by element: every element that both touch is one that an iteration has to itself.
-                    same = not g.alone and root.kind not in ("product", "loop") and set(g.lanes) == set(root.lanes)
+                    same = not g.alone and root.kind not in ALONE and set(g.lanes) == set(root.lanes)
                     fits = same and all(set(self.v.lanes_of(x)) == set(root.lanes) for x in clash)
                     first = max(first, n if fits else n + 1)
-        if root.kind not in ("product", "loop"):
+        if root.kind not in ALONE:
             for g in reversed(groups[first:]):
                 if not g.alone and set(g.lanes) == set(root.lanes):
                     g.roots.append(root)

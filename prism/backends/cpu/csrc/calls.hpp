@@ -2,6 +2,7 @@
 // (`product.hpp` and its like), c[m][n] += sum_k a[m][k] * b[k][n], or = where c is fresh and holds nothing yet.
 namespace prism __attribute__((visibility("hidden"))) {
 constexpr int64_t LINE = 64;
+constexpr int64_t MOST_ALONG = 6;  // axes of a window
 
 // What an operand was packed into, of so many terms and columns, and the kind of panels.
 struct Panels {
@@ -9,8 +10,10 @@ struct Panels {
     int64_t bk, bn, K, N, kind;
     const void* at;  // null: it is not held
     Panels* next;
+    int64_t taps[2 * MOST_ALONG];  // of a window's weights
     bool is(const Panels& p) const {
-        return b == p.b && bk == p.bk && bn == p.bn && K == p.K && N == p.N && kind == p.kind;
+        return b == p.b && bk == p.bk && bn == p.bn && K == p.K && N == p.N && kind == p.kind &&
+               !memcmp(taps, p.taps, sizeof(taps));
     }
     uint64_t hash() const {
         const uint64_t x = (uint64_t)b / LINE + (uint64_t)(K * 31 + N) * 0x9e3779b97f4a7c15u;
@@ -38,6 +41,24 @@ template <class A, class B>
 void multiply_bytes(bool fresh, int32_t* c, int64_t cm, const A* a, int64_t am, int64_t ak, const B* b, int64_t bk,
                     int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb, Panels& last, int64_t uses,
                     int32_t sa, int32_t sb);
+// An axis of a window: pixel i under tap t is at place `first + i * stride + t * dilation`, and places are `step` elements
+// apart. Outside of low <= place < high a tap adds nothing. There are `count` pixels and `taps` taps; neighbouring taps'
+// weights are `weight` elements apart, neighbouring pixels of the result `out`, 1 along the last axis.
+struct Along {
+    int64_t count, stride, dilation, taps, step, first, low, high, weight, out;
+    // Pixels at a stride see places in turn: those of one remainder by the stride are a phase.
+    static constexpr int64_t common(int64_t a, int64_t b) { return b ? common(b, a % b) : a; }
+    constexpr int64_t period() const { return stride / common(stride, dilation); }
+    constexpr int64_t phases() const { return period() < taps ? period() : taps; }
+    constexpr int64_t length() const { return count + dilation * (taps - 1) / stride; }
+    constexpr int64_t room() const { return phases() * length(); }
+};
+// c[m][pixels] += sum over taps and k of w[m][tap][k] * x[k][pixels and tap], of as many `taps` as are given, one number for
+// each axis. `halves` says that both may be rounded to bfloat16.
+template <class X, class W>
+void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, const W* w, int64_t wm, int64_t wk,
+                     const Along* along, int64_t axes, const int64_t* taps, int64_t many, int64_t M, int64_t K, bool halves,
+                     float* pa, float* pb, Panels& last, int64_t uses);
 
 #if PRISM_LANES == 16
 constexpr int64_t MR = 8, NR = 2;
@@ -65,6 +86,20 @@ constexpr int64_t v_room_b(int64_t N, int64_t K) { return PARTS_AT + v_parts_roo
 constexpr int64_t v_room_a(int64_t M, int64_t K) { return v_packed_a(M, K); }
 constexpr int64_t v_room_b(int64_t N, int64_t K) { return v_packed_b(N, K); }
 #endif
+constexpr int64_t v_deep(int64_t K) { return PRISM_PAIR_TILES ? (K + 2 * TILE - 1) / (2 * TILE) * (2 * TILE) : K; }
+// Elements from one k to the next of what a window sees: not so many that neighbours share a set of a cache.
+constexpr int64_t v_pitch(int64_t places) {
+    const int64_t p = (places + PANEL + VL - 1) / VL * VL;
+    return p % 256 ? p : p + VL;
+}
+// Rooms of a window that sees so many places, and of its weights.
+constexpr int64_t v_room_seen(int64_t places, int64_t K, int64_t M, int64_t taps) {
+    const int64_t parts = PRISM_PAIR_TILES ? v_deep(K) / 2 * 3 : 0;
+    return v_maxi((K + parts) * v_pitch(places), M * taps * v_deep(K)) + VL;
+}
+constexpr int64_t v_room_weights(int64_t K, int64_t M, int64_t taps) {
+    return v_maxi(v_room_b(M, taps * v_deep(K)), v_packed_a(M, taps * K)) + TILE;
+}
 
 // Memory that stays as it is, a model's weights: panels of operands that lie in it are made once, and kept until it is
 // forgotten. Of this library alone, so no other version's.

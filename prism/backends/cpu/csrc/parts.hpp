@@ -97,7 +97,47 @@ PRISM_ALONE void pack_parts(uint32_t* __restrict to, const T* __restrict x, int6
         }
 }
 
-// The product of what `pack_parts` made of both factors, the smallest terms first.
+// Adds the products of 32 terms of all parts to two by two tiles, or one by two, the smallest first. Of the first factor
+// parts are `part_a` apart, and the second tile is `side_a` behind the first; the same of the second factor.
+PRISM_INLINE void v_add_parts(const uint32_t* x, int64_t part_a, int64_t side_a, int parts_a, const uint32_t* y,
+                              int64_t part_b, int64_t side_b, int parts_b, bool two, uint32_t* spare) {
+    const auto first = [&](auto n) PRISM_BODY {
+        const uint32_t* at = x + decltype(n)::n * part_a;
+        PRISM_TILE_LOAD(4, at, TILE);
+        if (two) PRISM_TILE_LOAD(5, at + side_a, TILE);
+    };
+    const auto second = [&](auto n) PRISM_BODY {
+        const uint32_t* at = y + decltype(n)::n * part_b;
+        PRISM_TILE_LOAD(6, at, TILE);
+        PRISM_TILE_LOAD(7, at + side_b, TILE);
+    };
+    second(Count<0>{});
+    if (parts_a == PARTS) {
+        first(Count<2>{});
+        PRISM_TILE_PAIRS(two);
+    }
+    if (parts_a > 1) {
+        first(Count<1>{});
+        PRISM_TILE_PAIRS(two);
+        second(Count<1>{});
+        PRISM_TILE_PAIRS(two);
+    }
+    first(Count<0>{});
+    PRISM_TILE_PAIRS(two);
+    if (parts_b == PARTS) {
+        second(Count<2>{});
+        PRISM_TILE_PAIRS(two);
+    }
+    if (parts_b > 1) {
+        second(Count<0>{});
+        PRISM_TILE_PAIRS(two);
+    }
+    // A tile that is stored after more than some 130 products holds up what comes next by 230 ns, whether it is one of
+    // their sums or not; one now and then costs nothing (measured, a Xeon with AMX).
+    PRISM_TILE_STORE(6, spare, TILE);
+}
+
+// The product of what `pack_parts` made of both factors.
 PRISM_ALONE inline void mul_parts(bool fresh, float* __restrict c, int64_t cm, const uint32_t* a, int parts_a,
                                   const uint32_t* b, int parts_b, int64_t M, int64_t K, int64_t N) {
     const int64_t depth = v_cdiv(K, DEEP), row_a = depth * parts_a * SQUARE, row_b = depth * parts_b * SQUARE;
@@ -106,38 +146,8 @@ PRISM_ALONE inline void mul_parts(bool fresh, float* __restrict c, int64_t cm, c
         return [=, &spare](int64_t m, bool two) PRISM_BODY {
             const uint32_t* x = a + m / TILE * row_a + k / TILE * parts_a * SQUARE;
             const uint32_t* y = b + n / TILE * row_b + k / TILE * parts_b * SQUARE;
-            const auto first = [&](auto part) PRISM_BODY {
-                constexpr int64_t at = decltype(part)::n * SQUARE;
-                PRISM_TILE_LOAD(4, x + at, TILE);
-                if (two) PRISM_TILE_LOAD(5, x + row_a + at, TILE);
-            };
-            const auto second = [&](auto part) PRISM_BODY {
-                constexpr int64_t at = decltype(part)::n * SQUARE;
-                PRISM_TILE_LOAD(6, y + at, TILE);
-                PRISM_TILE_LOAD(7, y + row_b + at, TILE);
-            };
-            for (int64_t l = k; l < end; l += TILE, x += parts_a * SQUARE, y += parts_b * SQUARE) {
-                second(Count<0>{});
-                if (parts_a == PARTS) {
-                    first(Count<2>{});
-                    PRISM_TILE_PAIRS(two);
-                }
-                first(Count<1>{});
-                PRISM_TILE_PAIRS(two);
-                second(Count<1>{});
-                PRISM_TILE_PAIRS(two);
-                first(Count<0>{});
-                PRISM_TILE_PAIRS(two);
-                if (parts_b == PARTS) {
-                    second(Count<2>{});
-                    PRISM_TILE_PAIRS(two);
-                }
-                second(Count<0>{});
-                PRISM_TILE_PAIRS(two);
-                // A tile that is stored after more than some 130 products holds up what comes next by 230 ns, whether it is
-                // one of their sums or not; one now and then costs nothing (measured, a Xeon with AMX).
-                PRISM_TILE_STORE(6, spare, TILE);
-            }
+            for (int64_t l = k; l < end; l += TILE, x += parts_a * SQUARE, y += parts_b * SQUARE)
+                v_add_parts(x, SQUARE, row_a, parts_a, y, SQUARE, row_b, parts_b, two, spare);
         };
     });
 }

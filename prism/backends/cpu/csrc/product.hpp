@@ -193,6 +193,7 @@ template <class E> struct Kept {
     template <class T, class B> static void keep(T* to, const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
         E::pack(to, b, bk, bn, K, N);
     }
+    static void mark(Panels&) {}
 };
 // What a place in a panel holds: one term in float32. Its kin hold a pair in bfloat16 (halves.hpp) or four bytes (bytes.hpp).
 struct Single : Kept<Single> {
@@ -354,7 +355,7 @@ void mul_panels(bool fresh, float* __restrict c, int64_t cm, const typename E::t
 
 // The panels of an operand that is held, which are made where they are not there yet; null for any other.
 template <class E, class B>
-const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N, const E& how = {}) {
     struct Seen {
         int64_t changes;
         Panels panels;
@@ -363,7 +364,8 @@ const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, in
     static thread_local Seen seen[SEEN];
     const int64_t changes = __atomic_load_n(&held.changes, __ATOMIC_ACQUIRE);
     if (!changes) return nullptr;
-    Panels asked = {b, bk, bn, K, N, E::KIND, nullptr, nullptr};
+    Panels asked = {b, bk, bn, K, N, E::KIND};
+    how.mark(asked);
     const uint64_t hash = asked.hash();
     Seen& own = seen[hash % SEEN];
     if (own.changes == changes && own.panels.is(asked)) return (const typename E::type*)own.panels.at;
@@ -377,13 +379,13 @@ const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, in
             while (found && !found->is(asked)) found = found->next;
             if (!found) {
                 found = (Panels*)malloc(sizeof(Panels));
-                void* at = aligned_alloc(64, (E::room(K, N) * 4 + 63) / 64 * 64);
+                void* at = aligned_alloc(64, (how.room(K, N) * 4 + 63) / 64 * 64);
                 if (!found || !at) {
                     free(found);
                     free(at);
                     return nullptr;
                 }
-                E::keep((typename E::type*)at, b, bk, bn, K, N);
+                how.keep((typename E::type*)at, b, bk, bn, K, N);
                 *found = asked;
                 found->at = at;
                 found->next = bucket;
@@ -399,11 +401,12 @@ const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, in
 // Those of any operand: in pb where it is not held, and as they are where that has them.
 template <class E, class B>
 const typename E::type* v_panels(const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N, typename E::type* pb, Panels& last,
-                                 int64_t uses) {
-    if (const typename E::type* kept = v_kept<E>(b, bk, bn, K, N)) return kept;
-    const Panels asked = {b, bk, bn, K, N, E::KIND, pb, nullptr};
+                                 int64_t uses, const E& how = {}) {
+    if (const typename E::type* kept = v_kept<E>(b, bk, bn, K, N, how)) return kept;
+    Panels asked = {b, bk, bn, K, N, E::KIND, pb};
+    how.mark(asked);
     if (uses && last.at == pb && last.is(asked)) return pb;
-    E::pack(pb, b, bk, bn, K, N);
+    how.pack(pb, b, bk, bn, K, N);
     last = uses ? asked : Panels{};
     return pb;
 }
