@@ -25,6 +25,7 @@ from test_check import rmsnorm_program, rmsnorm_sgraph
 from test_measure import GRAPH
 from test_measure import PROGRAM as TWICE
 
+import prism
 from examples.common import load_example
 from prism.backends.cpu import build
 from prism.backends.cpu.emit import CPP
@@ -174,6 +175,21 @@ def test_parts_of_floats_are_multiplied_where_there_are_many_of_both_sides() -> 
     assert 1.2 < ratio(DType.FLOAT32, 512, 512) < ratio(DType.FLOAT16, 512, 512)
     assert ratio(DType.FLOAT32, 64, 64) == 1.0, "taking values apart would take longer than vectors do"
     assert ratio(DType.FLOAT32, 16, 512) == 1.0, "few rows stream through what is stored"
+
+
+def test_taps_of_a_convolution_are_one_product() -> None:
+    def convolved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv2d(x, w, padding=1)
+
+    inputs = [torch.zeros(4, 64, 28, 28), torch.zeros(64, 64, 3, 3)]
+    best, *_ = prism.search(prism.trace(convolved, inputs), target="cpu")
+
+    def whole(most: int) -> float:
+        return seconds(best.sgraph, **{s.name: min(most, 28) for s in best.sgraph.symbols} | {"T_d64": 64, "T_d4": 1})
+
+    product = seconds(matmul(4 * 784, 64, 9 * 64), T_m=784, T_n=64, T_k=9 * 64)
+    assert 0.7 * product < whole(28) < 1.5 * product, "nothing is gathered, masked or added tap by tap"
+    assert whole(28) < 0.9 * whole(7), "a small tile copies more borders than a large one"
 
 
 def test_half_of_a_panel_takes_as_long_as_all_of_it() -> None:

@@ -296,6 +296,7 @@ class KernelCost:
         bytes_read: bytes that loads ask for (masked lanes excluded), before any cache.
         bytes_written: bytes stored.
         flops: pointwise work in multiply-adds of vector units, masked lanes excluded.
+        looped_flops: the part of it within loops.
         dot_flops: floating-point operations of matrix products (two a multiply-add), masked lanes excluded.
         padded_flops: as `flops`, with the masked lanes.
         padded_dot_flops: as `dot_flops`, with the masked lanes.
@@ -324,6 +325,7 @@ class KernelCost:
     padded_additions: Mapping[str, Monomial] = field(default_factory=dict, hash=False)
     idle_selections: Polynomial = Polynomial(())
     shared_additions: Polynomial = Polynomial(())
+    looped_flops: Polynomial = Polynomial(())
 
     def beside(self, sizes: Mapping[Axis, Any], binding: Binding) -> list[tuple[Monomial, Any]]:
         """What comes beside the bytes that are asked for, as a GPU's memory moves whole sectors.
@@ -613,6 +615,7 @@ def kernel_cost(kernel: sg.Kernel, sgraph: sg.SGraph, axes: Mapping[str, tuple[A
         padded_additions=c.additions,
         idle_selections=c.counted(c.selections, True),
         shared_additions=Polynomial(tuple(c.shared)),
+        looped_flops=c.counted({(axes, loops): n for (axes, loops), n in c.flops.items() if loops}, False),
     )
 
 

@@ -31,7 +31,7 @@ from prism.cost.roofline import dealt, memory
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.nodes import Grid, Kernel, SGraph, Store, Whole
+from prism.sgraph.nodes import Contract, Grid, Kernel, Load, LoopRole, Pointwise, SGraph, Store, Whole
 from prism.sgraph.ranges import ordered
 from prism.sgraph.resident import in_one_launch
 
@@ -65,6 +65,9 @@ UNPACKED_ROWS, FULL_ROWS = 32, 8
 FLOAT32_PARTS, FLOAT16_PARTS = 3, 2
 """bfloat16 values that a value is the sum of where tiles multiply those (by definition: 24 and 11 bits by 8 each).
 Packing each of them takes as long as packing an element (measured), half as much again for the second factor's."""
+WINDOW_SHARE, WINDOW_NARROW_SHARE, WINDOW_DEPTH = 0.8, 0.45, 16
+"""What products over windows reach of the vector units' peak, a share, and with fewer terms than so many at each tap
+(measured, with 512-bit vectors)."""
 PAIRED_ROWS = 9
 """Rows from which bfloat16 operands are packed in pairs, where an instruction multiplies pairs (measured)."""
 
@@ -97,6 +100,28 @@ class CpuKernelModel:
         stores = (s for s in kernel.statements() if isinstance(s, Store) and s.index)
         self.stored_along = frozenset(a for s in stores for a in s.index[-1].axes())
         self.kept = kept or _kept(sgraph, device, hints)
+        self.taps = self._taps()
+
+    def _taps(self) -> Mapping[Axis, Axis]:
+        """By axis of a loop, or summed axis, whose elements are taps of a window: the axis of its pixels.
+
+        None where a product's factor is more than loaded: the tile program's backend makes no window of it.
+        """
+        made = {s.dst: s for s in self.kernel.statements() if isinstance(s, Load | Pointwise)}
+
+        def is_loaded(name: str) -> bool:
+            s = made.get(name)
+            if isinstance(s, Pointwise) and s.op == "where" and isinstance(s.args[1], str):
+                return is_loaded(s.args[1])
+            return isinstance(s, Load)
+
+        products = [s for s in self.kernel.statements() if isinstance(s, Contract)]
+        if not self.cost.dots or not all(is_loaded(n) for s in products for n in (s.lhs, s.rhs)):
+            return {}
+        roles = dict(self.kernel.roles)
+        places = (i.axes() for x in self.cost.accesses if not x.store for i in x.index)
+        near = [(a, p) for axes in places for a in axes for p in axes if isinstance(roles.get(p), Grid)]
+        return {a: p for a, p in near if not isinstance(roles.get(a), Grid)}
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
         """Seconds of a launch of it alone; warps and stages are a GPU's and do not count."""
@@ -116,6 +141,11 @@ class CpuKernelModel:
         trips = self.cost.loop_trips.evaluate(env) * 1.0
         rate = d.multiply_adds_s / d.processors
         pointwise = self.cost.flops.evaluate(env) * 1.0
+        again: Any = 1.0
+        if self.taps:
+            # All taps are one product, which sums them and knows what is outside; what it sees is read once.
+            pointwise = pointwise - self.cost.looped_flops.evaluate(env)
+            again, trips = self._trips(env), 0.0
         work = self._products(tiles, sizes, env) / rate + pointwise / (rate * POINTWISE_SHARE)
         live = live_elements(self.footprint, sizes) * 4.0
         # What is kept between the nests of a program is written and read again, from the cache that holds the tiles.
@@ -129,6 +159,8 @@ class CpuKernelModel:
             # Of a short run, the rest of its line comes along; where runs are short, the prefetcher starts anew.
             wasted = np.maximum(LINE / run, 1.0) + RESTART / run
             traffic = a.traffic.evaluate(env) * a.distinct(tiles, env) * wasted
+            if not a.store and self._moves(a.index):
+                traffic = traffic / again
             moved = moved + traffic
             if a.tensor in self.kept.cached:
                 continue
@@ -193,6 +225,10 @@ class CpuKernelModel:
             depth = sizes[dot.depth] * 1.0
             padded = elements((*dot.rows, *dot.columns), tiles) * 1.0 * tiles[dot.depth]
             calls = dot.flops.evaluate(env) / (2.0 * padded) * filled
+            if self.taps:
+                pixels, weights = sides if not set(dot.rows).isdisjoint(self.taps.values()) else sides[::-1]
+                total = total + calls / self._trips(env) * self._window(pixels, weights, dot.depth, sizes, env)
+                continue
             speed = self.device.core.int8_speed if dot.of_bytes else self.kept.speed
             paired = np.logical_and(speed > 1.0, dot.of_bytes or rows >= PAIRED_ROWS)
             full, wide = _padded(rows, panel_rows), _padded(columns, panel_columns)
@@ -206,6 +242,46 @@ class CpuKernelModel:
             unpacked = rows * _padded(columns, lanes) * depth / reached
             total = total + calls * np.where(np.logical_or(paired, rows > UNPACKED_ROWS), packed, unpacked)
         return total
+
+    def _trips(self, env: Mapping[str, Any]) -> Any:
+        """How often the loops over taps, and over what is summed beside them, go around."""
+        loops = (a for a, role in self.kernel.roles if isinstance(role, LoopRole))
+        return math.prod((value(a.extent, env) * 1.0 for a in loops), start=1.0)
+
+    def _window(
+        self,
+        pixels: Iterable[Axis],
+        weights: Sequence[Axis],
+        depth: Axis,
+        sizes: Mapping[Axis, Any],
+        env: Mapping[str, Any],
+    ) -> Any:
+        """Multiply-adds of a product over a window, with copying what it sees and what is padded.
+
+        All pixels are one row of places, with the borders between: `prism.backends.cpu.windows`.
+        """
+        more = {p: value(a.extent, env) - 1.0 for a, p in self.taps.items()}
+        axes = list(pixels)
+        seen = math.prod((sizes[a] + more.get(a, 0.0) for a in axes), start=1.0)
+        places = math.prod((sizes[a] + (more.get(a, 0.0) if n else 0.0) for n, a in enumerate(axes)), start=1.0)
+        rows = elements(weights, sizes) * 1.0
+        taps = self._trips(env) * (sizes[depth] if depth in self.taps else 1.0)
+        terms = 1.0 if depth in self.taps else sizes[depth] * 1.0
+        lanes, share = self.device.core.lanes, np.where(terms < WINDOW_DEPTH, WINDOW_NARROW_SHARE, WINDOW_SHARE)
+        copied = PACKING * terms * seen
+        wide = _padded(places, 2 * lanes)
+        vectors = _padded(rows, PANEL_ROWS.get(lanes, 4)) * wide * terms * taps / share + copied
+        parts = self.kept.parts or 1
+        faster = self.device.core.parts_speed * FLOAT32_PARTS / self.kept.parts if self.kept.parts else self.kept.speed
+        if faster <= 1.0:
+            return vectors
+        tiled = _padded(rows, 2 * lanes) * wide * _padded(terms, 2 * lanes) * taps / (PACKED_SHARE * faster)
+        whole = 2 * rows * terms >= _padded(rows, lanes) * _padded(terms, 2 * lanes)
+        return np.where(whole, np.minimum(vectors, tiled + copied * (1 + parts)), vectors)
+
+    def _moves(self, index: Sequence[Any]) -> bool:
+        """Whether a place in memory is that of a pixel under a tap."""
+        return any(a in self.taps and self.taps[a] in i.axes() for i in index for a in i.axes())
 
 
 def _padded(n: Any, to: int) -> Any:
