@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,16 @@ SIMPLER: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor
     "a/sqrt a": (lambda a: a / torch.sqrt(a), torch.sqrt, "> 0"),
     "a/sqrt a in a range": (lambda a: a / torch.sqrt(a), torch.sqrt, "in [0.25, 2]"),
     "sign a": (lambda a: torch.sign(a), lambda a: a * 0 + 1, "> 0"),
+    "log of a multiple": (lambda a: torch.log(3.0 * a), lambda a: torch.log(a) + math.log(3.0), "> 0"),
+    "log of a quotient": (lambda a: torch.log(0.7 / a), lambda a: math.log(0.7) - torch.log(a), "> 0"),
+    "a^.3 a^.7": (lambda a: a**0.3 * a**0.7, lambda a: a * 1.0, ">= 0"),
+    "a root of a cube": (lambda a: (a**3) ** (1 / 3), lambda a: a * 1.0, "> 0"),
+    "log of a power": (lambda a: torch.log(a**0.3), lambda a: 0.3 * torch.log(a), "> 0"),
+    "a power of any number": (lambda a: a ** a.sum(), lambda a: torch.exp(a.sum() * torch.log(a)), "> 0"),
+    "a geometric mean": (lambda a: a.prod(-1) ** 0.2, lambda a: torch.exp(torch.log(a).mean(-1)), "> 0"),
+    "any by a product": (lambda a: a.amax(-1), lambda a: 1 - (1 - a).prod(-1), "in {0, 1}"),
+    "any by a sum": (lambda a: a.amax(-1), lambda a: (a.sum(-1) > 0).float(), "in {0, 1}"),
+    "all by a product": (lambda a: a.amin(-1), lambda a: a.prod(-1), "in {0, 1}"),
     "log of a product": (lambda a: torch.log(a * a), lambda a: torch.log(a) + torch.log(a), "> 0"),
 }
 
@@ -46,11 +57,50 @@ SIMPLER: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor
 @pytest.mark.parametrize("name", SIMPLER)
 def test_simplifies_where_it_is_stated_and_only_there(name: str) -> None:
     f, g, stated = SIMPLER[name]
-    under = prism.prove(f, g, (POSITIVE,), assume={"a": stated})
+    example = (POSITIVE > 0.7).float() if "{" in stated else POSITIVE
+    under = prism.prove(f, g, (example,), assume={"a": stated})
     assert under.status is Status.PROVED, under.reason
     assert f"a {stated}" in under.assumptions
-    without = prism.prove(f, g, (POSITIVE,))
+    without = prism.prove(f, g, (example,))
     assert without.status is not Status.PROVED, without.reason
+
+
+NEAR: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], str]] = {
+    "another multiple": (lambda a: torch.log(2.5 * a), lambda a: torch.log(a) + 2.5, "> 0"),
+    "another power": (lambda a: a**0.3 * a**0.6, lambda a: a * 1.0, "> 0"),
+    "another mean": (lambda a: a.prod(-1) ** 0.25, lambda a: torch.exp(torch.log(a).mean(-1)), "> 0"),
+    "between 0 and 1": (lambda a: a.amax(-1), lambda a: 1 - (1 - a).prod(-1), "in [0, 1]"),
+    "all for any": (lambda a: a.amax(-1), lambda a: 1 - a.prod(-1), "in {0, 1}"),
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_what_is_near_is_refuted(name: str) -> None:
+    f, g, stated = NEAR[name]
+    example = (POSITIVE > 0.7).float() if "{" in stated else POSITIVE.clamp(max=1.0)
+    assert prism.prove(f, g, (example,), assume={"a": stated}).status is Status.REFUTED
+
+
+def test_powers_of_one_base_are_added_wherever_they_overflow() -> None:
+    verdict = prism.prove(
+        lambda x, a, b: x**a * x**b,
+        lambda x, a, b: x ** (a + b),
+        (POSITIVE, POSITIVE - 0.5, POSITIVE),
+        assume=["x > 0"],
+    )
+    assert verdict.status is Status.PROVED
+
+
+def test_a_factor_that_may_be_zero_leaves_a_maximum() -> None:
+    def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * y).amax(-1, keepdim=True)
+
+    def after(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.amax(-1, keepdim=True) * y
+
+    given = (torch.randn(4, 5), POSITIVE[:, :1])
+    assert prism.prove(scaled, after, given, assume=["y >= 0"])
+    assert prism.prove(scaled, after, given).status is Status.REFUTED
 
 
 def test_wrong_is_refuted_by_inputs_that_are_as_stated() -> None:

@@ -60,15 +60,20 @@ def rms(x: Tensor) -> Tensor:
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
 
 
-def strassen(a: Tensor, b: Tensor) -> Tensor:
+def strassen(a: Tensor, b: Tensor, product: Callable[[Tensor, Tensor], Tensor] = torch.matmul) -> Tensor:
     (a11, a12), (a21, a22) = (rows.chunk(2, 1) for rows in a.chunk(2, 0))
     (b11, b12), (b21, b22) = (rows.chunk(2, 1) for rows in b.chunk(2, 0))
-    m = (
-        (a11 + a22) @ (b11 + b22), (a21 + a22) @ b11, a11 @ (b12 - b22), a22 @ (b21 - b11),
-        (a11 + a12) @ b22, (a21 - a11) @ (b11 + b12), (a12 - a22) @ (b21 + b22),
+    factors = (
+        (a11 + a22, b11 + b22), (a21 + a22, b11), (a11, b12 - b22), (a22, b21 - b11),
+        (a11 + a12, b22), (a21 - a11, b11 + b12), (a12 - a22, b21 + b22),
     )  # fmt: skip
+    m = [product(x, y) for x, y in factors]
     top = torch.cat((m[0] + m[3] - m[4] + m[6], m[2] + m[4]), 1)
     return torch.cat((top, torch.cat((m[1] + m[3], m[0] - m[1] + m[2] + m[5]), 1)), 0)
+
+
+def strassen_twice(a: Tensor, b: Tensor) -> Tensor:
+    return strassen(a, b, strassen)
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -100,6 +105,11 @@ def two_parts(x: Tensor, v: Tensor) -> Tensor:
 
 def three_convolutions(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return F.conv2d(F.conv2d(F.conv2d(x, a, padding=1), b, padding=1), c, padding=1)
+
+
+def spaced(k: Tensor) -> Tensor:
+    """A kernel with a zero between neighbours."""
+    return torch.stack((k, torch.zeros_like(k)), -1).flatten(-2)[..., :-1]
 
 
 def filtered(x: Tensor, k: Tensor) -> Tensor:
@@ -209,6 +219,35 @@ TRUE: Mapping[str, Case] = {
     ),
     "linear attention by prefix sums": Case(causal, chunks_at_once, (X, X, (S, 4))),
     "Strassen": Case(torch.matmul, strassen, ((8, 8), (8, 8))),
+    "Strassen twice": Case(torch.matmul, strassen_twice, ((8, 8), (8, 8))),
+    "maxima of maxima with borders": Case(
+        lambda x: F.max_pool2d(F.max_pool2d(x, 3, 1, 1), 3, 1, 1), lambda x: F.max_pool2d(x, 5, 1, 2), ((1, 2, 8, 8),)
+    ),
+    "maxima with strides and borders": Case(
+        lambda x: F.max_pool1d(F.max_pool1d(x, 2, 2), 3, 2, 1), lambda x: F.max_pool1d(x, 6, 4, 2), ((1, 2, 16),)
+    ),
+    "maxima of strides with borders": Case(
+        lambda x: F.max_pool1d(F.max_pool1d(x, 3, 2, 1), 3, 2, 1), lambda x: F.max_pool1d(x, 7, 4, 3), ((1, 2, 16),)
+    ),
+    "sigmoid of maxima with borders": Case(
+        lambda x: torch.sigmoid(F.max_pool2d(x, 3, 1, 1)),
+        lambda x: F.max_pool2d(torch.sigmoid(x), 3, 1, 1),
+        ((1, 2, 8, 8),),
+    ),
+    "relu and a border of zeros": Case(
+        lambda x: F.max_pool2d(F.pad(F.relu(x), (1, 1, 1, 1)), 3, 2),
+        lambda x: F.relu(F.max_pool2d(x, 3, 2, 1)),
+        (IMAGE,),
+    ),
+    "tanh of a maximum": Case(lambda x: torch.tanh(x.amax(-1)), lambda x: torch.tanh(x).amax(-1), ((4, 7),)),
+    "a transposed convolution as one with the kernel reversed": Case(
+        lambda x, k: F.conv_transpose1d(x, k),
+        lambda x, k: F.conv1d(x, k.flip(-1).transpose(0, 1), padding=2),
+        ((1, 2, 5), (2, 3, 3)),
+    ),
+    "a kernel spaced with zeros": Case(
+        lambda x, k: F.conv1d(x, spaced(k)), lambda x, k: F.conv1d(x, k, dilation=2), ((1, 2, 12), (3, 2, 3))
+    ),
     "maxima of maxima": Case(lambda x: F.max_pool2d(F.max_pool2d(x, 2), 2), lambda x: F.max_pool2d(x, 4), (IMAGE,)),
     "maxima of rows of maxima of columns": Case(
         lambda x: F.max_pool2d(F.max_pool2d(x, (3, 1), 1, (1, 0)), (1, 3), 1, (0, 1)),
@@ -241,6 +280,21 @@ TRUE: Mapping[str, Case] = {
 }
 
 FALSE: Mapping[str, Case] = {
+    "a sign of Strassen's, twice": Case(
+        torch.matmul, lambda a, b: strassen(a, b, lambda x, y: strassen(x, -y)), ((8, 8), (8, 8))
+    ),
+    "another border of maxima": Case(
+        lambda x: F.max_pool1d(F.max_pool1d(x, 3, 2, 1), 3, 2, 1), lambda x: F.max_pool1d(x, 7, 4, 2), ((1, 2, 16),)
+    ),
+    "zeros for a border": Case(
+        lambda x: F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2), lambda x: F.max_pool2d(x, 3, 2, 1), (IMAGE,)
+    ),
+    "cosine of a maximum": Case(lambda x: torch.cos(x.amax(-1)), lambda x: torch.cos(x).amax(-1), ((4, 7),)),
+    "a transposed convolution with the kernel as it is": Case(
+        lambda x, k: F.conv_transpose1d(x, k),
+        lambda x, k: F.conv1d(x, k.transpose(0, 1), padding=2),
+        ((1, 2, 5), (2, 3, 3)),
+    ),
     "only one is shifted": Case(lambda q, k: half(q) @ half(k).mT, lambda q, k: half(q, 5.0) @ half(k).mT, (X, X)),
     "another permutation": Case(lambda x: interleaved(x)[..., PERMUTED], lambda x: half(x[..., OTHER]), (X,)),
     "a sign of Strassen's": Case(torch.matmul, lambda a, b: strassen(a, -b), ((8, 8), (8, 8))),

@@ -89,7 +89,9 @@ def pointwise(op: str, args: Sequence[Num]) -> Num:
             bounded = np.isfinite(a.v)
             finite = finite & bounded
             sure = sure & (_sure(a) | ~bounded)
-        genuine = sure & (~finite | (op in ("recip", "log", "log2", "sqrt", "pow")))
+        # Of numbers, only 0 has an infinite power or logarithm, and what is undefined does not overflow.
+        pole = (op in ("recip", "log", "log2", "sqrt", "pow")) & (np.isnan(v) | (args[0].v == 0))
+        genuine = sure & (~finite | pole)
         e = np.where(plain, e, np.where(genuine, 0.0, np.inf))
     if op not in ("where", "isnan"):
         for a in args:

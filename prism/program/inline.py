@@ -47,7 +47,7 @@ from typing import TypeAlias
 from prism.errors import UnsupportedError
 from prism.program import fold
 from prism.program.blocks import by_blocks, own_block
-from prism.program.build import position
+from prism.program.build import op, position, size
 from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
 from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.integers import Interval, range_of
@@ -194,7 +194,7 @@ def _affine(definition: Definition, expr: Expr) -> tuple[tuple[Index, ...], Expr
         axis, cut = axis_cut
         high = Axis(f"{axis.name}.q", normal(cdiv(axis.extent, cut)))
         low = Axis(f"{axis.name}.r", cut)
-        if mul(high.extent, low.extent) != axis.extent:
+        if mul(high.extent, low.extent) != axis.extent and (axis in free_axes(expr) or not is_static(high.extent)):
             raise UnsupportedError(
                 f"an axis of extent {axis.extent} is cut by {cut}, which does not divide it",
                 where=definition.origin or definition.name,
@@ -274,11 +274,15 @@ def _gcd(a: int, b: int) -> int:
 
 
 def _split(expr: Expr, axis: Axis, high: Axis, low: Axis, replacement: Index) -> Expr:
-    """`expr` with `axis` split into (high, low), bound or free."""
+    """`expr` with `axis` split into (high, low), bound or free; a bound one is padded with what counts for nothing."""
+    more = mul(high.extent, low.extent) != axis.extent
 
     def halved(e: Expr) -> Expr:
         match e:
             case Reduce(kind, bound, body) if bound == axis:
+                if more:
+                    there = op("lt", position(replacement), size(axis.extent))
+                    body = op("where", there, body, Const(kind.identity))
                 return Reduce(kind, high, Reduce(kind, low, body))
             case _:
                 return reindexed(e, lambda i: i.substitute({axis: replacement}))

@@ -160,7 +160,7 @@ def _by_definition(program: Program, int64: Interval) -> tuple[bool, frozenset[D
         found: dict[int, Interval] = {}
         loose: set[int] = set()  # of no known bounds, as a fraction above which it stands
         for e in walk(d.expr):
-            bounds = _bounds(e, [found[id(c)] for c in e.children], of.__getitem__, program.ranges)
+            bounds = bounds_of(e, [found[id(c)] for c in e.children], of.__getitem__, program.ranges)
             known = e.tensor in floats if isinstance(e, Read) else not loose.isdisjoint(map(id, e.children))
             if known and bounds.largest > EXACT:
                 loose.add(id(e))
@@ -203,13 +203,14 @@ def interval(
     found: dict[int, Interval] = {}
     for e in walk(expr):
         given = known.get(e) if known else None
-        found[id(e)] = _bounds(e, [found[id(c)] for c in e.children], of, ranges) if given is None else given
+        found[id(e)] = bounds_of(e, [found[id(c)] for c in e.children], of, ranges) if given is None else given
     return found[id(expr)]
 
 
-def _bounds(
+def bounds_of(
     e: Expr, parts: Sequence[Interval], of: Callable[[str], Interval], ranges: Mapping[str, SymbolRange]
 ) -> Interval:
+    """Bounds of one node's values, given those of its children; see `interval`."""
     match e:
         case Const(value):
             return Interval(value, value, whole=value.is_integer())

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
+from prism.program.integers import REAL, Interval, bounds_of
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes, walk
 from prism.program.ops import BOOLEAN, COMPARISONS
 from prism.program.refinement import margin, simplified
@@ -24,6 +25,8 @@ from prism.program.transform import canonical, substitute
 NONE: frozenset[float] = frozenset()
 # Places of a range at which an element that is kept is sought.
 _PLACES = 8
+# What bounds are moved by, relative to them, at each step.
+_ROUNDED = 1e-12
 
 
 @dataclass(slots=True)
@@ -43,6 +46,7 @@ class Facts:
     # By identity; the expression is kept, so that its identity is not used again.
     _infinities: dict[int, tuple[Expr, frozenset[float] | None]] = field(default_factory=dict)
     _sums: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
+    _ranges: dict[int, tuple[Expr, Interval]] = field(default_factory=dict)
     _sure: Facts | None = None
 
     def positive(self, e: Expr) -> bool:
@@ -54,8 +58,11 @@ class Facts:
                 return True
             case Map("exp" | "sigmoid", (a,)):
                 return self.finite(a)  # 0 at -inf
+            case Map("add", (Const(c), Map("neg", (Map("sigmoid", (a,)),)))) if c >= 1:
+                return self.finite(a)
             case Map("add", (a, b)):
-                return (self.positive(a) and self.nonneg(b)) or (self.nonneg(a) and self.positive(b))
+                signs = (self.positive(a) and self.nonneg(b)) or (self.nonneg(a) and self.positive(b))
+                return signs or self.range(e).low > 0
             case Map("mul", (a, b)):
                 return (self.positive(a) and self.positive(b)) or (a == b and self.nonzero(a))
             case Map("sqrt", (a,)):
@@ -113,7 +120,7 @@ class Facts:
             case Map("exp" | "sigmoid" | "abs" | "sqrt" | "lt" | "le" | "eq" | "and" | "or" | "not" | "isnan", _):
                 return True
             case Map("add", (a, b)):
-                return self.nonneg(a) and self.nonneg(b)
+                return (self.nonneg(a) and self.nonneg(b)) or self.range(e).low >= 0
             case Map("mul", (a, b)):
                 return a == b or (self.nonneg(a) and self.nonneg(b))
             case Map("recip", (a,)):
@@ -127,6 +134,15 @@ class Facts:
             case Reduce(_, _, body):
                 return self.nonneg(body)
         return self.positive(e)
+
+    def range(self, e: Expr) -> Interval:
+        """Numbers between which the value lies, where it is defined; inputs may be any."""
+        known = self._ranges.get(id(e))
+        if known is None:
+            made = bounds_of(e, [self.range(c) for c in e.children], lambda _: REAL, MappingProxyType({}))
+            exact = made.whole or (isinstance(e, Map) and e.op in _SELECTS)
+            known = self._ranges[id(e)] = e, made if exact else _widened(made)
+        return known[1]
 
     def finite(self, e: Expr) -> bool:
         """Whether the value is known to be a number at all finite inputs."""
@@ -231,6 +247,18 @@ class Facts:
             self.assumed.setdefault(canonical(e))
             return inside - {loser}
         return inside
+
+
+_SELECTS = frozenset(
+    {"maximum", "minimum", "where", "neg", "abs", "sigmoid", "tanh", "erf", "sin", "cos", "atan", "sign"}
+)
+
+
+def _widened(x: Interval) -> Interval:
+    """The bounds apart by more than roundings of them, and by more than what constants are read as is from them."""
+    low = x.low - _ROUNDED * abs(x.low) if math.isfinite(x.low) else x.low
+    high = x.high + _ROUNDED * abs(x.high) if math.isfinite(x.high) else x.high
+    return REAL if math.isnan(low) or math.isnan(high) else Interval(low, high, whole=False)
 
 
 def _either(a: frozenset[float] | None, b: frozenset[float] | None) -> frozenset[float] | None:

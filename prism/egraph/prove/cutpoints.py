@@ -23,7 +23,8 @@ from prism.egraph.prove.whole_runs import Alike, Order, Runs
 from prism.egraph.worker import Worker
 from prism.errors import PrismError, ShapeError
 from prism.program.index import Axis, Index
-from prism.program.nodes import Definition, Expr, Program, Read, Reduce, Tensor, walk
+from prism.program.nodes import Definition, Expr, Map, Program, Read, Reduce, ReduceKind, Tensor, walk
+from prism.program.ops import COMPARISONS
 from prism.program.region import reads, subprogram
 from prism.program.sign_analysis import NONE, Facts, kept
 from prism.program.verdict import Status, Verdict
@@ -31,8 +32,10 @@ from prism.program.views import axes_of, reshape_index, same_extent
 
 # Parts that a tensor is tried with: the cuts that it reads are taken back, those before them, two more, four more.
 _LEVELS = 4
-# Reductions in the formulas of a part that is tried, and definitions of one that is looked through.
+# Reductions in the formulas of a part that is tried: of any, and of sums of products of what is read, which arithmetic
+# alone decides (two steps of Strassen's have 144). And definitions of one that is looked through.
 _LARGEST = 14
+_LARGEST_SUMS = 256
 _LONGEST = 80
 # Parts of one comparison that may fail, and what one counts that is refuted at once.
 _FAILURES = 8.0
@@ -137,10 +140,8 @@ class Cuts:
                 matched = self.names.matched(left, right, [self._tensors[x] for x in used])
                 if _same(matched):
                     return _Step(used)
-                size = max(
-                    sum(isinstance(e, Reduce) for e in walk(f.expr)) for f in (*matched.reference, *matched.candidate)
-                )
-                if self._failures >= _FAILURES or size > _LARGEST:
+                fits = all(_fits(f.expr) for f in (*matched.reference, *matched.candidate))
+                if self._failures >= _FAILURES or not fits:
                     reason = reason or "too much before it was not proved"
                     break
                 # What was not equal within a part may not become so by the rounding of a larger one.
@@ -286,6 +287,19 @@ class Cuts:
         proved = sum(1 for side, _ in self._proved)
         said = "; ".join(f"{name}: {reason}" for name, reason in list(self._failed.items())[:2])
         return f"{proved} of {many} tensors that are alike on random inputs were proved equal, {output} was not: {said}"
+
+
+def _fits(e: Expr) -> bool:
+    """Whether a part has not too many reductions to be tried."""
+    nodes = tuple(walk(e))
+    reductions = [x for x in nodes if isinstance(x, Reduce)]
+    if len(reductions) <= _LARGEST:
+        return True
+    plain = all(x.op in _ARITHMETIC or x.op in COMPARISONS for x in nodes if isinstance(x, Map))
+    return plain and len(reductions) <= _LARGEST_SUMS and all(x.kind is ReduceKind.SUM for x in reductions)
+
+
+_ARITHMETIC = ("add", "mul", "neg", "where")
 
 
 def _same(matched: Matched) -> bool:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from prism.program.build import const, mul, recip
-from prism.program.constants import DOUBLE, ULPS, digits, simplest_near
+from prism.program.constants import DOUBLE, SINGLE, ULPS, digits, simplest_near
 from prism.program.integers import EXACT
 from prism.program.nodes import Const, Expr, Map
 
@@ -21,6 +21,8 @@ _DIGITS = 12
 _CHUNK = 50
 # Integers are divided by all numbers up to this; what is left counts as one factor.
 _TRIAL = 1000
+# Powers of numbers beyond this are not worked out.
+_LARGEST = 1 << 10
 
 
 @lru_cache(maxsize=4096)
@@ -73,17 +75,33 @@ def _integer(n: int) -> Expr:
     return total if n > 0 else Map("neg", (total,))
 
 
-def roots(x: Fraction) -> tuple[Fraction, tuple[int, ...]] | None:
-    """(a, primes): sqrt(x) is a times the roots of these, which are all different; None where one is too large."""
+@lru_cache(maxsize=4096)
+def logarithm(c: float) -> Fraction | None:
+    """The simple positive number of which a constant is the natural logarithm, rounded to float64; None of others."""
+    if digits(c) <= _DIGITS or not 1e-3 < abs(c) < 20:
+        return None
+    found = simplest_near(Fraction(math.exp(c)), Fraction(ULPS) * 2 * max(1, int(abs(c))), SINGLE)
+    if found is None or abs(math.log(found) - c) > ULPS * abs(c):
+        return None
+    return found
+
+
+def power(x: Fraction, q: Fraction) -> tuple[Fraction, tuple[tuple[int, Fraction], ...]] | None:
+    """(a, primes): x^q of a positive number is a times these primes raised to what is less than 1.
+
+    None where one is too large.
+    """
     top, below = factors(x.numerator), factors(x.denominator)
     outside = Fraction(1)
-    inside: list[int] = []
+    inside: list[tuple[int, Fraction]] = []
     for p in sorted(top.keys() | below.keys()):
-        n = top.get(p, 0) - below.get(p, 0)
-        outside *= Fraction(p) ** (n // 2)
-        if n % 2:
-            inside.append(p)
-    return (outside, tuple(inside)) if all(p <= EXACT for p in inside) else None
+        whole, rest = divmod((top.get(p, 0) - below.get(p, 0)) * q, 1)
+        if abs(whole) > _LARGEST:
+            return None
+        outside *= Fraction(p) ** whole
+        if rest:
+            inside.append((p, rest))
+    return (outside, tuple(inside)) if all(p <= EXACT for p, _ in inside) else None
 
 
 def factors(n: int) -> dict[int, int]:

@@ -11,23 +11,23 @@ distributivity with cancellation.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from prism.egraph.prove.exact import exact, factors
+from prism.egraph.prove.exact import exact, factors, logarithm, number
 from prism.egraph.prove.polynomials import UNIT, Algebra, Unfit
-from prism.egraph.prove.products import HALF, ONE, Poly, Term
+from prism.egraph.prove.products import HALF, ONE, Poly, Term, ordered
+from prism.egraph.prove.windows import windows
 from prism.program.build import add, const, mul, neg, op, position, recip
 from prism.program.extents import is_static
 from prism.program.formulas import LARGEST_POWER
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, Steps, walk
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes
 from prism.program.ops import BOOLEAN
 from prism.program.refinement import bounds, margin, simplified
-from prism.program.sign_analysis import NONE, Facts
-from prism.program.transform import canonical, flat, indices, substitute
+from prism.program.sign_analysis import NONE, Facts, constant
+from prism.program.transform import canonical, flat
 
 
 def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False) -> Expr:
@@ -68,6 +68,11 @@ def expression(p: Poly) -> Expr:
     return _Machine(facts=Facts()).expr(p)
 
 
+_MONOTONE = ("log", "erf", "atan", "floor", "round", "sign")
+"""Functions that grow with what they are of; sigmoid and tanh are written by exponentials."""
+_OTHER = {ReduceKind.MAX: ReduceKind.MIN, ReduceKind.MIN: ReduceKind.MAX}
+# Terms of what is multiplied by itself to see whether it is 0 or 1.
+_SHORT = 8
 # Offsets of a comparison that are counted out, one equality for each.
 _NEAR = 4
 
@@ -95,6 +100,9 @@ class _Machine(Algebra):
                 if not math.isfinite(c):
                     raise Unfit
                 front, under = exact(c)
+                of = logarithm(c)
+                if of is not None and under == 1 and front == Fraction(c):
+                    return self._log_number(of)
                 return self.scaled(self.root(under), front) if c else {}
             case Position(index):
                 return self._position(index)
@@ -123,6 +131,8 @@ class _Machine(Algebra):
                 return self._pow(a, c)
             case Map("pow", (Const(c) as base, a)) if c > 0 and math.isfinite(c):
                 return self._exp(mul(a, op("log", base)))
+            case Map("pow", (a, b)) if self._positive(a) and self.facts.finite(a) and self.facts.finite(b):
+                return self._exp(mul(b, op("log", a)))
             case Map("exp", (a,)):
                 return self._exp(a)
             case Map("log2", (a,)):
@@ -141,6 +151,8 @@ class _Machine(Algebra):
                 return self._turn(self.poly(a))[0]
             case Map("abs", (a,)):
                 return self.sum([self.scaled(self._ramp(self.poly(a)), 2), self.scaled(self.poly(a), -1)])
+            case Map("maximum" | "minimum" as name, (a, b)) if (ahead := self._ahead(a, b)) is not None:
+                return self.poly(ahead if name == "maximum" else b if ahead is a else a)
             case Map("maximum", (a, b)):
                 return self._larger(self.poly(a), self.poly(b))
             case Map("minimum", (a, b)):
@@ -167,6 +179,9 @@ class _Machine(Algebra):
             return self.poly(recip(op("sqrt", a)))
         if c == -2.0:
             return self.poly(recip(mul(a, a)))
+        q, under = exact(c)
+        if under == 1 and self.facts.finite(a) and (self._positive(a) or (c > 0 and self.facts.nonneg(a))):
+            return self.power(self.poly(a), q, a)
         return self.atom(Map("pow", (self.within(a), Const(c))))
 
     # Functions
@@ -192,32 +207,65 @@ class _Machine(Algebra):
                 case Term((), ((Map("log", (x,)), 1),)) if _few(times) and self._positive(x):
                     base = self.poly(x) if times > 0 else self.power(self.poly(x), -UNIT, x)
                     part = functools.reduce(self.times, [base] * int(abs(times)))
+                case Term((), ((Map("log", (x,)), 1),)) if self._positive(x) and self.facts.finite(x):
+                    part = self.power(self.poly(x), times, x)
                 case _:
                     part = self.atom(Map("exp", (self.expr({t: UNIT}),)), times)
             result = self.times(result, part)
         return result
 
     def _log(self, a: Expr) -> Poly:
+        match a:
+            case Map("abs", (x,)) if not self._infinite(x):
+                return self._log_size(self.poly(x))
         p = self.poly(a)
         if not p:
             raise Unfit
         shared, rest = self._shared(p)
         ((common, scale),) = shared.items()
-        if not all(self._positive(b) for b, _ in common.factors):
+        nonneg = rest == {ONE: 1} and all(n > 0 and self._square(b, n) for b, n in common.factors)
+        if not nonneg and not all(self._positive(b) for b, _ in common.factors):
             return self.atom(Map("log", (self.expr(p),)))
         parts = [self._log_number(scale)]
         for b, n in common.factors:
             match b:
                 case Map("exp", (x,)):
                     parts.append(self.scaled(self.poly(x), n))
+                case Reduce(ReduceKind.PROD, axis, body) if self.facts.positive(body):
+                    parts.append(self.scaled(self.over(axis, self._log(body)), n))
                 case _:
-                    parts.append(self.scaled(self.atom(Map("log", (b,))), n))
+                    parts.append(self.scaled(self._log_of(b), n))
         if rest != {ONE: 1}:
             inner = self.expr(rest)
             if self.facts.positive(a):
                 self.above.add(inner)
             parts.append(self.atom(Map("log", (inner,))))
         return self.sum(parts)
+
+    def _log_size(self, p: Poly) -> Poly:
+        """log |p|, of what is finite: the sum of those of its factors."""
+        if not p:
+            raise Unfit
+        shared, rest = self._shared(p)
+        ((common, scale),) = shared.items()
+        parts = [self._log_number(scale), *(self.scaled(self._log_of(b), n) for b, n in common.factors)]
+        if rest not in ({ONE: 1}, {ONE: -1}):
+            size = self.expr(rest if _leading(rest) > 0 else self.scaled(rest, -1))
+            parts.append(self.atom(Map("log", (op("abs", size),))))
+        return self.sum(parts)
+
+    def _log_of(self, base: Expr) -> Poly:
+        """log |b| of one factor."""
+        match base:
+            case Map("exp", (x,)):
+                return self.poly(x)
+            case _ if self._positive(base) or self.facts.nonneg(base):
+                return self.atom(Map("log", (base,)))
+        return self.atom(Map("log", (op("abs", base),)))
+
+    def _square(self, base: Expr, n: Fraction) -> bool:
+        """Whether a power of the base is finite and at least 0, as whole even ones are."""
+        return self.facts.finite(base) and (n % 2 == 0 or self.facts.nonneg(base))
 
     def _log_number(self, x: Fraction) -> Poly:
         """log x of a positive number, by the logarithms of its factors."""
@@ -253,6 +301,13 @@ class _Machine(Algebra):
         """max(p, q) = q + max(p - q, 0)."""
         return self.sum([q, self._ramp(self.sum([p, self.scaled(q, -1)]))])
 
+    def _ahead(self, a: Expr, b: Expr) -> Expr | None:
+        """Which of two is never less than the other, by their bounds; both are finite."""
+        one, other = self.facts.range(a), self.facts.range(b)
+        if not (one.low >= other.high or other.low >= one.high) or not (self.facts.finite(a) and self.facts.finite(b)):
+            return None
+        return a if one.low >= other.high else b
+
     def _extreme(self, e: Map, name: str) -> Poly:
         """A maximum (minimum) of several, of which one may be infinite: an atom, whatever their order."""
         parts = {self._masked(x) for x in flat(e, name)} - {const(-math.inf if name == "maximum" else math.inf)}
@@ -265,11 +320,12 @@ class _Machine(Algebra):
             return {}
         if set(p) == {ONE}:
             return {ONE: p[ONE]} if p[ONE] > 0 else {}
-        lead = _leading(p)
-        if lead < 0:
+        if _leading(p) < 0:
             return self.sum([self._ramp(self.scaled(p, -1)), p])
-        base = Map("maximum", (self.expr(self.scaled(p, 1 / lead)), const(0.0)))
-        return self.scaled(self.atom(base), lead)
+        scale, rest = self._scale(p)
+        if rest == {ONE: UNIT}:
+            return p
+        return self.times(scale, self.atom(Map("maximum", (self.expr(rest), const(0.0)))))
 
     def _where(self, p: Expr, a: Expr, b: Expr) -> Poly:
         known = self._truth(p)
@@ -316,6 +372,10 @@ class _Machine(Algebra):
         whole = self.within(p)
         return self.atom(Map("not", (Map("eq", (whole, const(0.0))),)))
 
+    def _is_truth(self, p: Poly) -> bool:
+        """Whether the value is 0 or 1: these are what is its own square."""
+        return len(p) <= _SHORT and bool(p) and self.times(p, p) == p
+
     def _compared(self, e: Map) -> Poly:
         d = margin(e)
         if d is not None and d.terms and d.is_affine():
@@ -336,6 +396,21 @@ class _Machine(Algebra):
                 # d >= 0 unless -d - 1 >= 0
                 return self.sum([{ONE: UNIT}, self.scaled(self._not_negative(d.scaled(-1) + (-1)), -1)])
             return self._not_negative(d)
+        x, y = e.args
+        one, other = self.facts.range(x), self.facts.range(y)
+        if (one.high < other.low or other.high < one.low) and self.facts.finite(x) and self.facts.finite(y):
+            return {ONE: UNIT} if e.op != "eq" and one.high < other.low else {}
+        match e:
+            case Map("lt", (Const(0.0), Reduce(ReduceKind.SUM, axis, body))) if self._least_zero(body):
+                return self.poly(Reduce(ReduceKind.MAX, axis, Map("lt", (const(0.0), body))))
+            case Map(_, (Const(c), x)) | Map(_, (x, Const(c))) if math.isfinite(c) and self.facts.finite(x):
+                p = self.poly(x)
+                if self._is_truth(p):
+                    no, yes = (
+                        constant(Map(e.op, tuple([const(v) if a is x else a for a in e.args]))) or 0.0
+                        for v in (0.0, 1.0)
+                    )
+                    return self.sum([{ONE: Fraction(no)} if no else {}, self.scaled(p, Fraction(yes - no))])
         a, b = (x if isinstance(x, Const) else self.within(x) for x in e.args)
         if a == b and e.op != "lt" and self.facts.finite(e.args[0]) and self.facts.finite(e.args[1]):
             return {ONE: UNIT}
@@ -368,19 +443,126 @@ class _Machine(Algebra):
             case ReduceKind.MIN:
                 flipped = Reduce(ReduceKind.MAX, axis, neg(e.body))
                 return self.scaled(self.poly(flipped), -1)
+            case ReduceKind.PROD if self.facts.finite(e.body) and self._is_truth(self.poly(e.body)):
+                return self.poly(Reduce(ReduceKind.MIN, axis, e.body))
             case ReduceKind.PROD:
-                return self.atom(Reduce(e.kind, axis, self.within(e.body)))
+                return self._multiplied(e)
         if not self.facts.finite(e.body):
-            return self.atom(canonical(Reduce(e.kind, axis, self._masked(e.body))))
+            return self._most_kept(e)
+        padded = windows(e, 0.0)
+        if padded is not None and padded.guards and self.facts.nonneg(padded.core):
+            match padded.core:
+                case Map("maximum", (x, Const(0.0))):
+                    padded = replace(padded, core=x)
+            return self.poly(op("maximum", padded.expr, const(0.0)))
+        return self._most(axis, self.poly(e.body))
+
+    def _multiplied(self, e: Reduce) -> Poly:
+        """A product over an axis: that of each factor."""
         p = self.poly(e.body)
+        whole = self.atom(Reduce(e.kind, e.axis, self.expr(p)))
+        if len(p) != 1 or not self.facts.finite(e.body) or not is_static(e.axis.extent):
+            return whole
+        ((t, c),) = p.items()
+        many = int(e.axis.extent)
+        if t.bound or (len(t.factors) == 1 and c == 1 and not _is_exp(t.factors[0][0]) and t.factors[0][1] == 1):
+            return whole
+        made: Poly = {ONE: c**many}
+        for b, n in t.factors:
+            if _is_exp(b):
+                assert isinstance(b, Map)
+                made = self.times(made, self._exp(Reduce(ReduceKind.SUM, e.axis, mul(number(n), b.args[0]))))
+            elif not (self._cancels(b) or (n > 0 and (n.denominator == 1 or self._least_zero(b)))):
+                return whole
+            elif e.axis in free_axes(b):
+                made = self.times(made, self.term([], [(canonical(Reduce(e.kind, e.axis, b)), n)]))
+            else:
+                made = self.times(made, self.term([], [(b, n * many)]))
+        return made
+
+    def _most_kept(self, e: Reduce) -> Poly:
+        """The maximum of what a mask hides places of: where it leaves some, of what is monotone as `_most`."""
+        found = windows(e)
+        if found is None:
+            return self.atom(canonical(Reduce(e.kind, e.axis, self._masked(e.body))))
+        if self.facts.finite(found.core) and (found.never_empty or self.facts.finite(e)):
+            match found.core:
+                case Map(name, (a,)) if name in _MONOTONE or name in ("exp", "sigmoid", "tanh"):
+                    return self.poly(Map(name, (replace(found, core=a).expr,)))
+                case Map("maximum" | "minimum" as name, (a, b)) if free_axes(b).isdisjoint(found.axes):
+                    return self.poly(Map(name, (replace(found, core=a).expr, b)))
+                case Map("neg", (Map("maximum" | "minimum" as name, (a, b)),)) if free_axes(b).isdisjoint(found.axes):
+                    other = "minimum" if name == "maximum" else "maximum"
+                    return self.poly(Map(other, (replace(found, core=neg(a)).expr, neg(b))))
+        made = found.plain().expr
+        if isinstance(made, Reduce):
+            return self.atom(canonical(Reduce(made.kind, made.axis, self._masked(made.body))))
+        return self.atom(canonical(self._masked(made)))
+
+    def _most(self, axis: Axis, p: Poly) -> Poly:
+        """The maximum over the axis of what is finite: of what is monotone, that of what it is of."""
         outside = {t: c for t, c in p.items() if axis not in t.free()}
         inside = {t: c for t, c in p.items() if axis in t.free()}
         if not inside:
             return p
-        scale = abs(_leading(inside))
-        body = self.expr(self.scaled(inside, 1 / scale))
-        top = self.atom(canonical(_windows_in_one(Reduce(ReduceKind.MAX, axis, body))))
-        return self.sum([outside, self.scaled(top, scale)])
+        scale, inside = self._scale(inside, axis)
+        found = self._of_one(axis, *next(iter(inside.items()))) if len(inside) == 1 else None
+        if found is None:
+            found = self.atom(canonical(_in_few(Reduce(ReduceKind.MAX, axis, self.expr(inside)))))
+        return self.sum([outside, self.times(scale, found)])
+
+    def _least(self, axis: Axis, p: Poly) -> Poly:
+        """The minimum."""
+        return self.scaled(self._most(axis, self.scaled(p, -1)), -1)
+
+    def _scale(self, p: Poly, axis: Axis | None = None) -> tuple[Poly, Poly]:
+        """(c, q): p is c*q, where c is not less than 0, finite, and has not the axis."""
+        scale = abs(_leading(p))
+        shared: list[tuple[Expr, Fraction]] = []
+        for b in sorted({b for t in p for b, _ in t.factors if axis not in free_axes(b)}, key=str):
+            powers = [[n for x, n in t.factors if x == b] for t in p]
+            if any(len(n) != 1 for n in powers) or any(free_axes(b) & set(t.bound) for t in p):
+                continue
+            least = min(n for (n,) in powers)
+            if self.facts.finite(b) and (self._positive(b) or (least > 0 and (self.facts.nonneg(b) or least == 2))):
+                shared.append((b, least))
+        over = Term((), tuple((b, -n) for b, n in shared))
+        return {Term((), ordered(shared)): scale}, {self._divided(t, over): c / scale for t, c in p.items()}
+
+    def _of_one(self, axis: Axis, t: Term, c: Fraction) -> Poly | None:
+        """The maximum of c times a term without a scale, where the term is a monotone function of something."""
+        if abs(c) != 1 or t.bound:
+            return None
+        kind = ReduceKind.MAX if c > 0 else ReduceKind.MIN
+        if len(t.factors) == 1:
+            found = self._monotone(axis, *t.factors[0], kind)
+            return None if found is None else self.scaled(found, c)
+        if not all(self._cancels(b) for b, _ in t.factors):
+            return None
+        over = self.term([], [(b, -n) for b, n in t.factors])
+        if len(over) < 2 or sum(axis in x.free() for x in over) != 1:
+            return None
+        # As a sigmoid: one over a sum with one term that varies.
+        extreme = self._least(axis, over) if c > 0 else self._most(axis, over)
+        return self.scaled(self.power(extreme, -UNIT, Reduce(kind, axis, self.expr(over))), c)
+
+    def _monotone(self, axis: Axis, base: Expr, power: Fraction, kind: ReduceKind) -> Poly | None:
+        """The extreme of base^power over the axis, where that is a monotone function of something."""
+        if _is_exp(base):
+            assert isinstance(base, Map)
+            return self._exp(Reduce(kind, axis, mul(number(power), base.args[0])))
+        if power == 1:
+            match base:
+                case Map(name, (a,)) if name in _MONOTONE:
+                    return self.poly(Map(name, (Reduce(kind, axis, a),)))
+                case Map("maximum", (a, b)) if axis not in free_axes(b):
+                    return self.poly(Map("maximum", (Reduce(kind, axis, a), b)))
+            return None
+        if not self.facts.positive(base) and not (power > 0 and self.facts.nonneg(base)):
+            return None
+        kind = kind if power > 0 else _OTHER[kind]
+        extreme = Reduce(kind, axis, base)
+        return self.power(self.poly(extreme), power, extreme)
 
     def _infinite(self, e: Expr) -> bool:
         """Whether an infinite constant may make the value infinite, or undefined."""
@@ -402,48 +584,6 @@ class _Machine(Algebra):
         return e if isinstance(e, Const) else self.within(e)
 
 
-def _windows_in_one(e: Reduce) -> Expr:
-    """A maximum over windows of maxima over windows: one over the windows that these make, where they leave no gap.
-
-    It counts nothing twice, so windows may overlap: max_i max_j f(i + 2*j) is max_k f(k) if i has two places or more.
-    """
-    axes: list[Axis] = []
-    core: Expr = e
-    while isinstance(core, Reduce) and core.kind is ReduceKind.MAX:
-        axes.append(core.axis)
-        core = core.body
-    before = len(axes)
-    for fine, coarse in itertools.permutations(tuple(axes), 2):
-        step = _step(core, fine, coarse) if fine in axes and coarse in axes else None
-        if step is not None:
-            both = Axis(f"{fine.name}+{coarse.name}", int(fine.extent) + step * (int(coarse.extent) - 1))
-            core = substitute(core, {fine: Index.axis(both), coarse: Index.const(0)})
-            axes[min(axes.index(fine), axes.index(coarse))] = both
-            axes = [a for a in axes if a not in (fine, coarse)]
-    made = functools.reduce(lambda body, a: Reduce(ReduceKind.MAX, a, body), reversed(axes), core)
-    return made if len(axes) < before else e
-
-
-def _step(core: Expr, fine: Axis, coarse: Axis) -> int | None:
-    """The s for which an expression depends on fine + s*coarse alone, where its values leave no gap; None of others."""
-    steps: set[int] = set()
-    if not is_static(fine.extent) or not is_static(coarse.extent):
-        return None
-    for x in walk(core):
-        if isinstance(x, Reduce | Steps):
-            return None
-        for index in indices(x):
-            slopes = {a: c for a, c in index.terms if isinstance(a, Axis)}
-            other = {a for atom, _ in index.terms if not isinstance(atom, Axis) for a in Index(((atom, 1),)).axes()}
-            one, many = slopes.get(fine, 0), slopes.get(coarse, 0)
-            if other & {fine, coarse} or not is_static(one) or not is_static(many):
-                return None
-            if one or many:
-                steps.add(int(many) // int(one) if one and int(many) % int(one) == 0 else 0)
-    (step,) = steps if len(steps) == 1 else (0,)
-    return step if 1 <= step <= int(fine.extent) else None
-
-
 def _digits(d: Index) -> tuple[Index, Index] | None:
     """(high, low) with d = s * high + low and |low| < s: d >= 0 where high > 0, or high is 0 and low >= 0."""
     if not all(is_static(c) for _, c in d.terms) or not is_static(d.offset):
@@ -458,6 +598,16 @@ def _digits(d: Index) -> tuple[Index, Index] | None:
             if below and known is not None and -s < known[0] and known[1] < s:
                 return Index(above, (offset - rest) // s), low
     return None
+
+
+def _in_few(e: Reduce) -> Expr:
+    """A maximum over windows of maxima over windows as one over the windows that these make."""
+    found = windows(e)
+    return e if found is None else found.plain().expr
+
+
+def _is_exp(base: Expr) -> bool:
+    return isinstance(base, Map) and base.op == "exp"
 
 
 def _few(times: Fraction) -> bool:

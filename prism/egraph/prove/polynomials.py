@@ -11,8 +11,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from prism.egraph.prove.exact import roots
-from prism.egraph.prove.products import HALF, ONE, Poly, Term, chosen_value, is_choice, is_sum, named, ordered, written
+from prism.egraph.prove.exact import power as power_of
+from prism.egraph.prove.products import (
+    HALF,
+    ONE,
+    Poly,
+    Term,
+    chosen_value,
+    is_choice,
+    is_sum,
+    named,
+    ordered,
+    turned,
+    written,
+)
 from prism.program.build import add, const, size
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
@@ -148,8 +160,10 @@ class Algebra:
                     cosine = self.atom(Map("cos", base.args), Fraction(2))
                     rest: list[tuple[Expr, Fraction]] = [(base, power - 2)] if power > 2 else []
                     expand += [self.sum([{ONE: UNIT}, self.scaled(cosine, -1)]), self.term([], [*rest])]
-                elif whole and is_sum(base):
+                elif power >= 1 and is_sum(base) and (whole or self.facts.nonneg(base)):
                     expand += [self.poly(base)] * int(power)
+                    if not whole:
+                        flat.append((base, power % 1))
                 else:
                     flat.append((base, power))
         if expand:
@@ -180,7 +194,7 @@ class Algebra:
                 return self.scaled(self.term(bound, again), scale)
         if len(bound) > MAX_BOUND:
             raise Unfit
-        return {named(bound, factors): scale}
+        return {named(bound, turned(bound, factors)): scale}
 
     def over(self, axis: Axis, p: Poly) -> Poly:
         """sum_axis p."""
@@ -198,7 +212,7 @@ class Algebra:
     # Powers
 
     def power(self, p: Poly, q: Fraction, source: Expr) -> Poly:
-        """p^q for q that is -1, 1/2 or a product of the two; `source` is p as it was written."""
+        """p^q, of p that is at least 0 where q is no whole number; `source` is p as it was written."""
         if not p:
             raise Unfit
         result, rest, sign = self._content(p, q)
@@ -209,17 +223,17 @@ class Algebra:
             self.above.add(base)
         return self.times(result, self.atom(base, q))
 
-    def root(self, x: Fraction) -> Poly:
-        """sqrt(x) of a positive number: roots of primes, and what is outside them.
+    def root(self, x: Fraction, q: Fraction = HALF) -> Poly:
+        """x^q of a positive number: powers of primes, and what is outside them.
 
         Raises:
-            Unfit: a number under the root is too large.
+            Unfit: a number that is raised is too large.
         """
-        found = roots(x)
+        found = power_of(x, q)
         if found is None:
             raise Unfit
         outside, primes = found
-        return {Term((), ordered([(const(float(p)), HALF) for p in primes])): outside}
+        return {Term((), ordered([(const(float(p)), n) for p, n in primes])): outside}
 
     def _shared(self, p: Poly) -> tuple[Poly, Poly]:
         """(number and factors that all terms share, what is left)."""
@@ -269,8 +283,10 @@ class Algebra:
             scale, sign = -scale, 0
         out: list[tuple[Expr, Fraction]] = []
         back: list[tuple[Expr, Fraction]] = []
+        # (x*y)^q is x^q * y^q where neither is less than 0 and there is nothing else.
+        apart = q > 0 and rest == {ONE: 1} and all(n > 0 and self._least_zero(b) for b, n in common.factors)
         for b, n in common.factors:
-            sure = self._positive(b)
+            sure = apart or self._positive(b)
             if sure or (_whole(q) and _whole(n) and n > 0):
                 out.append((b, n * q))
             elif q == HALF and n == 2:
@@ -283,13 +299,16 @@ class Algebra:
                 back.append((b, n))
         if back:
             rest = self.times({Term((), ordered(back)): UNIT}, rest)
-        number = {ONE: scale ** int(q)} if _whole(q) else self.root(scale ** int(2 * q))
+        number = {ONE: scale ** int(q)} if _whole(q) else self.root(scale, q)
         return self.times(self.term([], out), number), rest, sign
 
     # Facts
 
     def _positive(self, base: Expr) -> bool:
         return base in self.above or self.facts.positive(base)
+
+    def _least_zero(self, base: Expr) -> bool:
+        return self.facts.nonneg(base) and self.facts.finite(base)
 
     def _cancels(self, base: Expr) -> bool:
         """Whether the base over itself is 1: it is more than 0, and finite."""

@@ -16,7 +16,7 @@ from prism.egraph.prove.exact import number
 from prism.program.build import const, mul, op, recip
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Map, Reduce, ReduceKind, free_axes
+from prism.program.nodes import Expr, Map, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.refinement import bounds, margin
 from prism.program.transform import canonical, least_instance, substitute
 
@@ -77,6 +77,31 @@ def named(bound: list[Axis], factors: list[tuple[Expr, Fraction]]) -> Term:
             best = made
     assert best is not None
     return best
+
+
+def turned(bound: list[Axis], factors: list[tuple[Expr, Fraction]]) -> list[tuple[Expr, Fraction]]:
+    """The factors with each bound axis that something is read against counted from the end, if that comes first.
+
+    Fewest dimensions are read against an axis, and their indices are first as text. What is compared may then have
+    another form.
+    """
+    for axis in bound:
+        if not is_static(axis.extent):
+            continue
+        reads = {i for b, _ in factors for e in walk(b) if isinstance(e, Read) for i in e.index if axis in i.axes()}
+        if not any(i.slope(axis) < 0 for i in reads):
+            continue
+        back = Index.axis(axis).scaled(-1) + (int(axis.extent) - 1)
+        others = {a: Index.axis(Axis("of", a.extent)) for a in bound if a != axis}
+        ways = []
+        for way in (Index.axis(axis), back):
+            plain = [i.substitute({**others, axis: way}) for i in reads]
+            at = Index.axis(Axis("at", axis.extent))
+            named_ = sorted(str(i.substitute({axis: at})) for i in plain)
+            ways.append((sum(i.slope(axis) < 0 for i in plain), named_))
+        if ways[1] < ways[0]:
+            factors = [(substitute(b, {axis: back}), p) for b, p in factors]
+    return factors
 
 
 def _alike(bound: list[Axis], factors: list[tuple[Expr, Fraction]]) -> list[list[Axis]]:
