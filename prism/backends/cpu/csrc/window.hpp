@@ -222,43 +222,52 @@ template <bool TILES> struct Weights {
     }
 };
 
-// MR rows of sums over PANEL places: terms are `pitch` apart in what is seen, and MR in the weights.
-PRISM_ALONE inline void mul_seen(float* __restrict sums, const float* __restrict seen, int64_t pitch,
-                                 const float* __restrict w, const int64_t* shifts, const int64_t* weights, int64_t many,
-                                 int64_t K) {
+// MR rows of sums over PANEL places: terms are `pitch` apart in what is seen, and MR in the weights. ONE: there is one at
+// each tap, so many taps that what comes with each of them would count.
+template <bool ONE>
+PRISM_ALONE void mul_seen(float* __restrict sums, const float* __restrict seen, int64_t pitch, const float* __restrict w,
+                          const int64_t* shifts, const int64_t* weights, int64_t many, int64_t K) {
     vf s[MR][NR] = {};
-    int64_t done = 0;
-    auto put = [&](bool first) PRISM_BODY {
+    bool first = true;
+    auto put = [&]() PRISM_BODY {
         for (int i = 0; i < MR; ++i)
             for (int j = 0; j < NR; ++j) {
                 float* to = sums + i * PANEL + j * VL;
                 v_store(to, first ? s[i][j] : v_load(to) + s[i][j]);
                 s[i][j] = vf{};
             }
+        first = false;
     };
-    bool first = true;
+    auto add = [&](const float* y, const float* a) PRISM_BODY {
+        vf v[NR];
+#pragma GCC unroll 8
+        for (int j = 0; j < NR; ++j) v[j] = v_load(y + j * VL);
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 8
+            for (int j = 0; j < NR; ++j) s[i][j] += a[i] * v[j];
+    };
+    if constexpr (ONE) {
+        for (int64_t t = 0; t < many || first; t += BLOCK) {
+            for (int64_t u = t; u < v_mini(many, t + BLOCK); ++u) add(seen + shifts[u], w + weights[u] * MR);
+            put();
+        }
+        return;
+    }
+    int64_t done = 0;
     for (int64_t t = 0; t < many; ++t)
         for (int64_t k = 0; k < K;) {
             const float* y = seen + shifts[t] + k * pitch;
             const float* a = w + (weights[t] * K + k) * MR;
             const int64_t stop = v_mini(K, k + BLOCK - done);
             done += stop - k;
-            for (; k < stop; ++k, y += pitch, a += MR) {
-                vf v[NR];
-#pragma GCC unroll 8
-                for (int j = 0; j < NR; ++j) v[j] = v_load(y + j * VL);
-#pragma GCC unroll 16
-                for (int i = 0; i < MR; ++i)
-#pragma GCC unroll 8
-                    for (int j = 0; j < NR; ++j) s[i][j] += a[i] * v[j];
-            }
+            for (; k < stop; ++k, y += pitch, a += MR) add(y, a);
             if (done == BLOCK) {
-                put(first);
-                first = false;
+                put();
                 done = 0;
             }
         }
-    if (done || first) put(first);
+    if (done || first) put();
 }
 
 #if PRISM_PAIR_TILES
@@ -391,6 +400,15 @@ void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, c
     if (!((const int32_t*)second)[how.FINITE])
         return mul_pixels(fresh, c, cm, x, xk, w, wm, wk, f, taps, many, M, K);
     pack_seen(seen, x, xk, f, taps, many, K);
+    // Few terms at many taps are so many taps of one.
+    constexpr int64_t NARROW = 16;
+    const bool narrow = K < NARROW;
+    int64_t places[narrow ? many * K + 1 : 1], panels[narrow ? many * K + 1 : 1];
+    for (int64_t t = 0; narrow && t < many; ++t)
+        for (int64_t k = 0; k < K; ++k) {
+            places[t * K + k] = shifts[t] + k * f.pitch;
+            panels[t * K + k] = own[t] * K + k;
+        }
     alignas(64) float sums[MR * PANEL];
     Row start(f);
     for (int64_t q = 0; q < f.pixels; q += PANEL) {
@@ -398,7 +416,9 @@ void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, c
         Row row = start;
         for (int64_t m = 0; m < M; m += MR) {
             row = start;
-            mul_seen(sums, seen + q, f.pitch, second + how.AT + m * f.taps * K, shifts, own, many, K);
+            const float* rows = second + how.AT + m * f.taps * K;
+            if (narrow) mul_seen<true>(sums, seen + q, f.pitch, rows, places, panels, many * K, 1);
+            else mul_seen<false>(sums, seen + q, f.pitch, rows, shifts, own, many, K);
             v_pixels(fresh, c + m * cm, cm, sums, v_mini(MR, M - m), q, row);
         }
         start = row;
