@@ -428,6 +428,21 @@ def test_regions_without_time_are_taken_by_the_cost_model_until_a_run_has_more(
         assert run.stages == ["stored"]
 
 
+def test_a_region_of_which_nothing_is_proved_is_no_matter_of_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cut into parts, as without a limit; the run ended, and said that its time had."""
+
+    def refused(*_: object) -> None:
+        raise NoImprovementError("no implementation was proved")
+
+    monkeypatch.setattr(composing, "_region_chosen", refused)
+    tools = cast("Any", SimpleNamespace(time=Deadline.after(0.01), cut=[]))
+    with pytest.raises(NoImprovementError, match="no implementation"):
+        composing._in_time(cast("Any", None), cast("Any", SimpleNamespace(proved=())), tools, tmp_path, 1.0, 9.0)
+    assert not tools.cut
+
+
 def test_a_run_that_was_interrupted_is_closed_with_what_it_finished_and_the_next_one_goes_on(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

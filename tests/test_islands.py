@@ -39,7 +39,16 @@ from prism.backends.loading import load_module
 from prism.backends.protocol import write_module
 from prism.backends.tensors import numbers
 from prism.cli.app import main
-from prism.errors import ExitCode, ModelError, NoImprovementError, UnsupportedError, UsageError, VerificationError
+from prism.errors import (
+    ExitCode,
+    ModelError,
+    NoImprovementError,
+    PrismError,
+    UnsupportedError,
+    UsageError,
+    VerificationError,
+    of_one_part,
+)
 from prism.events import Event, IslandReport, ModelReport, Recorder, Warned, Within
 from prism.frontend.onnx import written
 from prism.frontend.onnx.islands import Cut, cut, windowed
@@ -896,15 +905,17 @@ def test_what_gains_nothing_stays_and_the_reason_is_told(tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", [UnsupportedError, NoImprovementError])
 def test_an_island_that_fails_is_halved_until_what_fails_is_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[PrismError]
 ) -> None:
+    """Also where nothing is proved of one of its operators."""
     tried: list[str] = []
 
     def fails(program: Program, _: Options, **others: Any) -> Produced:
         tried.append(program.name)
         if any("tanh" in str(d.expr) for d in program.definitions):
-            raise UnsupportedError("a tanh", why="for a test")
+            raise of_one_part(kind("a tanh", why="for a test"), "tanh")
         raise NoImprovementError("nothing is gained", why="for a test")
 
     monkeypatch.setattr(whole, "produce", fails)

@@ -144,6 +144,39 @@ def test_the_ends_of_an_index_are_attained() -> None:
     assert Index.axis(i).floordiv(2).ends() is None
 
 
+@QUICK
+@given(
+    st.lists(st.tuples(st.integers(2, 6), st.integers(-6, 30)), min_size=1, max_size=3),
+    st.integers(0, 40),
+    st.integers(2, 25),
+)
+def test_a_quotient_and_a_remainder_are_those_of_numbers(terms: list[tuple[int, int]], offset: int, by: int) -> None:
+    axes = [Axis(f"x{n}", extent) for n, (extent, _) in enumerate(terms)]
+    index = Index.const(offset)
+    for axis, (_, c) in zip(axes, terms, strict=True):
+        index = index + Index.axis(axis).scaled(c)
+    found = index.floordiv(by), index.mod(by)
+    places = np.meshgrid(*(np.arange(int(a.extent)) for a in axes), indexing="ij")
+    whole = sum((c * place for (_, c), place in zip(terms, places, strict=True)), np.array(offset))
+    if whole.min() < 0:
+        return
+    for part, wanted in zip(found, (whole // by, whole % by), strict=True):
+        made = evaluate_expr(Position(part), {}, {}, tuple(axes))
+        np.testing.assert_array_equal(made, np.broadcast_to(wanted, made.shape))
+
+
+def test_what_is_shifted_by_its_row_is_affine() -> None:
+    """As relative positions are: rows of twice the length, less the first, are read as rows of one less."""
+    n = symbol("n")
+    for size in (24, n):
+        i, j = Axis("i", size), Axis("j", size)
+        flat = Index.axis(i).scaled(2 * size - 1) + Index.axis(j)
+        # A row of the view [2 n, n] is left out, and [n, 2 n] is what lies there.
+        behind = (flat.floordiv(size) + 1).scaled(size) + flat.mod(size)
+        assert behind.floordiv(2 * size) == Index.axis(i)
+        assert behind.mod(2 * size) == Index.axis(j) + Index.axis(i).scaled(-1) + Index.const(size)
+
+
 def test_what_is_a_product_of_matrices() -> None:
     b, m, n, k = (Axis(name, 4) for name in "bmnk")
     assert matrix_product({b, m, k}, {b, k, n}, {k}) == Product(*(frozenset({a}) for a in (b, m, n, k)))

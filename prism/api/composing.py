@@ -430,7 +430,7 @@ def _in_time(request: Request, found: SearchResult, tools: Tools, place: Path, p
     Raises:
         OutOfTimeError: the device does not say what a kernel takes before it is compiled.
     """
-    if not tools.time.finite:
+    if not tools.time.finite or not found.proved:  # of which no time makes anything: it says why
         return _region_chosen(request, found, tools, place)
     left = tools.time.left
     share = max(left * part, least)

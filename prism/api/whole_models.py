@@ -593,7 +593,7 @@ class Run:
             made = produce(program, options, matches=ISLAND_MATCHES, platform=self.platform)
         except Exception as error:  # which costs this island its kernels, and not the model
             refused = of_part(error)
-            failed = not isinstance(refused, NoImprovementError)
+            failed = refused.in_part or not isinstance(refused, NoImprovementError)
             return _Made(replace(report, why=_said(refused)), program, failed=failed, ended=refused.fix == MORE_TIME)
         own = made.artifacts.report
         report = replace(

@@ -132,7 +132,8 @@ class Index:
         whole, rest = self._split(divisor)
         if rest.within(divisor):
             return whole
-        return whole + Index(((FloorDiv(rest, divisor), 1),))
+        near, left = self._nearest(divisor)
+        return near if left.within(divisor) else whole + Index(((FloorDiv(rest, divisor), 1),))
 
     def mod(self, divisor: Extent) -> Index:
         """self % divisor, simplified; self must not be negative."""
@@ -141,7 +142,8 @@ class Index:
         _, rest = self._split(divisor)
         if rest.within(divisor):
             return rest
-        return Index(((Mod(rest, divisor), 1),))
+        _, left = self._nearest(divisor)
+        return left if left.within(divisor) else Index(((Mod(rest, divisor), 1),))
 
     def _split(self, divisor: Extent) -> tuple[Index, Index]:
         """(q, r) with self = divisor*q + r, r holding the terms whose coefficient the divisor does not divide."""
@@ -159,6 +161,21 @@ class Index:
         if q is not None:
             return _index(whole, q), _index(rest, 0)
         return _index(whole, 0), _index(rest, self.offset)
+
+    def _nearest(self, divisor: Extent) -> tuple[Index, Index]:
+        """(q, r) with self = divisor*q + r, r of the coefficients nearest to 0: rows of a length less 1 drift by one.
+
+        So `47*i + j + 24`, for i and j below 24, is `48*i + (24 - i + j)`: how scores are shifted by their row.
+        """
+        whole, rest = self._split(divisor)
+        quotients, rests = dict(whole.terms), dict(rest.terms)
+        for atom, c in rest.terms:
+            q = (2 * c + divisor) // (2 * divisor) if isinstance(c, int) and isinstance(divisor, int) else 1
+            r = add(c, mul(-q, divisor))
+            if q and is_static(r):
+                quotients[atom] = add(quotients.get(atom, 0), q)
+                rests[atom] = r
+        return _index(quotients, whole.offset), _index(rests, rest.offset)
 
     def upper(self) -> Extent | None:
         """At most this for all values of its axes; None where the sign of a coefficient is not known."""
