@@ -289,6 +289,8 @@ def test_ranges_that_the_program_does_not_have() -> None:
     for ranges in ({"batch": (1, 2)}, {"seq": (0, 5)}, {"seq": (5, 4)}, {"seq": (1, 5000)}, {}):
         with pytest.raises(UsageError):
             over(program, ranges)
+    with pytest.raises(UsageError, match="batch=0 is out of range"):
+        optimize_ranges(traced(rows=True), {"seq": (1, 5)}, shapes={"batch": 0})
     with pytest.raises(UsageError, match="a range and a value"):
         optimize_ranges(program, {"seq": (1, 5)}, shapes={"seq": 3})
     with pytest.raises(UsageError, match="not written"):

@@ -126,7 +126,10 @@ def optimize_ranges(program: Program, ranges: Mapping[str, tuple[int, int]], opt
     program = under(program, options.assume)
     if options.inputs is not None:
         check_sizes(given_to(program, options.inputs)[1], options.at)
-    check_ranges(ranges, program.ranges, options.at)
+    check_ranges(ranges, program.ranges, options.shapes or ())
+    for name in options.empty:
+        fix = f"give another value, or read the model with empty=[{name!r}]"
+        raise UsageError(f"{name}=0 is out of range", where="--shape", fix=fix)
     original = _original(program, options)
     empty = [n for n, (low, high) in ranges.items() if low == 0 < high] if original is not None else []
     program = over(program, from_one(ranges, empty), options.at)
@@ -170,7 +173,7 @@ def cell_by_cell(
         with recorder.stage(f"cell {n + 1}") as detail, recorder.within(0, f"{which} ({cell.text})"):
             try:
                 time = asked.time.part(1 / (len(found) - n))
-                one = make(replace(asked, shapes={**asked.at, **cell.at}, seconds=time))
+                one = make(replace(asked, shapes={**(asked.shapes or {}), **cell.at}, seconds=time))
             except PrismError as error:
                 if not (error.in_part or isinstance(error, NoImprovementError | CompilerError)):
                     raise

@@ -83,7 +83,7 @@ def optimize_model_ranges(
     folder = options.folder()
     recorder = Recorder(options.listener)
     with ending(options.time, "the model was cut", str(path)):
-        parts = parts_of(path, options.rules, recorder)
+        parts = parts_of(path, options.rules, recorder, options.empty)
     lengths = _lengths(parts, ranges, options.at, str(path))
     found = _cells(from_one(ranges, ranges))
     with on_cpu(path, parts, options, recorder) as (platform, cache):
