@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -362,7 +362,8 @@ def one_pass(
 ) -> dict[int, Choice]:
     """The form with each sum under exponentials that are shifted by their maximum in the pass that finds the maximum.
 
-    Places of extremes are found with them.
+    Places of extremes are found with them. A sum under exponentials that are shifted by the maximum of a row of which it
+    is a part is one in that pass, times a factor.
 
     Where something else needs the exponentials, too, they are computed again in that pass, so by work alone such a form
     looks dearer: but who needs them is another kernel where the sum is stored. Sums of what waits for another reduction
@@ -382,9 +383,44 @@ def one_pass(
         if ready and choice.op in ("sum", "contract", "min"):
             # Those with one exponent share their exponentials, and the maximum.
             made[cls] = next((o for o in ready if o.children[:2] in exponents), ready[0])
+        elif choice.op in ("sum", "contract"):
+            for new, o in _scaled(options, cls, choice.reduced, over).items():
+                made[new] = o
+                over[new] = o.reduced.union(*(over[k] for k in o.children))
+                if o.op == "rescaled":
+                    exponents.add(o.children[:2])
         if made[cls].op == "rescaled":
             exponents.add(made[cls].children[:2])
     return {cls: made[cls] for cls in below(made, roots)}
+
+
+def _scaled(
+    options: Mapping[int, Sequence[Choice]], cls: int, reduced: frozenset[Axis], over: Mapping[int, frozenset[Axis]]
+) -> dict[int, Choice]:
+    """Choices, operands first, by which a sum is a rescaled one times what is computed of e-classes that are there."""
+    for product in options[cls]:
+        if product.op != "mul":
+            continue
+        for factor, total in (product.children, product.children[::-1]):
+            factors = _pointwise(options, factor, over)
+            for o in options[total] if factors is not None else ():
+                ready = all(k in over and not o.reduced & over[k] for k in o.children)
+                if o.op == "rescaled" and reduced <= o.reduced and ready:
+                    return {**(factors or {}), total: o, cls: product}
+    return {}
+
+
+def _pointwise(
+    options: Mapping[int, Sequence[Choice]], cls: int, given: Collection[int], depth: int = 3
+) -> dict[int, Choice] | None:
+    """Choices, operands first, by which an e-class is pointwise of what is given; None where it is not in few steps."""
+    if cls in given:
+        return {}
+    for o in options[cls] if depth else ():
+        operands = [] if o.op in REDUCING else [_pointwise(options, c, given, depth - 1) for c in o.children]
+        if o.op not in REDUCING and all(x is not None for x in operands):
+            return {**{c: made for x in operands if x for c, made in x.items()}, cls: o}
+    return None
 
 
 def _solve(table: _Table, limit: int, inner: int, told: frozenset[int] | None) -> list[_Entry] | None:

@@ -172,20 +172,22 @@ def whole(program: Program, device: Device | None = None) -> Region | None:
 
 
 def searchable(program: Program, device: Device | None = None) -> bool:
-    """Whether a program is at most a little beyond the bounds of a region, if need be with its outputs in pieces."""
+    """Whether a program is at most a little beyond the bounds of a region, as it is or written out.
+
+    Written out are its outputs, in pieces where that is less: what simplifies across operators is not there any more.
+    """
     if _gathered(program, device):
         return False
     size = size_of(program, device)
     if BEYOND.admits(size):
         return True
-    if not TWICE.admits(size):
+    if not TWICE.admits(size) or len(program.outputs) > BEYOND.outputs:
         return False
     try:
         formulas = inline(program)
     except UnsupportedError:
         return False
-    pieces = in_pieces(formulas, program.hints)
-    return pieces != formulas and BEYOND.admits(size_of_formulas([p.expr for p in pieces]))
+    return BEYOND.admits(size_of_formulas([p.expr for p in in_pieces(formulas, program.hints)]))
 
 
 def size_of(program: Program, device: Device | None = None) -> Size:

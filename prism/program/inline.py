@@ -435,7 +435,7 @@ def _joint(axis: Axis, body: Expr) -> int | None:
                 inner = [(x for x in walk(part) if isinstance(x, Reduce)) for part in (below, above)]
                 below_made, above_made = (any(axis in free_axes(x) for x in xs) for xs in inner)
                 few = min(border, int(axis.extent) - border) <= LONGEST
-                if below_made != above_made and not few and border == int(border):
+                if (below_made or above_made) and not few and border == int(border):
                     return int(border)
             case _:
                 pass
