@@ -3360,7 +3360,6 @@ KNOWN = (
         "x:m,n r:m,n g:n",
         "m=4096 n=4096",
         source="vLLM, SGLang: one kernel that keeps its row",
-        reason="a row and its groups are axes of two lengths, and one kernel has the tiles of one",
     ),
     Known(
         "multi-token scores",

@@ -36,6 +36,7 @@ from prism.process.deadline import NEVER, Deadline
 from prism.program.assumptions import facts
 from prism.program.classes import EClasses
 from prism.program.equal_lengths import of_equal_lengths
+from prism.program.groups import by_groups
 from prism.program.inline import aligned, inline
 from prism.program.nodes import Formula, Program, SymbolRange
 from prism.program.pieces import in_pieces
@@ -347,7 +348,7 @@ class Search(Iterator[ProvedSGraph], Closing):
         why = nothing_to_gain(self._program)
         if why:
             self._recorder.warn(f"there is nothing to gain: {why}")
-        formulas = aligned(inline(self._program))
+        formulas = by_groups(aligned(inline(self._program)))
         pieces = of_equal_lengths(in_pieces(formulas, self._program.hints))
         reference = tuple(f.expr for f in formulas)
         given = facts(self._program.inputs)

@@ -362,8 +362,8 @@ def one_pass(
 ) -> dict[int, Choice]:
     """The form with each sum under exponentials that are shifted by their maximum in the pass that finds the maximum.
 
-    Places of extremes are found with them. A sum under exponentials that are shifted by the maximum of a row of which it
-    is a part is one in that pass, times a factor.
+    Places of extremes are found with them. A sum under exponentials that are shifted by the maximum of a row, of which
+    it is over a part, is one in the pass over that part, times a factor.
 
     Where something else needs the exponentials, too, they are computed again in that pass, so by work alone such a form
     looks dearer: but who needs them is another kernel where the sum is stored. Sums of what waits for another reduction
