@@ -51,7 +51,24 @@ def normed() -> Program:
     return program("p", {"x": (8, 12), "w": (5, 8, 3)}, {"y": ((o, N), summed)})
 
 
-@pytest.mark.parametrize("p", [windowed(), strided(6), normed()], ids=["padded", "strided", "normed"])
+def stacked() -> Program:
+    """A convolution of what a convolution makes, both over both ends: nothing is read at a place itself."""
+
+    def convolved(weights: Expr, axis: Axis, at: Index, value: Expr) -> Expr:
+        inside = mul(op("le", const(0.0), position(at)), op("lt", position(at), const(12.0)))
+        return reduce("sum", axis, mul(weights, op("where", inside, value, const(0.0))))
+
+    e, at = Axis("e", 3), Index.axis(N) + Index.axis(D) + Index.const(-1)
+    place = at + Index.axis(e) + Index.const(-1)
+    first = op("sigmoid", reduce("sum", K, convolved(read("u", C, K, e), e, place, read("x", K, place))))
+    out = op("sigmoid", convolved(read("w", C, D), D, at, first))
+    return program("p", {"x": (8, 12), "u": (4, 8, 3), "w": (4, 3)}, {"y": ((C, N), out)})
+
+
+PROGRAMS = {"padded": windowed(), "strided": strided(6), "normed": normed(), "stacked": stacked()}
+
+
+@pytest.mark.parametrize("p", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_value_of_places_is_stored_and_read_back_in_windows(p: Program) -> None:
     bounds = Bounds(max_families=400, max_sgraphs=400, off=frozenset({"dominated", "worse"}))
     found = [c for c in generate(task(p), bounds).candidates if reads_windows(c.sgraph)]
@@ -73,6 +90,13 @@ def test_the_whole_of_what_is_seen_is_one_value() -> None:
     assert [str(i) for _, i in window.places] == ["d12 + d3 - 1"]
     (axis,) = (a for a, _ in window.places)
     assert axis.extent == 12
+
+
+def test_a_window_of_windows_is_a_value_of_all_places_where_they_are() -> None:
+    (window,) = windows(stacked())
+    assert [str(i) for _, i in window.places] == ["d12 + d3"]
+    (axis,) = (a for a, _ in window.places)
+    assert axis.extent == 14, "with the borders"
 
 
 def test_what_all_windows_share_may_reduce_what_they_range_over() -> None:

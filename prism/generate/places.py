@@ -9,6 +9,9 @@ back at the sum. f may see windows itself (`x[(y + d - 1) + e]`, e bound in it),
 be read at the sum whatever is chosen in f: outside of the dimension nothing that counts was read then, so nothing that
 counts is read of the buffer.
 
+A convolution of a convolution reads `x[(y + d - 1) + (e - 1)]` and nothing at `y + d - 1` itself, so nothing tells
+which places count. Then all do at which windows are, from `y + d` = 0 on, borders among them: none is read outside.
+
 `y = x @ w` and `y[:, n:]` are two e-classes once slices are inlined: sums over products with `w[k, j]` and with
 `w[k, n + j]`. The second is the first at `j -> n + j`: found is such an index for each axis of the whole, by structure.
 """
@@ -81,21 +84,33 @@ class Places:
         extended = dict(choices)
         found: list[Window] = []
         done: set[int] = set()
-        for cls in reversed(order):
-            if cls in done or not choices[cls].children:
-                continue
-            window = self._window(extended, cls, weights)
-            if window is not None:
-                found.append(window)
-                done.update(below(choices, [cls]))
+        for nested in (False, True):
+            for cls in reversed(order):
+                if cls in done or not choices[cls].children:
+                    continue
+                inside = below(choices, [cls])
+                if nested and not done.isdisjoint(w.seen for w in found if w.seen in inside):
+                    continue
+                window = self._window(extended, cls, weights, nested)
+                if window is not None:
+                    found.append(window)
+                    done.update(inside)
         return extended, tuple(found)
 
-    def _window(self, choices: dict[int, Choice], cls: int, weights: Weights) -> Window | None:
-        """The e-class as a value of places, which is added to the choices; None where it is none."""
+    def _window(self, choices: dict[int, Choice], cls: int, weights: Weights, nested: bool) -> Window | None:
+        """The e-class as a value of places, which is added to the choices; None where it is none.
+
+        Nested in it may be windows at each place, where nothing is read at the place itself: then all places count at
+        which windows are, borders of the image among them.
+        """
         free = self._axes[cls]
         every = below(choices, [cls])
         slid = {
-            a for c in every for i in indices(choices[c].payload) if _slides(i) and i.axes() <= free for a in i.axes()
+            a
+            for c in every
+            for i in indices(choices[c].payload)
+            if _slides(i) and (i.axes() <= free or (nested and len(i.axes() & free) > 1))
+            for a in i.axes() & free
         }
         # What is the same in all windows, as statistics are, is one value, whatever it reduces.
         same = dict.fromkeys(c for c in every if self._axes[c].isdisjoint(slid))
@@ -114,6 +129,11 @@ class Places:
                     for i, extent in zip(index, shape, strict=True):
                         if _slides(i) and i.axes() <= free and sums.setdefault(i, extent) != extent:
                             return None
+        for c in vary if nested else ():
+            for i in indices(choices[c].payload):
+                total = _free_part(i, free)
+                if total is not None and _beside(i, sums) is None:
+                    sums[total[0]] = total[1]
         moved = frozenset(a for i in sums for a in i.axes())
         if not sums or len(moved) < sum(len(i.axes()) for i in sums):
             return None
@@ -169,6 +189,20 @@ def _beside(index: Index, sums: Iterable[Index]) -> tuple[Index, Index] | None:
         if rest.axes().isdisjoint(a for s in every for a in s.axes()):
             return total, rest
     return None
+
+
+def _free_part(index: Index, free: frozenset[Axis]) -> tuple[Index, Extent] | None:
+    """Of an index in a window within a window the sum that is the outer one's, from 0 on, and its places."""
+    terms = [(a, c) for a, c in index.terms if isinstance(a, Axis) and a in free]
+    if len(terms) < 2 or not _slides(index):
+        return None
+    total, last = Index(()), 1
+    for a, c in terms:
+        if not isinstance(a.extent, int) or not isinstance(c, int) or c <= 0:
+            return None
+        total = total + Index.axis(a).scaled(c)
+        last += c * (a.extent - 1)
+    return total, last
 
 
 def _placed(index: Index, places: Mapping[Index, Axis]) -> Index:
