@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -47,6 +48,16 @@ SIMPLER: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor
     "log of a power": (lambda a: torch.log(a**0.3), lambda a: 0.3 * torch.log(a), "> 0"),
     "a power of any number": (lambda a: a ** a.sum(), lambda a: torch.exp(a.sum() * torch.log(a)), "> 0"),
     "a geometric mean": (lambda a: a.prod(-1) ** 0.2, lambda a: torch.exp(torch.log(a).mean(-1)), "> 0"),
+    "a cross-entropy": (
+        lambda a: torch.nn.functional.binary_cross_entropy(a, a.round()),
+        lambda a: -(a.round() * torch.log(a) + (1 - a.round()) * torch.log(1 - a)).mean(),
+        "in [0.01, 0.99]",
+    ),
+    "a norm's clamp": (
+        lambda a: a / a.sum(-1, keepdim=True).clamp(min=1e-12),
+        lambda a: a / a.sum(-1, keepdim=True),
+        ">= 0.1",
+    ),
     "any by a product": (lambda a: a.amax(-1), lambda a: 1 - (1 - a).prod(-1), "in {0, 1}"),
     "any by a sum": (lambda a: a.amax(-1), lambda a: (a.sum(-1) > 0).float(), "in {0, 1}"),
     "all by a product": (lambda a: a.amin(-1), lambda a: a.prod(-1), "in {0, 1}"),
@@ -57,7 +68,7 @@ SIMPLER: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor
 @pytest.mark.parametrize("name", SIMPLER)
 def test_simplifies_where_it_is_stated_and_only_there(name: str) -> None:
     f, g, stated = SIMPLER[name]
-    example = (POSITIVE > 0.7).float() if "{" in stated else POSITIVE
+    example = (POSITIVE > 0.7).float() if "{" in stated else POSITIVE / 2 if "0.99" in stated else POSITIVE
     under = prism.prove(f, g, (example,), assume={"a": stated})
     assert under.status is Status.PROVED, under.reason
     assert f"a {stated}" in under.assumptions
@@ -101,6 +112,67 @@ def test_a_factor_that_may_be_zero_leaves_a_maximum() -> None:
     given = (torch.randn(4, 5), POSITIVE[:, :1])
     assert prism.prove(scaled, after, given, assume=["y >= 0"])
     assert prism.prove(scaled, after, given).status is Status.REFUTED
+
+
+CAUSAL = torch.ones(8, 8, dtype=torch.bool).tril()
+
+
+def by_infinity(s: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return s.masked_fill(~CAUSAL, -math.inf).softmax(-1) @ v
+
+
+def added(number: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return lambda s, v: (s + torch.where(CAUSAL, 0.0, number)).softmax(-1) @ v
+
+
+def filled(number: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return lambda s, v: s.masked_fill(~CAUSAL, number).softmax(-1) @ v
+
+
+SCORES = (torch.rand(8, 8), torch.randn(8, 3))
+
+
+@pytest.mark.parametrize("masked", [added, filled])
+@pytest.mark.parametrize("number", [-1e9, -1e4, -65504.0])
+def test_a_mask_by_a_number_is_one_where_ranges_say_so(masked: Callable[..., Any], number: float) -> None:
+    within = prism.prove(masked(number), by_infinity, SCORES, assume=["s in [-50, 50]"])
+    assert within.status is Status.PROVED
+    assert any(f"a mask of {number:g} hides counts as masked" in c for c in within.assumptions)
+    anywhere = prism.prove(masked(number), by_infinity, SCORES)
+    assert anywhere.status is Status.UNKNOWN
+    assert f"they are equal where it is stated that what a mask of {number:g} hides" in anywhere.reason
+    far = prism.prove(masked(number), by_infinity, SCORES, assume=[f"s in [{number}, {-number}]"])
+    assert far.status is not Status.PROVED
+
+
+def test_a_mask_by_a_number_of_other_places_is_refuted() -> None:
+    later = lambda s, v: s.masked_fill(~CAUSAL.roll(1, 0), -1e9).softmax(-1) @ v  # noqa: E731
+    assert prism.prove(later, by_infinity, SCORES, assume=["s in [-50, 50]"]).status is Status.REFUTED
+    soft = prism.prove(added(-10.0), by_infinity, SCORES, assume=["s in [-1, 1]"])
+    assert soft.status is Status.REFUTED
+
+
+def test_a_row_that_a_number_hides_is_no_row_without_elements() -> None:
+    def numbers(s: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return (s + (1 - m) * -1e9).softmax(-1)
+
+    def infinities(s: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return s.masked_fill(m == 0, -math.inf).softmax(-1)
+
+    given = (SCORES[0], torch.ones(8, 8))
+    verdict = prism.prove(numbers, infinities, given, assume=["s in [-50, 50]", "m in {0, 1}"])
+    assert verdict.status is Status.REFUTED
+
+
+def test_softplus_is_its_formula_but_for_rounding() -> None:
+    x = (torch.randn(4, 5),)
+    softplus = torch.nn.functional.softplus
+    verdict = prism.prove(softplus, lambda x: torch.log1p(torch.exp(x)), x)
+    assert verdict.status is Status.PROVED
+    assert any("softplus" in c for c in verdict.assumptions)
+    assert not any("softplus" in c for c in prism.prove(softplus, lambda x: softplus(x) * 1.0, x).assumptions)
+    near = prism.prove(lambda x: softplus(x, threshold=2.0), lambda x: torch.log1p(torch.exp(x)), x)
+    assert near.status is Status.REFUTED
 
 
 def test_wrong_is_refuted_by_inputs_that_are_as_stated() -> None:

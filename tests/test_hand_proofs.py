@@ -219,6 +219,9 @@ TRUE: Mapping[str, Case] = {
     ),
     "linear attention by prefix sums": Case(causal, chunks_at_once, (X, X, (S, 4))),
     "Strassen": Case(torch.matmul, strassen, ((8, 8), (8, 8))),
+    "what comes after is all without what comes before": Case(
+        lambda x: x.flip(0).cumsum(0).flip(0), lambda x: x.sum(0, keepdim=True) - x.cumsum(0) + x, ((6, 4),)
+    ),
     "Strassen twice": Case(torch.matmul, strassen_twice, ((8, 8), (8, 8))),
     "maxima of maxima with borders": Case(
         lambda x: F.max_pool2d(F.max_pool2d(x, 3, 1, 1), 3, 1, 1), lambda x: F.max_pool2d(x, 5, 1, 2), ((1, 2, 8, 8),)
@@ -282,6 +285,9 @@ TRUE: Mapping[str, Case] = {
 FALSE: Mapping[str, Case] = {
     "a sign of Strassen's, twice": Case(
         torch.matmul, lambda a, b: strassen(a, b, lambda x, y: strassen(x, -y)), ((8, 8), (8, 8))
+    ),
+    "what comes after without a place's own": Case(
+        lambda x: x.flip(0).cumsum(0).flip(0), lambda x: x.sum(0, keepdim=True) - x.cumsum(0), ((6, 4),)
     ),
     "another border of maxima": Case(
         lambda x: F.max_pool1d(F.max_pool1d(x, 3, 2, 1), 3, 2, 1), lambda x: F.max_pool1d(x, 7, 4, 2), ((1, 2, 16),)

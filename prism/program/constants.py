@@ -18,8 +18,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from prism.program.nodes import Const, Expr, walk
-from prism.program.transform import replaced
+from prism.program.formulas import softplus
+from prism.program.nodes import Const, DType, Expr, Map, walk
+from prism.program.transform import rebuilt, replaced
 
 # Digits of a decimal that a float32 is taken for.
 DIGITS = 6
@@ -52,11 +53,15 @@ class Reading:
 
 
 def readings(left: Sequence[Expr], right: Sequence[Expr]) -> Reading:
-    """Both programs with their constants read alike; unchanged where both have the same float32 constants."""
+    """Both programs with their constants read alike; unchanged where both have the same float32 constants.
+
+    Likewise softplus, of which torch has x itself beyond a threshold: unchanged where both have the same ones.
+    """
+    left, right, straight = _without_thresholds(left, right)
     ours, theirs = _constants(left), _constants(right)
     rounded = [{c: r for c in side if (r := rounded_from(c)) is not None} for side in (ours, theirs)]
     names: dict[float, float] = {}
-    assumed: list[str] = []
+    assumed: list[str] = list(straight)
     if rounded[0].keys() != rounded[1].keys() or {r for r, _ in rounded[0].values()} & (ours | theirs):
         for c, (number, text) in sorted({**rounded[0], **rounded[1]}.items()):
             names[c] = number
@@ -73,8 +78,36 @@ def readings(left: Sequence[Expr], right: Sequence[Expr]) -> Reading:
         elif apart < NEAR:
             unclear = unclear or f"{a!r} and {b!r}"
     if not names:
-        return Reading(tuple(left), tuple(right), (), unclear)
+        return Reading(tuple(left), tuple(right), tuple(assumed), unclear)
     return Reading(renumbered(left, names), renumbered(right, names), tuple(assumed), unclear)
+
+
+def _without_thresholds(
+    left: Sequence[Expr], right: Sequence[Expr]
+) -> tuple[Sequence[Expr], Sequence[Expr], tuple[str, ...]]:
+    """Both with log(1 + exp x) for softplus, where not both have the same thresholds, and what that assumes."""
+    ours, theirs = (
+        {e: t for x in side for e in walk(x) if isinstance(e, Map) and (t := _threshold(e)) is not None}
+        for side in (left, right)
+    )
+    if ours.keys() == theirs.keys():
+        return left, right, ()
+
+    def soft(e: Expr) -> Expr:
+        return e.children[2] if isinstance(e, Map) and _threshold(e) is not None else e
+
+    said = [f"softplus(x) read as log(1 + exp(x)) where x > {t:g}, too, where it is less than {math.exp(-t):.0e} more"
+            for t in sorted({*ours.values(), *theirs.values()})]  # fmt: skip
+    return rebuilt(left, soft), rebuilt(right, soft), tuple(said)
+
+
+def _threshold(e: Map) -> float | None:
+    """Beyond what a softplus is its argument, where float32 rounds it to that; None of what is none."""
+    match e:
+        case Map("where", (Map("lt", (Const(t), z)), x, soft)) if t > 1 and math.exp(-t) <= DType.FLOAT32.roundoff * t:
+            beta = z.args[0] if isinstance(z, Map) and z.op == "mul" and z != x else Const(1.0)
+            return t if isinstance(beta, Const) and softplus(x, beta.value, math.inf) == soft else None
+    return None
 
 
 def rounded_from(c: float) -> tuple[float, str] | None:

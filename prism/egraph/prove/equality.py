@@ -22,6 +22,7 @@ import numpy as np
 from prism.egraph.language import Budget
 from prism.egraph.prove.cases import cases, defined_alike
 from prism.egraph.prove.coefficients import read_alike, stored_alike
+from prism.egraph.prove.hidden import without_numbers
 from prism.egraph.prove.matching import Matched
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.refutation import Attempt, refute
@@ -116,6 +117,18 @@ def _judged(
             one, other = parts
             same = _same_forms(*parts) is not None
     verdict = _decided(attempt, same, (one, other), parts, both.apart(*parts), budget, worker)
+    hidden = None if verdict or found is not None or rounded else without_numbers(one, other)
+    if hidden is not None:
+        sides = hidden.left, hidden.right
+        pieces = common_refinement(*sides)
+        one_form = _same_forms(*pieces) is not None
+        as_masked = _decided(attempt, one_form, sides, pieces, both.apart(*pieces), budget, worker)
+        if as_masked and hidden.sure:
+            read = replace(read, left=hidden.left, right=hidden.right)
+            return Examined(as_masked.assuming((*read.assumed, *hidden.said)), read)
+        if as_masked:
+            missing = f"{' and '.join(hidden.said)}, by the ranges of inputs"
+            verdict = replace(verdict, reason=f"{verdict.reason}; they are equal where it is stated {missing}")
     if attempt.slight is not None and not verdict and found is None and not rounded:
         # float64 alone does not tell a small difference from rounding; residues have none.
         opinion = compare(one, other, tensors=both.tensors, ranges=both.ranges)

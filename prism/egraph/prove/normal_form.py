@@ -494,6 +494,13 @@ class _Machine(Algebra):
                 case Map("neg", (Map("maximum" | "minimum" as name, (a, b)),)) if free_axes(b).isdisjoint(found.axes):
                     other = "minimum" if name == "maximum" else "maximum"
                     return self.poly(Map(other, (replace(found, core=neg(a)).expr, neg(b))))
+            p = self.poly(found.core)
+            outside = {t: c for t, c in p.items() if t.free().isdisjoint(found.axes)}
+            inside = {t: c for t, c in p.items() if t not in outside}
+            scale = abs(_leading(inside)) if inside else UNIT
+            if outside or scale != 1:
+                rest = replace(found, core=self.expr(self.scaled(inside, 1 / scale))).expr
+                return self.sum([outside, self.scaled(self.poly(rest), scale) if inside else {}])
         made = found.plain().expr
         if isinstance(made, Reduce):
             return self.atom(canonical(Reduce(made.kind, made.axis, self._masked(made.body))))

@@ -468,12 +468,15 @@ def _coupled(nodes: Sequence[Expr], parts: Mapping[Extent, tuple[Extent, Extent]
         return (*sorted(terms, key=str), *([(0, index.offset)] if index.offset != 0 else []))
 
     seen: dict[tuple[str, int], tuple[tuple[Extent, Extent], ...]] = {}
+    over: dict[tuple[str, int], set[Axis]] = {}
+    ordered: list[tuple[Axis | None, Axis | None]] = []
     single: set[tuple[str, int]] = set()
     for e in nodes:
         match e:
             case Read(tensor, indices):
                 for d, index in enumerate(indices):
                     mine = pattern(index)
+                    over.setdefault((tensor, d), set()).update(index.axes())
                     if not index.terms:
                         single.add((tensor, d))
                     elif seen.setdefault((tensor, d), mine) != mine:
@@ -482,8 +485,14 @@ def _coupled(nodes: Sequence[Expr], parts: Mapping[Extent, tuple[Extent, Extent]
                 return "positions select elements"
             case Map("lt" | "le", (Position(), Const())) | Map("lt" | "le", (Const(), Position())):
                 return "positions are compared with constants"
+            case Map("lt" | "le", (Position(one), Position(two))) if one.as_axis() and two.as_axis():
+                ordered.append((one.as_axis(), two.as_axis()))
             case Position(index) if index.terms and [c for _, c in pattern(index)] != [1]:
                 return "positions are computed with"
+    for (tensor, d), axes in sorted(over.items()):
+        if any(set(pair) <= axes for pair in ordered):
+            # A place's own element counts once there, and as often as it is repeated in what comes up to it.
+            return f"dimension {d} of {tensor} is read at places and up to them"
     for tensor, d in sorted(single & seen.keys()):
         return f"dimension {d} of {tensor} is read over an axis, and at single places"
     return ""
