@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def test_the_comparison_with_torch_passes_and_finds_a_wrong_step(monkeypatch: py
     made = layer("LSTM")
     assert prism.trace(made, given(made, 3, True)).conformance is not None
     wrong = replace(layers._KINDS["lstm"], loop=lambda of, weights: recurrent.lstm(of, weights, "ifog"))
-    monkeypatch.setitem(reader.HANDLERS, "lstm", layers._layers(wrong))
+    monkeypatch.setitem(reader.HANDLERS, "lstm", partial(layers._layers, wrong))
     with pytest.raises(prism.errors.ConformanceError, match="lstm"):
         prism.trace(made, given(made, 3, True))
 

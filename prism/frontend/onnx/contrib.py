@@ -7,6 +7,7 @@ with. Two are written into the standard domain: SimplifiedLayerNormalization, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -52,17 +53,13 @@ def signature(op: str) -> Signature:
 # Activations
 
 
-def _biased(f: Callable[[Expr], Expr]) -> Translator:
+def _biased(f: Callable[[Expr], Expr], graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """`f` of the operand, to which a bias is added where one is given."""
-
-    def translate(graph: Graph, node: Node) -> Sequence[OnnxValue]:
-        x, bias = node.input(0), node.optional(1)
-        given = [x] if bias is None else [x, bias]
-        if bias is not None:
-            fits(node, bias, x.shape, "the bias")
-        return [graph.pointwise(node, given, lambda *parts: f(_sum(parts)))]
-
-    return translate
+    x, bias = node.input(0), node.optional(1)
+    given = [x] if bias is None else [x, bias]
+    if bias is not None:
+        fits(node, bias, x.shape, "the bias")
+    return [graph.pointwise(node, given, lambda *parts: f(_sum(parts)))]
 
 
 def _sum(parts: Sequence[Expr]) -> Expr:
@@ -349,16 +346,16 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "BiasAdd": lambda graph, node: [
             graph.pointwise(node, [node.input(n) for n in range(3)], lambda *parts: _sum(parts))
         ],
-        "BiasGelu": _biased(gelu),
+        "BiasGelu": partial(_biased, gelu),
         "BiasSplitGelu": _split_gelu,
         "DequantizeLinear": quantized.TRANSLATORS["DequantizeLinear"],
         "EmbedLayerNormalization": _embed_layer_norm,
-        "FastGelu": _biased(lambda x: gelu(x, "tanh")),
+        "FastGelu": partial(_biased, lambda x: gelu(x, "tanh")),
         "FusedGemm": _fused_gemm,
         "FusedMatMul": _fused_matmul,
         "GatedRMSNorm": _gated_rms_norm,
         "GatherBlockQuantized": _gather_block_quantized,
-        "Gelu": _biased(gelu),
+        "Gelu": partial(_biased, gelu),
         "LayerNormalization": norms.TRANSLATORS["LayerNormalization"],
         "MatMulIntegerToFloat": _matmul_integer_to_float,
         "MatMulNBits": _matmul_n_bits,

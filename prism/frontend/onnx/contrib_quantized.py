@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -57,13 +58,9 @@ class _Written:
         return UnsupportedError(f"{self.proto.op_type}: {what}", where=self.where, fix=fix)
 
 
-def _unary(op: str, **defaults: Any) -> Callable[[_Written], None]:
+def _unary(op: str, w: _Written, **defaults: Any) -> None:
     """Of one operand, with those attributes of the standard operator that are named."""
-
-    def write(w: _Written) -> None:
-        w.levels(w.add(op, [w.real(0)], **{name: w.attribute(name, value) for name, value in defaults.items()}), 3)
-
-    return write
+    w.levels(w.add(op, [w.real(0)], **{name: w.attribute(name, value) for name, value in defaults.items()}), 3)
 
 
 def _binary(op: str) -> Callable[[_Written], None]:
@@ -116,9 +113,9 @@ _OPERATORS: Mapping[str, Callable[[_Written], None]] = MappingProxyType(
         "QLinearAdd": _binary("Add"),
         "QLinearConcat": _concat,
         "QLinearGlobalAveragePool": _global_pool,
-        "QLinearLeakyRelu": _unary("LeakyRelu", alpha=0.01),
+        "QLinearLeakyRelu": partial(_unary, "LeakyRelu", alpha=0.01),
         "QLinearMul": _binary("Mul"),
-        "QLinearSigmoid": _unary("Sigmoid"),
+        "QLinearSigmoid": partial(_unary, "Sigmoid"),
         "QLinearSoftmax": _softmax,
         "QLinearWhere": _where,
     }

@@ -6,8 +6,8 @@ here element by element, on numpy object arrays of extents; nothing of them is l
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from types import MappingProxyType
 
 import numpy as np
@@ -106,10 +106,7 @@ def _scalar(value: Extent) -> Elements:
 
 
 def _one(f: Callable[[Node], Elements]) -> Callable[[Node], tuple[Elements, ...]]:
-    def rule(node: Node) -> tuple[Elements, ...]:
-        return (np.asarray(f(node), dtype=object),)
-
-    return rule
+    return lambda node: (np.asarray(f(node), dtype=object),)
 
 
 def _elementwise(f: Callable[..., Extent]) -> Callable[[Node], tuple[Elements, ...]]:
@@ -123,17 +120,14 @@ def _elementwise(f: Callable[..., Extent]) -> Callable[[Node], tuple[Elements, .
     return rule
 
 
-def _compare(name: str) -> Callable[[Extent, Extent], int]:
-    def f(a: Extent, b: Extent) -> int:
-        known = compare_extents(name, a, b)
-        if known is None:
-            raise _NotFolded
-        return int(known)
-
-    return f
+def _compare(name: str, a: Extent, b: Extent) -> int:
+    known = compare_extents(name, a, b)
+    if known is None:
+        raise _NotFolded
+    return int(known)
 
 
-_LT, _LE, _EQ = _compare("lt"), _compare("le"), _compare("eq")
+_LT, _LE, _EQ = partial(_compare, "lt"), partial(_compare, "le"), partial(_compare, "eq")
 
 
 def _negated(f: Callable[[Extent, Extent], int]) -> Callable[[Extent, Extent], int]:
@@ -169,7 +163,7 @@ def _modulo(node: Node) -> Elements:
 
 
 def _n_ary(f: Callable[[Extent, Extent], Extent]) -> Callable[..., Extent]:
-    return lambda *args: functools.reduce(f, args)
+    return lambda *args: reduce(f, args)
 
 
 def _truth(a: Extent) -> int:
@@ -261,24 +255,21 @@ def _split(node: Node) -> tuple[Elements, ...]:
     return tuple(np.split(data, [each * n for n in range(1, parts)], axis))
 
 
-def _reduction(f: Callable[[Extent, Extent], Extent], start: Extent) -> Callable[[Node], Elements]:
-    def rule(node: Node) -> Elements:
-        data = _known(node, 0)
-        axes, noop = _listed(node, "axes", 1), node.flag("noop_with_empty_axes")
-        if data.ndim != 1 or not set(axes or ()) <= {0, -1}:
-            raise _NotFolded
-        if not axes and noop:
-            return data
-        total = functools.reduce(f, data.tolist(), start)
-        return _array([total]) if node.flag("keepdims") else _scalar(total)
-
-    return rule
+def _reduction(f: Callable[[Extent, Extent], Extent], start: Extent, node: Node) -> Elements:
+    data = _known(node, 0)
+    axes, noop = _listed(node, "axes", 1), node.flag("noop_with_empty_axes")
+    if data.ndim != 1 or not set(axes or ()) <= {0, -1}:
+        raise _NotFolded
+    if not axes and noop:
+        return data
+    total = reduce(f, data.tolist(), start)
+    return _array([total]) if node.flag("keepdims") else _scalar(total)
 
 
 _RULES: Mapping[str, Callable[[Node], tuple[Elements, ...]]] = MappingProxyType(
     {
         "Shape": _one(_shape),
-        "Size": _one(lambda node: _scalar(functools.reduce(mul, node.input(0).shape, 1))),
+        "Size": _one(lambda node: _scalar(reduce(mul, node.input(0).shape, 1))),
         "Identity": _one(lambda n: _known(n, 0)),
         "Cast": _one(_cast),
         "CastLike": _one(_cast),
@@ -292,8 +283,8 @@ _RULES: Mapping[str, Callable[[Node], tuple[Elements, ...]]] = MappingProxyType(
         "Transpose": _one(lambda node: np.transpose(_known(node, 0), node.attributes.get("perm"))),
         "Range": _one(_range),
         "Split": _split,
-        "ReduceProd": _one(_reduction(mul, 1)),
-        "ReduceSum": _one(_reduction(add, 0)),
+        "ReduceProd": _one(partial(_reduction, mul, 1)),
+        "ReduceSum": _one(partial(_reduction, add, 0)),
         "Add": _elementwise(add),
         "Sub": _elementwise(lambda a, b: add(a, mul(-1, b))),
         "Mul": _elementwise(mul),

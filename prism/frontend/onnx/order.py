@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from prism.frontend import order
@@ -41,17 +42,14 @@ def _within(graph: Graph, x: OnnxValue, dimension: int) -> Interval:
     return graph.bounds(build.position(Index.axis(axes_of(x.shape)[dimension])))
 
 
-def _place_of(kind: ReduceKind) -> Translator:
-    def translate(graph: Graph, node: Node) -> Sequence[OnnxValue]:
-        x = node.input(0)
-        dimension = node.axis("axis", x.rank)
-        _searched(node, x, dimension)
-        kept = axes_of([1 if d == dimension else e for d, e in enumerate(x.shape)])
-        expr = _place(graph, x, kept, dimension, kind, last=node.flag("select_last_index"))
-        axes = kept if node.flag("keepdims") else [a for d, a in enumerate(kept) if d != dimension]
-        return [graph.define(node, axes, expr, DType.INT64, bounds=_within(graph, x, dimension))]
-
-    return translate
+def _place_of(kind: ReduceKind, graph: Graph, node: Node) -> Sequence[OnnxValue]:
+    x = node.input(0)
+    dimension = node.axis("axis", x.rank)
+    _searched(node, x, dimension)
+    kept = axes_of([1 if d == dimension else e for d, e in enumerate(x.shape)])
+    expr = _place(graph, x, kept, dimension, kind, last=node.flag("select_last_index"))
+    axes = kept if node.flag("keepdims") else [a for d, a in enumerate(kept) if d != dimension]
+    return [graph.define(node, axes, expr, DType.INT64, bounds=_within(graph, x, dimension))]
 
 
 def _top(graph: Graph, node: Node) -> Sequence[OnnxValue]:
@@ -131,8 +129,8 @@ def _hardmax(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
-        "ArgMax": _place_of(ReduceKind.MAX),
-        "ArgMin": _place_of(ReduceKind.MIN),
+        "ArgMax": partial(_place_of, ReduceKind.MAX),
+        "ArgMin": partial(_place_of, ReduceKind.MIN),
         "Hardmax": _hardmax,
         "TopK": _top,
     }

@@ -5,9 +5,9 @@ An activation is written out in its parts (silu is `x * sigmoid(x)`), so that ru
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -106,7 +106,7 @@ def _remainder(graph: Graph, node: Node) -> OnnxValue:
                 fix="clip the divisor",
             )
         return binary(lambda a, b: sub(a, op("mul", b, trunc_quotient(a, b))))(graph, node)
-    bounds = functools.partial(integers.remainder_bounds, floor=not truncated)
+    bounds = partial(integers.remainder_bounds, floor=not truncated)
     formula = integers.trunc_remainder if truncated else integers.floor_remainder
     return _whole_division(graph, node, bounds, Index.mod, formula)
 
@@ -133,16 +133,13 @@ def _whole_division(
     return graph.pointwise(node, [a, b], f, bounds=bounds(over, by))
 
 
-def _bitwise(name: str) -> Translator:
-    def translate(graph: Graph, node: Node) -> OnnxValue:
-        x, y = node.input(0), node.input(1)
-        over, beside = graph.bounds(x), graph.bounds(y)
-        if max(over.largest, beside.largest) > bits.EXACT:
-            raise node.unsupported("the bits of numbers that float64 does not hold have no translation")
-        found = bits.within(name, over, beside, x.dtype)
-        return graph.pointwise(node, [x, y], lambda a, b: bits.bitwise(name, a, b), bounds=found)
-
-    return translate
+def _bitwise(name: str, graph: Graph, node: Node) -> OnnxValue:
+    x, y = node.input(0), node.input(1)
+    over, beside = graph.bounds(x), graph.bounds(y)
+    if max(over.largest, beside.largest) > bits.EXACT:
+        raise node.unsupported("the bits of numbers that float64 does not hold have no translation")
+    found = bits.within(name, over, beside, x.dtype)
+    return graph.pointwise(node, [x, y], lambda a, b: bits.bitwise(name, a, b), bounds=found)
 
 
 def _shifted(graph: Graph, node: Node) -> OnnxValue:
@@ -285,29 +282,25 @@ def _sign(graph: Graph, node: Node) -> OnnxValue:
     return unary(lambda x: op("where", op("isnan", x), x, op("sign", x)))(graph, node)
 
 
-def _decided(translate: Translator) -> Translator:
+def _decided(translate: Translator, graph: Graph, node: Node) -> OnnxValue:
     """A translator of what cuts numbers to whole ones, or compares them, where no rounding turns that.
 
     Weights of extents that are known are decided by as the model rounds (`prism.cost.constant_folding`).
     """
-
-    def translated(graph: Graph, node: Node) -> OnnxValue:
-        made = translate(graph, node)
-        given = [v for v in node.inputs if v is not None and v.dtype.is_float]
-        if not given or (node.op in _CASTS and (made.dtype.is_float or len(given) > 1)):
-            return made
-        axes = axes_of(made.shape)
-        operands = [graph.read(v, axes) for v in given]
-        folds = static_shape(made.shape) is not None and any(isinstance(e, Read) for o in operands for e in walk(o))
-        if not folds and graph.may_turn(operands, given[0].dtype, quotients=node.op != "Mod"):
-            raise node.unsupported(
-                f"what {node.op} makes of positions has no translation",
-                why="rounding decides it, and a formula does not round as the model does",
-                fix="compute it in whole numbers, or export it as a constant",
-            )
+    made = translate(graph, node)
+    given = [v for v in node.inputs if v is not None and v.dtype.is_float]
+    if not given or (node.op in _CASTS and (made.dtype.is_float or len(given) > 1)):
         return made
-
-    return translated
+    axes = axes_of(made.shape)
+    operands = [graph.read(v, axes) for v in given]
+    folds = static_shape(made.shape) is not None and any(isinstance(e, Read) for o in operands for e in walk(o))
+    if not folds and graph.may_turn(operands, given[0].dtype, quotients=node.op != "Mod"):
+        raise node.unsupported(
+            f"what {node.op} makes of positions has no translation",
+            why="rounding decides it, and a formula does not round as the model does",
+            fix="compute it in whole numbers, or export it as a constant",
+        )
+    return made
 
 
 _CASTS = frozenset({"Cast", "CastLike"})
@@ -327,9 +320,9 @@ _TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "Add": named("add"),
         "Mul": named("mul"),
         **{name: named(name.lower(), BOOL) for name in ("And", "Or", "Not")},
-        "BitwiseAnd": _bitwise("and"),
-        "BitwiseOr": _bitwise("or"),
-        "BitwiseXor": _bitwise("xor"),
+        "BitwiseAnd": partial(_bitwise, "and"),
+        "BitwiseOr": partial(_bitwise, "or"),
+        "BitwiseXor": partial(_bitwise, "xor"),
         "BitwiseNot": lambda graph, node: unary(lambda x: bits.inverted(x, node.input(0).dtype))(graph, node),
         "BitShift": _shifted,
         "Sign": _sign,
@@ -367,5 +360,5 @@ _TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     }
 )
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
-    {name: _decided(f) if name in _DECIDING | _CASTS else f for name, f in _TRANSLATORS.items()}
+    {name: partial(_decided, f) if name in _DECIDING | _CASTS else f for name, f in _TRANSLATORS.items()}
 )

@@ -28,14 +28,11 @@ def rows(graph: Graph, value: OnnxValue, axes: Sequence[Axis], reduced: Sequence
     return body
 
 
-def _softmax(f: Callable[[Expr, Row], Expr]) -> Translator:
-    def translate(graph: Graph, node: Node) -> OnnxValue:
-        x = node.input(0)
-        axes = axes_of(x.shape)
-        row = rows(graph, x, axes, node.axes_behind(x.rank))
-        return graph.define(node, axes, f(graph.read(x, axes), row), x.dtype)
-
-    return translate
+def _softmax(f: Callable[[Expr, Row], Expr], graph: Graph, node: Node) -> OnnxValue:
+    x = node.input(0)
+    axes = axes_of(x.shape)
+    row = rows(graph, x, axes, node.axes_behind(x.rank))
+    return graph.define(node, axes, f(graph.read(x, axes), row), x.dtype)
 
 
 def _axes(node: Node, rank: int) -> list[int] | None:
@@ -80,21 +77,18 @@ def _of_nothing(expr: Expr, dtype: DType) -> Expr:
     return expr
 
 
-def _cumulative(kind: ReduceKind) -> Translator:
-    def translate(graph: Graph, node: Node) -> OnnxValue:
-        x = node.input(0)
-        axis = node.wrap(node.integers(1, "the axis")[0], x.rank)
-        axes = axes_of(x.shape)
-        how = Recurrence(kind, before=node.flag("exclusive"), back=node.flag("reverse"))
-        return graph.define(node, axes, cumulative(how, rows(graph, x, axes, [axis]), axes[axis]), x.dtype)
-
-    return translate
+def _cumulative(kind: ReduceKind, graph: Graph, node: Node) -> OnnxValue:
+    x = node.input(0)
+    axis = node.wrap(node.integers(1, "the axis")[0], x.rank)
+    axes = axes_of(x.shape)
+    how = Recurrence(kind, before=node.flag("exclusive"), back=node.flag("reverse"))
+    return graph.define(node, axes, cumulative(how, rows(graph, x, axes, [axis]), axes[axis]), x.dtype)
 
 
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
-        "Softmax": _softmax(softmax),
-        "LogSoftmax": _softmax(log_softmax),
+        "Softmax": partial(_softmax, softmax),
+        "LogSoftmax": partial(_softmax, log_softmax),
         "ReduceSum": _reduction(partial(folded, ReduceKind.SUM)),
         "ReduceMax": _reduction(partial(folded, ReduceKind.MAX)),
         "ReduceMin": _reduction(partial(folded, ReduceKind.MIN)),
@@ -105,7 +99,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "ReduceL2": _reduction(lambda row: op("sqrt", folded(ReduceKind.SUM, row, square)), partial(op, "abs")),
         "ReduceLogSum": _reduction(lambda row: op("log", folded(ReduceKind.SUM, row)), partial(op, "log")),
         "ReduceLogSumExp": _reduce_log_sum_exp,
-        "CumSum": _cumulative(ReduceKind.SUM),
-        "CumProd": _cumulative(ReduceKind.PROD),
+        "CumSum": partial(_cumulative, ReduceKind.SUM),
+        "CumProd": partial(_cumulative, ReduceKind.PROD),
     }
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from prism.frontend import windows
@@ -242,18 +243,14 @@ def _order(node: Node) -> int:
     return p
 
 
-def _global(combine: Callable[[Node, Pool, DType], Expr]) -> Translator:
+def _global(combine: Callable[[Node, Pool, DType], Expr], graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """All of each channel pooled."""
-
-    def translate(graph: Graph, node: Node) -> Sequence[OnnxValue]:
-        x = node.input(0)
-        image = _image(node, x)
-        axes = axes_of((*x.shape[:2], *[1] * len(image)))
-        whole = [Window(e, e) for e in image]
-        pooled = windows.pool(graph.operand(x), axes, whole)
-        return [graph.define(node, axes, combine(node, pooled, x.dtype), x.dtype)]
-
-    return translate
+    x = node.input(0)
+    image = _image(node, x)
+    axes = axes_of((*x.shape[:2], *[1] * len(image)))
+    whole = [Window(e, e) for e in image]
+    pooled = windows.pool(graph.operand(x), axes, whole)
+    return [graph.define(node, axes, combine(node, pooled, x.dtype), x.dtype)]
 
 
 # Padding
@@ -339,9 +336,9 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "AveragePool": _average_pool,
         "MaxPool": _max_pool,
         "LpPool": _lp_pool,
-        "GlobalAveragePool": _global(lambda _, p, __: windows.average(p)),
-        "GlobalMaxPool": _global(lambda _, p, dtype: windows.largest(p, dtype)),
-        "GlobalLpPool": _global(lambda node, p, _: windows.length(p, _order(node))),
+        "GlobalAveragePool": partial(_global, lambda _, p, __: windows.average(p)),
+        "GlobalMaxPool": partial(_global, lambda _, p, dtype: windows.largest(p, dtype)),
+        "GlobalLpPool": partial(_global, lambda node, p, _: windows.length(p, _order(node))),
         "Pad": _pad,
     }
 )

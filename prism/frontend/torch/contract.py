@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from prism.frontend.einsum import contraction, subscripts
 from prism.frontend.rows import folded, log_sum_exp, softmax
@@ -69,17 +70,13 @@ def _trilinear(n: Node) -> Result:
     return n.define(build.reduce(ReduceKind.SUM, tuple(axes[d] for d in summed), value))
 
 
-def _added(first: str, second: str) -> Handler:
+def _added(first: str, second: str, n: Node) -> Result:
     """addmm and its kin: beta * self + alpha * (a @ b)."""
-
-    def handle(n: Node) -> Result:
-        product = op("mul", number(n["alpha"], n.axes), _product(n, n[first], n[second]))
-        added: TorchValue = n["self"]
-        if n["beta"] == 0:
-            return n.define(product)
-        return n.define(op("add", op("mul", number(n["beta"], n.axes), added.under(n.axes)), product))
-
-    return handle
+    product = op("mul", number(n["alpha"], n.axes), _product(n, n[first], n[second]))
+    added: TorchValue = n["self"]
+    if n["beta"] == 0:
+        return n.define(product)
+    return n.define(op("add", op("mul", number(n["beta"], n.axes), added.under(n.axes)), product))
 
 
 def _einsum(n: Node) -> Result:
@@ -209,9 +206,9 @@ HANDLERS: Mapping[str, Handler] = {
     "outer": _outer,
     "linear": _linear,
     "_trilinear": _trilinear,
-    "addmm": _added("mat1", "mat2"),
-    "baddbmm": _added("batch1", "batch2"),
-    "addmv": _added("mat", "vec"),
+    "addmm": partial(_added, "mat1", "mat2"),
+    "baddbmm": partial(_added, "batch1", "batch2"),
+    "addmv": partial(_added, "mat", "vec"),
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
     "_scaled_dot_product_flash_attention_for_cpu": _attention,

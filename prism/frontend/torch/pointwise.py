@@ -48,16 +48,11 @@ from prism.program.nodes import Const, DType, Expr
 _ROUNDING = frozenset({"floor", "ceil", "trunc", "round"})
 
 
-def _unary(name: str) -> Handler:
-    function = UNARY[name]
-
-    def handle(n: Node) -> Result:
-        x: TorchValue = n["self"]
-        if name in _ROUNDING and not n.dtype.is_float:
-            return x
-        return n.define(function(x.under(n.axes)))
-
-    return handle
+def _unary(name: str, n: Node) -> Result:
+    x: TorchValue = n["self"]
+    if name in _ROUNDING and not n.dtype.is_float:
+        return x
+    return n.define(UNARY[name](x.under(n.axes)))
 
 
 def _round(n: Node) -> Result:
@@ -65,7 +60,7 @@ def _round(n: Node) -> Result:
     if decimals == 0 or not n.dtype.is_float:
         if decimals:
             raise n.unsupported("it rounds whole numbers to decimals")
-        return _unary("round")(n)
+        return _unary("round", n)
     return n.define(rounded_to(n["self"].under(n.axes), decimals))
 
 
@@ -107,14 +102,12 @@ def _truth(n: Node, argument: str) -> Expr:
     return e if is_truth(n[argument]) else truth(e)
 
 
-def _with_alpha(combined: Callable[[Expr, Expr], Expr], first: str = "self", second: str = "other") -> Handler:
+def _with_alpha(
+    combined: Callable[[Expr, Expr], Expr], n: Node, *, first: str = "self", second: str = "other"
+) -> Result:
     """An operand together with `alpha` times another one."""
-
-    def handle(n: Node) -> Result:
-        times = number(n.get("alpha", 1), n.axes)
-        return n.define(combined(_operand(n, first), op("mul", times, _operand(n, second))))
-
-    return handle
+    times = number(n.get("alpha", 1), n.axes)
+    return n.define(combined(_operand(n, first), op("mul", times, _operand(n, second))))
 
 
 def _div(n: Node) -> Result:
@@ -196,26 +189,19 @@ def _binary(name: str) -> Handler:
     return lambda n: n.define(op(name, _operand(n, "self"), _operand(n, "other")))
 
 
-def _extreme(name: str) -> Handler:
-    def handle(n: Node) -> Result:
-        common = _common(n, "self", "other")
-        return n.define(op(name, _cast_to(n, "self", common), _cast_to(n, "other", common)))
-
-    return handle
+def _extreme(name: str, n: Node) -> Result:
+    common = _common(n, "self", "other")
+    return n.define(op(name, _cast_to(n, "self", common), _cast_to(n, "other", common)))
 
 
-def _number_if_any(name: str) -> Handler:
+def _number_if_any(name: str, n: Node) -> Result:
     """The extreme of two elements, of which one may be no number."""
-
-    def handle(n: Node) -> Result:
-        common = _common(n, "self", "other")
-        a, b = _cast_to(n, "self", common), _cast_to(n, "other", common)
-        both = op(name, a, b)
-        if n.dtype.is_float:
-            both = op("where", op("isnan", a), b, op("where", op("isnan", b), a, both))
-        return n.define(both)
-
-    return handle
+    common = _common(n, "self", "other")
+    a, b = _cast_to(n, "self", common), _cast_to(n, "other", common)
+    both = op(name, a, b)
+    if n.dtype.is_float:
+        both = op("where", op("isnan", a), b, op("where", op("isnan", b), a, both))
+    return n.define(both)
 
 
 def _hypot(n: Node) -> Result:
@@ -223,13 +209,10 @@ def _hypot(n: Node) -> Result:
     return n.define(op("sqrt", op("add", op("mul", a, a), op("mul", b, b))))
 
 
-def _log_add_exp(scale: float) -> Handler:
-    def handle(n: Node) -> Result:
-        a, b = (op("mul", _operand(n, name), Const(scale)) for name in ("self", "other"))
-        guarded = n.builder.may_be_infinite(a) or n.builder.may_be_infinite(b)
-        return n.define(op("mul", log_add_exp(a, b, guarded=guarded), Const(1 / scale)))
-
-    return handle
+def _log_add_exp(scale: float, n: Node) -> Result:
+    a, b = (op("mul", _operand(n, name), Const(scale)) for name in ("self", "other"))
+    guarded = n.builder.may_be_infinite(a) or n.builder.may_be_infinite(b)
+    return n.define(op("mul", log_add_exp(a, b, guarded=guarded), Const(1 / scale)))
 
 
 def _copysign(n: Node) -> Result:
@@ -281,26 +264,20 @@ def _product(n: Node, a: Expr, b: Expr) -> Expr:
     return kept
 
 
-def _compare(name: str, *, swapped: bool = False, negated: bool = False) -> Handler:
-    def handle(n: Node) -> Result:
-        common = _common(n, "self", "other")
-        a, b = _cast_to(n, "self", common), _cast_to(n, "other", common)
-        result = op(name, b, a) if swapped else op(name, a, b)
-        return n.define(op("not", result) if negated else result)
-
-    return handle
+def _compare(name: str, n: Node, *, swapped: bool = False, negated: bool = False) -> Result:
+    common = _common(n, "self", "other")
+    a, b = _cast_to(n, "self", common), _cast_to(n, "other", common)
+    result = op(name, b, a) if swapped else op(name, a, b)
+    return n.define(op("not", result) if negated else result)
 
 
-def _shifted(right: bool) -> Handler:
-    def handle(n: Node) -> Result:
-        if n.dtype.is_float or n.dtype is DType.BOOL:
-            raise n.unsupported("it shifts numbers that are no integers")
-        common = _common(n, "self", "other")
-        x, by = converted(n, _operand(n, "self"), n.dtype), _cast_to(n, "other", common)
-        within = bits.shifted_within(isinstance(by, Const), n.dtype, right=right)
-        return n.define(bits.shifted(x, by, n.bounds(by), n.dtype, right=right), bounds=within)
-
-    return handle
+def _shifted(n: Node, *, right: bool) -> Result:
+    if n.dtype.is_float or n.dtype is DType.BOOL:
+        raise n.unsupported("it shifts numbers that are no integers")
+    common = _common(n, "self", "other")
+    x, by = converted(n, _operand(n, "self"), n.dtype), _cast_to(n, "other", common)
+    within = bits.shifted_within(isinstance(by, Const), n.dtype, right=right)
+    return n.define(bits.shifted(x, by, n.bounds(by), n.dtype, right=right), bounds=within)
 
 
 def _bits(n: Node, name: str) -> Result:
@@ -319,18 +296,15 @@ def _bits(n: Node, name: str) -> Result:
     return n.define(bits.bitwise(name, x, y), bounds=bits.within(name, n.bounds(x), n.bounds(y), n.dtype))
 
 
-def _logical(name: str) -> Handler:
-    def handle(n: Node) -> Result:
-        if n.operator.startswith(("aten.bitwise", "aten.__")) and n.dtype is not DType.BOOL:
-            return _bits(n, name)
-        if name == "not":
-            return n.define(op("not", _truth(n, "self")))
-        a, b = _truth(n, "self"), _truth(n, "other")
-        if name == "xor":
-            return n.define(op("not", op("eq", a, b)))
-        return n.define(op(name, a, b))
-
-    return handle
+def _logical(name: str, n: Node) -> Result:
+    if n.operator.startswith(("aten.bitwise", "aten.__")) and n.dtype is not DType.BOOL:
+        return _bits(n, name)
+    if name == "not":
+        return n.define(op("not", _truth(n, "self")))
+    a, b = _truth(n, "self"), _truth(n, "other")
+    if name == "xor":
+        return n.define(op("not", op("eq", a, b)))
+    return n.define(op(name, a, b))
 
 
 def _where(n: Node) -> Result:
@@ -443,12 +417,9 @@ def _uninitialised(n: Node) -> Result:
     return n.define(Const(0.0))
 
 
-def _filled(value: float) -> Handler:
-    def handle(n: Node) -> Result:
-        n.settled("self", "size", "dtype")
-        return n.define(Const(value))
-
-    return handle
+def _filled(value: float, n: Node) -> Result:
+    n.settled("self", "size", "dtype")
+    return n.define(Const(value))
 
 
 def _full(n: Node) -> Result:
@@ -493,15 +464,12 @@ def _eye(n: Node) -> Result:
     return n.define(op("where", same, Const(1.0), Const(0.0)))
 
 
-def _triangle(lower: bool) -> Handler:
-    def handle(n: Node) -> Result:
-        axes = n.axes
-        row, column = build.position(axes[-2]), build.position(axes[-1])
-        limit = op("add", row, Const(float(n["diagonal"])))
-        kept = op("le", column, limit) if lower else op("le", limit, column)
-        return n.define(op("where", kept, n["self"].under(axes), Const(0.0)))
-
-    return handle
+def _triangle(n: Node, *, lower: bool) -> Result:
+    axes = n.axes
+    row, column = build.position(axes[-2]), build.position(axes[-1])
+    limit = op("add", row, Const(float(n["diagonal"])))
+    kept = op("le", column, limit) if lower else op("le", limit, column)
+    return n.define(op("where", kept, n["self"].under(axes), Const(0.0)))
 
 
 def _log_sigmoid(n: Node) -> Result:
@@ -512,50 +480,50 @@ def _log_sigmoid(n: Node) -> Result:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **{name: _unary(name) for name in UNARY},
+    **{name: partial(_unary, name) for name in UNARY},
     "round": _round,
     "log_sigmoid_forward": _log_sigmoid,
     "softplus": _softplus,
     "elu": _elu,
-    "add": _with_alpha(partial(op, "add")),
-    "sub": _with_alpha(sub),
-    "rsub": _with_alpha(sub, "other", "self"),
+    "add": partial(_with_alpha, partial(op, "add")),
+    "sub": partial(_with_alpha, sub),
+    "rsub": partial(_with_alpha, sub, first="other", second="self"),
     "mul": _binary("mul"),
     "div": _div,
     "true_divide": _div,
     "floor_divide": _floor_divide,
     "remainder": _remainder,
     "fmod": _fmod,
-    "fmax": _number_if_any("maximum"),
-    "fmin": _number_if_any("minimum"),
+    "fmax": partial(_number_if_any, "maximum"),
+    "fmin": partial(_number_if_any, "minimum"),
     "hypot": _hypot,
-    "logaddexp": _log_add_exp(1.0),
-    "logaddexp2": _log_add_exp(math.log(2.0)),
+    "logaddexp": partial(_log_add_exp, 1.0),
+    "logaddexp2": partial(_log_add_exp, math.log(2.0)),
     "atan2": lambda n: n.define(atan2(_operand(n, "self"), _operand(n, "other"))),
     "copysign": _copysign,
     "rrelu_with_noise_functional": _random_relu,
-    "maximum": _extreme("maximum"),
-    "minimum": _extreme("minimum"),
+    "maximum": partial(_extreme, "maximum"),
+    "minimum": partial(_extreme, "minimum"),
     "pow": _pow,
-    "eq": _compare("eq"),
-    "ne": _compare("eq", negated=True),
-    "lt": _compare("lt"),
-    "le": _compare("le"),
-    "gt": _compare("lt", swapped=True),
-    "ge": _compare("le", swapped=True),
-    "logical_and": _logical("and"),
-    "logical_or": _logical("or"),
-    "logical_xor": _logical("xor"),
-    "logical_not": _logical("not"),
-    "bitwise_and": _logical("and"),
-    "__and__": _logical("and"),
-    "bitwise_right_shift": _shifted(right=True),
-    "__rshift__": _shifted(right=True),
-    "bitwise_left_shift": _shifted(right=False),
-    "__lshift__": _shifted(right=False),
-    "bitwise_or": _logical("or"),
-    "bitwise_xor": _logical("xor"),
-    "bitwise_not": _logical("not"),
+    "eq": partial(_compare, "eq"),
+    "ne": partial(_compare, "eq", negated=True),
+    "lt": partial(_compare, "lt"),
+    "le": partial(_compare, "le"),
+    "gt": partial(_compare, "lt", swapped=True),
+    "ge": partial(_compare, "le", swapped=True),
+    "logical_and": partial(_logical, "and"),
+    "logical_or": partial(_logical, "or"),
+    "logical_xor": partial(_logical, "xor"),
+    "logical_not": partial(_logical, "not"),
+    "bitwise_and": partial(_logical, "and"),
+    "__and__": partial(_logical, "and"),
+    "bitwise_right_shift": partial(_shifted, right=True),
+    "__rshift__": partial(_shifted, right=True),
+    "bitwise_left_shift": partial(_shifted, right=False),
+    "__lshift__": partial(_shifted, right=False),
+    "bitwise_or": partial(_logical, "or"),
+    "bitwise_xor": partial(_logical, "xor"),
+    "bitwise_not": partial(_logical, "not"),
     "where": _where,
     "xlogy": _xlogy,
     "masked_fill": _masked_fill,
@@ -585,17 +553,17 @@ HANDLERS: Mapping[str, Handler] = {
     "full_like": _full,
     "new_full": _full,
     "scalar_tensor": _full,
-    "ones": _filled(1.0),
-    "ones_like": _filled(1.0),
-    "new_ones": _filled(1.0),
-    "zeros": _filled(0.0),
-    "zeros_like": _filled(0.0),
-    "new_zeros": _filled(0.0),
+    "ones": partial(_filled, 1.0),
+    "ones_like": partial(_filled, 1.0),
+    "new_ones": partial(_filled, 1.0),
+    "zeros": partial(_filled, 0.0),
+    "zeros_like": partial(_filled, 0.0),
+    "new_zeros": partial(_filled, 0.0),
     **dict.fromkeys(UNINITIALISED, _uninitialised),
     "arange": _arange,
     "linspace": lambda n: n.define(_linear_space(n)),
     "logspace": _logspace,
     "eye": _eye,
-    "tril": _triangle(lower=True),
-    "triu": _triangle(lower=False),
+    "tril": partial(_triangle, lower=True),
+    "triu": partial(_triangle, lower=False),
 }

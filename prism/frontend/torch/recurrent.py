@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,12 +58,9 @@ def left(node: torch.fx.Node) -> bool:
     return len(bound["params"]) != weights or bool(bound["train"] and bound["dropout"])
 
 
-def _layers(kind: _Kind) -> Handler:
-    def handle(n: Node) -> Result:
-        n.settled("dropout", "train")  # see `left`
-        return _Layers(n, kind).made()
-
-    return handle
+def _layers(kind: _Kind, n: Node) -> Result:
+    n.settled("dropout", "train")  # see `left`
+    return _Layers(n, kind).made()
 
 
 @dataclass(slots=True)
@@ -201,4 +199,4 @@ def _side_by_side(sides: list[TorchValue], hidden: Extent, index: list[Index]) -
     return op("where", op("lt", build.position(k), build.size(hidden)), one.at(index), second)
 
 
-HANDLERS: Mapping[str, Handler] = {name: _layers(kind) for name, kind in _KINDS.items()}
+HANDLERS: Mapping[str, Handler] = {name: partial(_layers, kind) for name, kind in _KINDS.items()}

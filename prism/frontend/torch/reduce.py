@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from prism.frontend import order
 from prism.frontend.order import place_of_extreme
@@ -67,29 +68,21 @@ def _reduction(n: Node) -> Reduction:
     return Reduction(x, dimensions(len(x.shape), n.get("dim")), bool(n.get("keepdim", False)))
 
 
-def _folded(kind: ReduceKind) -> Handler:
+def _folded(kind: ReduceKind, n: Node) -> Result:
     """A reduction of the elements, cast to the result's type first."""
-
-    def handle(n: Node) -> Result:
-        r = _reduction(n)
-        n.settled("dtype")
-        return n.define(build.reduce(kind, r.bound, converted(n, r.element, n.dtype)), r.axes)
-
-    return handle
+    r = _reduction(n)
+    n.settled("dtype")
+    return n.define(build.reduce(kind, r.bound, converted(n, r.element, n.dtype)), r.axes)
 
 
-def _extreme(kind: ReduceKind) -> Handler:
+def _extreme(kind: ReduceKind, n: Node) -> Result:
     """max.dim and min.dim give (values, positions); without a dim, or with another tensor, only values."""
-
-    def handle(n: Node) -> Result:
-        if n.has("other"):
-            name = "maximum" if kind is ReduceKind.MAX else "minimum"
-            return n.define(op(name, n["self"].under(n.axes), n["other"].under(n.axes)))
-        r = _reduction(n)
-        values = n.define(build.reduce(kind, r.bound, r.element), r.axes)
-        return values if len(n.shapes) == 1 else (values, _place(n, r, kind, result=1))
-
-    return handle
+    if n.has("other"):
+        name = "maximum" if kind is ReduceKind.MAX else "minimum"
+        return n.define(op(name, n["self"].under(n.axes), n["other"].under(n.axes)))
+    r = _reduction(n)
+    values = n.define(build.reduce(kind, r.bound, r.element), r.axes)
+    return values if len(n.shapes) == 1 else (values, _place(n, r, kind, result=1))
 
 
 def _place(n: Node, r: Reduction, kind: ReduceKind, result: int = 0) -> TorchValue:
@@ -100,13 +93,9 @@ def _place(n: Node, r: Reduction, kind: ReduceKind, result: int = 0) -> TorchVal
     return n.define(expr, r.axes, result=result, bounds=Interval(0.0, max(within.high - 1.0, 0.0), whole=True))
 
 
-def _place_of(kind: ReduceKind) -> Handler:
+def _place_of(kind: ReduceKind, n: Node) -> Result:
     """argmax and argmin; without a dimension the place among all elements, row by row."""
-
-    def handle(n: Node) -> Result:
-        return _place(n, _reduction(n), kind)
-
-    return handle
+    return _place(n, _reduction(n), kind)
 
 
 def _mean(n: Node) -> Result:
@@ -178,30 +167,23 @@ def _distances(n: Node) -> Result:
     return n.define(_normed((k,), difference, float(n["p"])))
 
 
-def _any_all(kind: ReduceKind) -> Handler:
-    def handle(n: Node) -> Result:
-        x: TorchValue = n["self"]
-        none = n.get("dim") == []  # of these two alone no dimensions are not all
-        r = Reduction(x, [] if none else dimensions(len(x.shape), n.get("dim")), bool(n.get("keepdim", False)))
-        element = r.element if is_truth(x) else truth(r.element)
-        return n.define(build.reduce(kind, r.bound, element), r.axes)
-
-    return handle
+def _any_all(kind: ReduceKind, n: Node) -> Result:
+    x: TorchValue = n["self"]
+    none = n.get("dim") == []  # of these two alone no dimensions are not all
+    r = Reduction(x, [] if none else dimensions(len(x.shape), n.get("dim")), bool(n.get("keepdim", False)))
+    element = r.element if is_truth(x) else truth(r.element)
+    return n.define(build.reduce(kind, r.bound, element), r.axes)
 
 
-def _cumulative(kind: ReduceKind) -> Handler:
+def _cumulative(kind: ReduceKind, n: Node) -> Result:
     """The sum or the product of the elements up to each place."""
-
-    def handle(n: Node) -> Result:
-        x: TorchValue = n["self"]
-        n.settled("dtype")
-        d = n["dim"] % max(len(x.shape), 1)
-        if not x.shape:
-            return n.define(converted(n, x.at([]), n.dtype))
-        row, how = along(x, [d], n.axes), Recurrence(kind)
-        return n.define(cumulative(how, row, n.axes[d], lambda element: converted(n, element, n.dtype)))
-
-    return handle
+    x: TorchValue = n["self"]
+    n.settled("dtype")
+    d = n["dim"] % max(len(x.shape), 1)
+    if not x.shape:
+        return n.define(converted(n, x.at([]), n.dtype))
+    row, how = along(x, [d], n.axes), Recurrence(kind)
+    return n.define(cumulative(how, row, n.axes[d], lambda element: converted(n, element, n.dtype)))
 
 
 def _up_to(n: Node) -> tuple[Callable[[Axis], Expr], Axis, Callable[[Axis], Expr]] | None:
@@ -227,24 +209,20 @@ def _running(n: Node, kind: ReduceKind, at: Callable[[Axis], Expr], bound: Axis,
     return build.reduce(kind, bound, op("where", up_to(bound), at(bound), beyond))
 
 
-def _cumulative_extreme(kind: ReduceKind) -> Handler:
+def _cumulative_extreme(kind: ReduceKind, n: Node) -> Result:
     """The extreme up to each place, and the last place of those that are it."""
-
-    def handle(n: Node) -> Result:
-        found = _up_to(n)
-        if found is None:
-            return n["self"], n.define(Const(0.0), result=1)
-        at, bound, up_to = found
-        inner = Axis("q", bound.extent)
-        highest = _running(n, kind, at, inner, up_to)
-        met = op("or", op("eq", at(bound), highest), op("isnan", at(bound)))
-        place = op("where", op("and", up_to(bound), met), build.position(bound), Const(-1.0))
-        return n.results(
-            lambda: n.define(_running(n, kind, at, bound, up_to), result=0),
-            lambda: n.define(build.reduce(ReduceKind.MAX, bound, place), result=1),
-        )
-
-    return handle
+    found = _up_to(n)
+    if found is None:
+        return n["self"], n.define(Const(0.0), result=1)
+    at, bound, up_to = found
+    inner = Axis("q", bound.extent)
+    highest = _running(n, kind, at, inner, up_to)
+    met = op("or", op("eq", at(bound), highest), op("isnan", at(bound)))
+    place = op("where", op("and", up_to(bound), met), build.position(bound), Const(-1.0))
+    return n.results(
+        lambda: n.define(_running(n, kind, at, bound, up_to), result=0),
+        lambda: n.define(build.reduce(ReduceKind.MAX, bound, place), result=1),
+    )
 
 
 def _log_cumulative_sum(n: Node) -> Result:
@@ -332,27 +310,23 @@ def _sort(n: Node) -> Result:
     )
 
 
-def _of_rank(which: Callable[[Node, int], int], *, or_nan: bool) -> Handler:
+def _of_rank(which: Callable[[Node, int], int], n: Node, *, or_nan: bool) -> Result:
     """The element of one rank; and where asked for, what is not a number where the row holds such."""
-
-    def handle(n: Node) -> Result:
-        if 1 in n.wanted:
-            raise n.unsupported("of equal elements torch does not say which one it takes", "use a stable sort")
-        row = _Row(n, largest=False)
-        x: TorchValue = n["self"]
-        kept = bool(n["keepdim"])
-        r = Reduction(x, [row.dimension], keepdim=kept)
-        own = iter(r.axes)
-        axes = [next(own) if kept or k != row.dimension else row.bound for k in range(len(x.shape))]
-        value = row.value(axes, Const(float(which(n, int(row.bound.extent)))))
-        within = n.bounds(row.element(axes))
-        if or_nan and x.dtype.is_float:
-            element = row.element(axes)
-            broken = op("where", op("isnan", element), element, Const(0.0))
-            value = op("add", value, build.reduce(ReduceKind.SUM, row.bound, broken))
-        return n.define(value, r.axes, result=0, bounds=within), None
-
-    return handle
+    if 1 in n.wanted:
+        raise n.unsupported("of equal elements torch does not say which one it takes", "use a stable sort")
+    row = _Row(n, largest=False)
+    x: TorchValue = n["self"]
+    kept = bool(n["keepdim"])
+    r = Reduction(x, [row.dimension], keepdim=kept)
+    own = iter(r.axes)
+    axes = [next(own) if kept or k != row.dimension else row.bound for k in range(len(x.shape))]
+    value = row.value(axes, Const(float(which(n, int(row.bound.extent)))))
+    within = n.bounds(row.element(axes))
+    if or_nan and x.dtype.is_float:
+        element = row.element(axes)
+        broken = op("where", op("isnan", element), element, Const(0.0))
+        value = op("add", value, build.reduce(ReduceKind.SUM, row.bound, broken))
+    return n.define(value, r.axes, result=0, bounds=within), None
 
 
 # Softmax
@@ -377,33 +351,33 @@ def _logsumexp(n: Node) -> Result:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "sum": _folded(ReduceKind.SUM),
-    "prod": _folded(ReduceKind.PROD),
-    "amax": _folded(ReduceKind.MAX),
-    "amin": _folded(ReduceKind.MIN),
-    "max": _extreme(ReduceKind.MAX),
-    "min": _extreme(ReduceKind.MIN),
-    "argmax": _place_of(ReduceKind.MAX),
-    "argmin": _place_of(ReduceKind.MIN),
-    "any": _any_all(ReduceKind.MAX),
-    "all": _any_all(ReduceKind.MIN),
+    "sum": partial(_folded, ReduceKind.SUM),
+    "prod": partial(_folded, ReduceKind.PROD),
+    "amax": partial(_folded, ReduceKind.MAX),
+    "amin": partial(_folded, ReduceKind.MIN),
+    "max": partial(_extreme, ReduceKind.MAX),
+    "min": partial(_extreme, ReduceKind.MIN),
+    "argmax": partial(_place_of, ReduceKind.MAX),
+    "argmin": partial(_place_of, ReduceKind.MIN),
+    "any": partial(_any_all, ReduceKind.MAX),
+    "all": partial(_any_all, ReduceKind.MIN),
     "mean": _mean,
     "var": _var,
     "std": _std,
     "var_mean": _var_mean,
     "linalg_vector_norm": _norm,
     "norm": _norm,
-    "cummax": _cumulative_extreme(ReduceKind.MAX),
-    "cummin": _cumulative_extreme(ReduceKind.MIN),
+    "cummax": partial(_cumulative_extreme, ReduceKind.MAX),
+    "cummin": partial(_cumulative_extreme, ReduceKind.MIN),
     "logcumsumexp": _log_cumulative_sum,
     "topk": _top,
     "sort": _sort,
-    "kthvalue": _of_rank(lambda n, _: n["k"] - 1, or_nan=False),
-    "median": _of_rank(lambda _, extent: (extent - 1) // 2, or_nan=True),
+    "kthvalue": partial(_of_rank, lambda n, _: n["k"] - 1, or_nan=False),
+    "median": partial(_of_rank, lambda _, extent: (extent - 1) // 2, or_nan=True),
     "dist": _dist,
     "_cdist_forward": _distances,
-    "cumsum": _cumulative(ReduceKind.SUM),
-    "cumprod": _cumulative(ReduceKind.PROD),
+    "cumsum": partial(_cumulative, ReduceKind.SUM),
+    "cumprod": partial(_cumulative, ReduceKind.PROD),
     "softmax": lambda n: n.define(softmax(*_along(n))),
     "_softmax": lambda n: n.define(softmax(*_along(n))),
     "_safe_softmax": _safe_softmax,

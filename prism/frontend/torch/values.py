@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from prism.errors import UnsupportedError
@@ -50,59 +50,50 @@ class TorchValue(Value):
         return None
 
 
+@dataclass(slots=True, eq=False)
 class Node:
     """One call of an ATen operator: its arguments by their schema names, and what its result looks like.
 
     It remembers which arguments its handler has asked for, so that none is dropped unseen (see `unread`).
 
     Attributes:
+        builder: the program under construction.
         name: the node's name in torch's graph.
+        operator: what torch calls it, with its overload.
         origin: the node as the user knows it: operator, name, and line of source where torch knows it.
+        arguments: by name; what a handler asks for here alone is not noted.
         shapes: the shape of each result.
         dtypes: the data type of each result.
         wanted: the places of the results that something uses; of an operator of one result, 0.
     """
 
-    __slots__ = ("_args", "_read", "builder", "dtypes", "name", "operator", "origin", "shapes", "wanted")
-
-    def __init__(
-        self,
-        builder: Builder,
-        name: str,
-        operator: str,
-        origin: str,
-        args: dict[str, Any],
-        shapes: Sequence[Shape],
-        dtypes: Sequence[DType],
-        wanted: frozenset[int] = frozenset((0,)),
-    ) -> None:
-        self.builder = builder
-        self.name = name
-        self.operator = operator
-        self.origin = origin
-        self._args = args
-        self._read: set[str] = set()
-        self.shapes = tuple(shapes)
-        self.dtypes = tuple(dtypes)
-        self.wanted = wanted
+    builder: Builder
+    name: str
+    operator: str
+    origin: str
+    arguments: Mapping[str, Any]
+    shapes: Sequence[Shape]
+    dtypes: Sequence[DType]
+    wanted: frozenset[int] = frozenset((0,))
+    _read: set[str] = field(default_factory=set, init=False)
 
     def __getitem__(self, argument: str) -> Any:
         self._read.add(argument)
-        return self._args[argument]
+        return self.arguments[argument]
 
     def get(self, argument: str, default: Any = None) -> Any:
         """The argument, or the default where the overload has no such argument."""
         self._read.add(argument)
-        return self._args.get(argument, default)
+        return self.arguments.get(argument, default)
 
     def has(self, argument: str) -> bool:
         """Whether the overload has such an argument."""
-        return argument in self._args
+        return argument in self.arguments
 
     def values(self) -> list[Any]:
         """Every argument, in the schema's order."""
-        self._read.update(self._args)
-        return list(self._args.values())
+        self._read.update(self.arguments)
+        return list(self.arguments.values())
 
     def settled(self, *arguments: str) -> None:
         """Note that the result's shape and type, or what the operator is, say all that these arguments mean."""
@@ -110,7 +101,7 @@ class Node:
 
     def unread(self) -> list[str]:
         """The arguments that no one has asked for."""
-        return [a for a in self._args if a not in self._read]
+        return [a for a in self.arguments if a not in self._read]
 
     @property
     def shape(self) -> Shape:

@@ -67,17 +67,9 @@ def _matrix_transpose(n: Node) -> Result:
     return _permuted(n, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def _reshape(*told: str) -> Handler:
-    """The elements in another shape, that of the result; the arguments `told` say which."""
-
-    def handle(n: Node) -> Result:
-        n.settled(*told)
-        return _reshaped(n)
-
-    return handle
-
-
-def _reshaped(n: Node) -> Result:
+def _reshape(n: Node) -> Result:
+    """The elements in another shape, that of the result, whatever argument says which."""
+    n.settled("size", "shape", "start_dim", "end_dim", "dim", "sizes", "other")
     x: TorchValue = n["self"]
     return x if x.shape == n.shape else _view(n, reshape_index(x.shape, n.axes, n.origin))
 
@@ -91,7 +83,7 @@ def _squeeze(n: Node) -> Result:
     for extent in (x.shape[d % rank] for d in named if rank):
         if not is_static(extent) and not not_negative(add(extent, -2), n.builder.ranges):
             raise n.unsupported(f"whether a dimension of {extent} elements is squeezed depends on the sizes")
-    return _reshaped(n)
+    return _reshape(n)
 
 
 def _expand(n: Node) -> Result:
@@ -525,14 +517,14 @@ HANDLERS: Mapping[str, Handler] = {
     "numpy_T": _reversed,
     "mT": _matrix_transpose,
     "matrix_H": _matrix_transpose,
-    "view": _reshape("size"),
-    "_unsafe_view": _reshape("size"),
-    "reshape": _reshape("shape"),
-    "flatten": _reshape("start_dim", "end_dim"),
-    "unflatten": _reshape("dim", "sizes"),
-    "unsqueeze": _reshape("dim"),
+    "view": _reshape,
+    "_unsafe_view": _reshape,
+    "reshape": _reshape,
+    "flatten": _reshape,
+    "unflatten": _reshape,
+    "unsqueeze": _reshape,
     "squeeze": _squeeze,
-    "view_as": _reshape("other"),
+    "view_as": _reshape,
     "expand": _expand,
     "expand_as": _expand,
     "broadcast_to": _expand,

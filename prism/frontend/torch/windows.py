@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from prism.frontend import windows
 from prism.frontend.rows import folded
@@ -79,48 +80,38 @@ def _pool(n: Node, spatial: int) -> tuple[list[Window], Pool]:
     return lie, windows.pool(x, n.axes, lie)
 
 
-def _average_pool(spatial: int) -> Handler:
-    def handle(n: Node) -> Result:
-        lie, pooled = _pool(n, spatial)
-        divisor: Expr | None = None
-        if n.get("divisor_override") is not None:
-            divisor = Const(float(n["divisor_override"]))
-        if n["count_include_pad"] and divisor is None:
-            divisor = windows.with_padding(n.axes, lie)
-        return n.define(windows.average(pooled, divisor))
-
-    return handle
+def _average_pool(spatial: int, n: Node) -> Result:
+    lie, pooled = _pool(n, spatial)
+    divisor: Expr | None = None
+    if n.get("divisor_override") is not None:
+        divisor = Const(float(n["divisor_override"]))
+    if n["count_include_pad"] and divisor is None:
+        divisor = windows.with_padding(n.axes, lie)
+    return n.define(windows.average(pooled, divisor))
 
 
-def _max_pool(spatial: int) -> Handler:
+def _max_pool(spatial: int, n: Node) -> Result:
     """The maxima; of the operators that tell where they lie, too, that is not translated."""
-
-    def handle(n: Node) -> Result:
-        _, pooled = _pool(n, spatial)
-        return _alone(n, n.define(windows.largest(pooled, n.dtype)))
-
-    return handle
+    _, pooled = _pool(n, spatial)
+    return _alone(n, n.define(windows.largest(pooled, n.dtype)))
 
 
 def _alone(n: Node, value: TorchValue) -> Result:
     return value if len(n.shapes) == 1 else (value, None)
 
 
-def _adaptive(spatial: int, combine: Callable[[Node, Pool], Expr]) -> Handler:
-    def handle(n: Node) -> Result:
-        n.settled("output_size")
-        x: TorchValue = n["self"]
-        return _alone(n, n.define(combine(n, windows.adaptive_pool(x, n.axes, spatial))))
-
-    return handle
+def _adaptive(spatial: int, n: Node, combine: Callable[[Pool], Expr]) -> Result:
+    n.settled("output_size")
+    x: TorchValue = n["self"]
+    return _alone(n, n.define(combine(windows.adaptive_pool(x, n.axes, spatial))))
 
 
-def _adaptive_average(spatial: int) -> Handler:
-    return _adaptive(spatial, lambda _, pooled: windows.average(pooled))
+def _adaptive_average(spatial: int, n: Node) -> Result:
+    return _adaptive(spatial, n, windows.average)
 
 
-def _adaptive_max(spatial: int) -> Handler:
-    return _adaptive(spatial, lambda n, pooled: windows.largest(pooled, n.dtype))
+def _adaptive_max(spatial: int, n: Node) -> Result:
+    return _adaptive(spatial, n, lambda pooled: windows.largest(pooled, n.dtype))
 
 
 def _pad(n: Node) -> Result:
@@ -137,21 +128,21 @@ def _pad(n: Node) -> Result:
 HANDLERS: Mapping[str, Handler] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
-    "avg_pool1d": _average_pool(1),
-    "avg_pool2d": _average_pool(2),
-    "avg_pool3d": _average_pool(3),
-    "max_pool1d": _max_pool(1),
-    "max_pool2d": _max_pool(2),
-    "max_pool3d": _max_pool(3),
-    "max_pool2d_with_indices": _max_pool(2),
-    "max_pool3d_with_indices": _max_pool(3),
-    "adaptive_avg_pool1d": _adaptive_average(1),
-    "_adaptive_avg_pool2d": _adaptive_average(2),
-    "adaptive_avg_pool2d": _adaptive_average(2),
-    "_adaptive_avg_pool3d": _adaptive_average(3),
-    "adaptive_avg_pool3d": _adaptive_average(3),
-    "adaptive_max_pool1d": _adaptive_max(1),
-    "adaptive_max_pool2d": _adaptive_max(2),
-    "adaptive_max_pool3d": _adaptive_max(3),
+    "avg_pool1d": partial(_average_pool, 1),
+    "avg_pool2d": partial(_average_pool, 2),
+    "avg_pool3d": partial(_average_pool, 3),
+    "max_pool1d": partial(_max_pool, 1),
+    "max_pool2d": partial(_max_pool, 2),
+    "max_pool3d": partial(_max_pool, 3),
+    "max_pool2d_with_indices": partial(_max_pool, 2),
+    "max_pool3d_with_indices": partial(_max_pool, 3),
+    "adaptive_avg_pool1d": partial(_adaptive_average, 1),
+    "_adaptive_avg_pool2d": partial(_adaptive_average, 2),
+    "adaptive_avg_pool2d": partial(_adaptive_average, 2),
+    "_adaptive_avg_pool3d": partial(_adaptive_average, 3),
+    "adaptive_avg_pool3d": partial(_adaptive_average, 3),
+    "adaptive_max_pool1d": partial(_adaptive_max, 1),
+    "adaptive_max_pool2d": partial(_adaptive_max, 2),
+    "adaptive_max_pool3d": partial(_adaptive_max, 3),
     "constant_pad_nd": _pad,
 }
