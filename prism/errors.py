@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     import sympy
@@ -65,11 +65,18 @@ class PrismError(Exception):
 
     def one_line(self) -> str:
         """The error in one line: `where: what: why; fix`."""
-        head = f"{self.where}: {self.what}" if self.where else self.what
-        if self.why:
-            head = f"{head}: {self.why}"
+        head = f"{self.where}: {self.reason}" if self.where else self.reason
         text = f"{head}; {self.fix}" if self.fix else head
         return " ".join(text.split())
+
+    @property
+    def reason(self) -> str:
+        """What went wrong, and the cause: `what: why`."""
+        return f"{self.what}: {self.why}" if self.why else self.what
+
+    def at(self, where: str, fix: str = "") -> Self:
+        """The same of another place, with what the user can do there."""
+        return type(self)(self.what, where=where, why=self.why, fix=fix or self.fix)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.why, self.fix, self.in_part))
@@ -108,7 +115,7 @@ class ShapeError(ModelError):
     """Shapes that do not add up.
 
     Args:
-        what, where, why, fix: as for PrismError.
+        what, said: as for PrismError.
         differ: two extents that had to be equal, or whose quotient had to be 1; None where that is not what is wrong.
             Of symbolic ones nothing may say that they are different: see `prism.frontend.sizes.equated`.
         stretch: whether they may differ all the same: one is 1 and broadcast, or others make up for it.
@@ -118,13 +125,11 @@ class ShapeError(ModelError):
         self,
         what: str,
         *,
-        where: str = "",
-        why: str = "",
-        fix: str = "",
         differ: tuple[int | sympy.Expr, int | sympy.Expr] | None = None,
         stretch: bool = False,
+        **said: str,
     ) -> None:
-        super().__init__(what, where=where, why=why, fix=fix)
+        super().__init__(what, **said)
         self.differ = differ
         self.stretch = stretch
 
@@ -182,7 +187,9 @@ def of_one_part(cause: PrismError, where: str) -> PrismError:
         cause: what was wrong.
         where: the operator, or the program, as the user knows it.
     """
-    return _rebuild(type(cause), cause.what, where, cause.why, cause.fix, in_part=True)
+    found = cause.at(where)
+    found.in_part = True
+    return found
 
 
 def of_part(error: Exception) -> PrismError:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from pickle import PicklingError
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -110,18 +110,10 @@ class _Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class _CutOff:
-    """What a search found by the end of its time, in a run of so many seconds."""
+class _Timely:
+    """What a run came to: a search that was cut off, a certificate, or cells; `given` as in `Kept`."""
 
-    result: SearchResult
-    given: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """The cells of ranges, their predicates as `plain`; `given` as in `Kept`."""
-
-    cells: tuple[tuple[object, str, dict[str, int]], ...]
+    value: Any
     given: float
 
 
@@ -130,14 +122,6 @@ class _Text:
     """A text that is kept."""
 
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Derived:
-    """A certificate; `given` as in `Kept`."""
-
-    derivation: Derivation
-    given: float
 
 
 def _without_model(c: Choice) -> _Chosen:
@@ -170,14 +154,14 @@ class Results:
         found = self._get(SEARCHES, key, SearchResult)
         if found is not None or given == math.inf:
             return found
-        cut = self._get(SEARCHES, f"{key} cut off", _CutOff)
-        return None if cut is None or given > cut.given else cut.result
+        cut = self._get(SEARCHES, f"{key} cut off", _Timely)
+        return None if cut is None or given > cut.given else cut.value
 
     def keep_search(self, program: Program, budget: SearchBudget, found: SearchResult, given: float = math.inf) -> None:
         """Keep what a search found; where it was cut off, that it was in a run of so many seconds."""
         key = self._searched(program, budget)
         if found.interrupted:
-            self._put(SEARCHES, f"{key} cut off", _CutOff(found, given))
+            self._put(SEARCHES, f"{key} cut off", _Timely(found, given))
         else:
             self._put(SEARCHES, key, found)
 
@@ -221,12 +205,12 @@ class Results:
                 more where everything is timed again.
         """
         key = f"{self._searched(request.program, request.budget)} {sgraph}"
-        found = self._get(CERTIFICATES, key, _Derived)
-        if found is None or given > found.given or (self.anew and found.derivation.reason):
-            made = make()
-            found = _Derived(made, given if made.reason else math.inf)
-            self._put(CERTIFICATES, key, found)
-        return found.derivation
+        found = self._get(CERTIFICATES, key, _Timely)
+        derived: Derivation | None = None if found is None or given > found.given else found.value
+        if derived is None or (self.anew and derived.reason):
+            derived = make()
+            self._put(CERTIFICATES, key, _Timely(derived, given if derived.reason else math.inf))
+        return derived
 
     def module(
         self, request: Request, of: str, returned: Sequence[Returned], make: Callable[[], ModuleSource]
@@ -368,12 +352,12 @@ def cells_of(
         return make() or ()
     data = cache.get_bytes(key)
     kept = None if data is None else loads(data)
-    if isinstance(kept, _Cells) and given <= kept.given:
-        return tuple(Cell(predicate_of(said), text, at) for said, text, at in kept.cells)
+    if isinstance(kept, _Timely) and given <= kept.given:
+        return tuple(Cell(predicate_of(said), text, at) for said, text, at in kept.value)
     found = make()
     said = tuple((plain(c.predicate), c.text, dict(c.at)) for c in found or ())
     with suppress(PicklingError):
-        cache.put_bytes(key, dumps(_Cells(said, given if found is None else math.inf)))
+        cache.put_bytes(key, dumps(_Timely(said, given if found is None else math.inf)))
     return found or ()
 
 

@@ -72,6 +72,7 @@ PROOF_NAME = "proof.json"
 AGAIN = SearchBudget().saturation()
 TOGETHER = 8
 """Outputs that are proved again in one e-graph."""
+UNLISTED = "the lock file does not list it: prism did not write it there"
 LEAST_S = 20.0
 MORE_S = 20.0
 """Seconds of processor time that one part of a verification may take, and more for each megabyte that is read."""
@@ -211,27 +212,30 @@ def _verified_parts(
     rungs: dict[str, None] = {}
     for name, expected in recorded.items():
         inner, _, file = name.rpartition("/")
-        try:
-            if Path(inner).name != inner or (folder / inner).is_symlink():
-                raise VerificationError(
-                    "it cannot be read", where=name, why="it is not in a folder of the folder itself"
-                )
-            found = digest_of(folder / inner, file)
-        except VerificationError as error:
-            mismatches.append(Mismatch(name, f"{error.what}: {error.why}"))
-            continue
-        if found != expected:
-            mismatches.append(Mismatch(name, f"its SHA-256 is {found[:16]}…, the lock file says {expected[:16]}…"))
+        if Path(inner).name != inner or (folder / inner).is_symlink():
+            wrong = "it cannot be read: it is not in a folder of the folder itself"
+        else:
+            wrong = _how_other(folder / inner, file, expected)
+        if wrong:
+            mismatches.append(Mismatch(name, wrong))
         elif inner:
             inside = verify(folder / inner, program, rules=rules, worker=worker)
             passed += [f"{inner}: {said}" for said in inside.passed]
             mismatches += [Mismatch(f"{inner}/{m.where}", m.what) for m in inside.mismatches]
             rungs[inside.rung] = None
-    for name in unlisted(folder, recorded):
-        mismatches.append(Mismatch(name, "the lock file does not list it: prism did not write it there"))
+    mismatches += [Mismatch(name, UNLISTED) for name in unlisted(folder, recorded)]
     if not mismatches:
         passed.insert(0, f"{len(recorded)} files have the hashes that the lock file says")
     return Verification(", ".join(rungs), tuple(passed), tuple(mismatches))
+
+
+def _how_other(folder: Path, name: str, expected: str) -> str:
+    """How a file is not the one whose SHA-256 the lock file says; nothing where it is."""
+    try:
+        found = digest_of(folder, name)
+    except VerificationError as error:
+        return error.reason
+    return f"its SHA-256 is {found[:16]}…, the lock file says {expected[:16]}…" if found != expected else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +275,7 @@ class _Run:
             # What is read here may have been made to break its reader.
             self.differs(file, f"it is damaged: {type(error).__name__} {' '.join(str(error).split())[:200]}")
         except PrismError as error:
-            self.differs(error.where or str(self.folder), error.what + (f": {error.why}" if error.why else ""))
+            self.differs(error.where or str(self.folder), error.reason)
         return None
 
     _certificate_name: str = "certificate"
@@ -291,18 +295,11 @@ class _Run:
 
     def files(self) -> None:
         """Every file of the folder is the one that was written."""
-        before = len(self.mismatches)
-        for name, expected in self.recorded.items():
-            try:
-                found = digest_of(self.folder, name)
-            except VerificationError as error:
-                self.differs(name, f"{error.what}: {error.why}")
-                continue
-            if found != expected:
-                self.differs(name, f"its SHA-256 is {found[:16]}…, the lock file says {expected[:16]}…")
-        for name in unlisted(self.folder, self.recorded):
-            self.differs(name, "the lock file does not list it: prism did not write it there")
-        if len(self.mismatches) == before:
+        others = {name: _how_other(self.folder, name, expected) for name, expected in self.recorded.items()}
+        wrong = [Mismatch(name, how) for name, how in others.items() if how]
+        wrong += [Mismatch(name, UNLISTED) for name in unlisted(self.folder, self.recorded)]
+        self.mismatches += wrong
+        if not wrong:
             self.passed.append(f"{len(self.recorded)} files have the hashes that the lock file says")
 
     def versions(self) -> None:

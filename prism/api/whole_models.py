@@ -263,7 +263,7 @@ def better_in_parts(
         if program is not None:
             check_supported(computed(program)[0])
     except UnsupportedError as error:
-        return _said(error)
+        return error.reason
     return ""
 
 
@@ -302,11 +302,11 @@ def shown_in_parts(path: Path | str, error: UnsupportedError) -> list[str]:
             program = loading.load_bytes(part.data, island.name)
             why = nothing_to_gain(program)
         except PrismError as refused:
-            why = _said(refused)
+            why = refused.reason
         report = IslandReport(island.name, len(island.nodes), dict(Counter(parts.operators(island))), why=why)
         reports.append((report, [] if why else str(program).splitlines()))
     many = sum(r.nodes for r, _ in reports if not r.why)
-    lines = [f"in parts: {_said(error)}", f"{many} of {parts.count} nodes are in islands that may be optimised"]
+    lines = [f"in parts: {error.reason}", f"{many} of {parts.count} nodes are in islands that may be optimised"]
     for report, program_lines in reports:
         lines += [*island_lines((report,)), *(f"    {line}" for line in program_lines)]
     return lines + kept_lines(kept_of(parts))
@@ -434,7 +434,7 @@ class Run:
                 where = f"{error.where}, node {foreign!r}" if foreign else error.where
                 newer = f"convert it to operator set {RUN_SET} (onnx.version_converter), or install a newer onnxruntime"
                 fix = newer if self.parts.opset > RUN_SET else error.fix
-                raise ModelError(error.what, where=where, why=error.why, fix=fix) from error
+                raise error.at(where, fix) from error
         return self.stocks[optimised]
 
     def _comparable(self, given: Feeds) -> None:
@@ -578,7 +578,7 @@ class Run:
             read, _ = load_compared(file, rules=self.options.rules, check=check, root=self.cache)
             program = fold_constants(read)
         except PrismError as error:
-            return _Made(replace(report, why=_said(error)), failed=True)
+            return _Made(replace(report, why=error.reason), failed=True)
         if like is not None and like.kernels is not None:
             same = replace(like.report, name=report.name, nodes=report.nodes, operators=report.operators)
             return _Made(replace(same, same_as=like.report.same_as or like.report.name), program, like.kernels)
@@ -594,7 +594,7 @@ class Run:
         except Exception as error:  # which costs this island its kernels, and not the model
             refused = of_part(error)
             failed = refused.in_part or not isinstance(refused, NoImprovementError)
-            return _Made(replace(report, why=_said(refused)), program, failed=failed, ended=refused.fix == MORE_TIME)
+            return _Made(replace(report, why=refused.reason), program, failed=failed, ended=refused.fix == MORE_TIME)
         own = made.artifacts.report
         report = replace(
             report,
@@ -947,7 +947,3 @@ def _outcome(report: IslandReport) -> str:
     if report.same_as:
         return f"by the kernels of {report.same_as}"
     return f"{duration(report.baseline_seconds)} in onnxruntime, {duration(report.best_seconds)} by kernels"
-
-
-def _said(error: PrismError) -> str:
-    return f"{error.what}: {error.why}" if error.why else error.what

@@ -333,7 +333,7 @@ def _closed(
     try:
         return run(Deadline.to_close(CLOSED_S), False)
     except PrismError as error:
-        progress.recorder.warn(f"nothing is written: {error.what}{f': {error.why}' * bool(error.why)}")
+        progress.recorder.warn(f"nothing is written: {error.reason}")
     raise interrupt
 
 

@@ -106,9 +106,8 @@ def _read(path: Path, issues: list[Issue], operators: dict[str, Operator]) -> It
 
 def _of(error: RuleError) -> Issue:
     """An error of reading, which names file and line and perhaps a column, as an issue."""
-    what = f"{error.what}: {error.why}" if error.why else error.what
     where = error.where if _PLACE.search(error.where) else f"{error.where}:1"
-    return Issue(Severity.ERROR, where, "", what, error.fix)
+    return Issue(Severity.ERROR, where, "", error.reason, error.fix)
 
 
 _PLACE = re.compile(r":\d+:\d+$")

@@ -63,20 +63,12 @@ class UntranslatedError(UnsupportedError):
     """Something in a node has no translation.
 
     Args:
-        what, where, why, fix: as for PrismError.
+        what, said: as for PrismError.
         results: shape and type of each result, where these are known all the same; onnx infers few that hang on sizes.
     """
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        where: str = "",
-        why: str = "",
-        fix: str = "",
-        results: Sequence[tuple[Sequence[Extent], DType]] = (),
-    ) -> None:
-        super().__init__(what, where=where, why=why, fix=fix)
+    def __init__(self, what: str, *, results: Sequence[tuple[Sequence[Extent], DType]] = (), **said: str) -> None:
+        super().__init__(what, **said)
         self.results = results
 
 

@@ -396,7 +396,7 @@ class Cut:
             made = error.results if isinstance(error, UntranslatedError) else ()
             for o, of in zip(proto.output, made, strict=False):
                 values[o] = walk.graph.declare(o, tuple(of[0]), of[1])
-            return why or (f"{error.what}: {error.why}" if error.why else error.what)
+            return why or error.reason
         return why
 
     def _summed(self, proto: onnx.NodeProto) -> bool:

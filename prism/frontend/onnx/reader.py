@@ -1026,7 +1026,7 @@ def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[s
     try:
         return _fitting(without_empty(Program(title, inputs, definitions, tuple(names), dict(graph.ranges), weights)))
     except ModelError as error:
-        raise type(error)(error.what, where=f"{name}, {error.where}", why=error.why, fix=error.fix) from None
+        raise error.at(f"{name}, {error.where}") from None
 
 
 def _fitting(program: Program) -> Program:

@@ -672,7 +672,7 @@ class _Translation:
         except UnsupportedError as error:
             if error.where:
                 raise
-            raise UnsupportedError(error.what, where=origin, why=error.why, fix=error.fix) from None
+            raise error.at(origin) from None
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise call.unsupported(f"this form of it is not known ({type(error).__name__}: {error})") from error
         _refuse_unread(call, target)
