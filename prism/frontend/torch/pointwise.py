@@ -116,7 +116,7 @@ def _div(n: Node) -> Result:
             return _floor_divide(n)
         case "trunc":
             return _trunc_divide(n)
-    return n.define(div(_operand(n, "self"), _operand(n, "other")))
+    return _of(div, "self", "other")(n)
 
 
 def _dividing(
@@ -185,8 +185,9 @@ _fmod = _dividing(
 )
 
 
-def _binary(name: str) -> Handler:
-    return lambda n: n.define(op(name, _operand(n, "self"), _operand(n, "other")))
+def _of(formula: Callable[..., Expr], *operands: str) -> Handler:
+    """A formula of operands, by the names of their arguments."""
+    return lambda n: n.define(formula(*(_operand(n, name) for name in operands)))
 
 
 def _extreme(name: str, n: Node) -> Result:
@@ -202,11 +203,6 @@ def _number_if_any(name: str, n: Node) -> Result:
     if n.dtype.is_float:
         both = op("where", op("isnan", a), b, op("where", op("isnan", b), a, both))
     return n.define(both)
-
-
-def _hypot(n: Node) -> Result:
-    a, b = _operand(n, "self"), _operand(n, "other")
-    return n.define(op("sqrt", op("add", op("mul", a, a), op("mul", b, b))))
 
 
 def _log_add_exp(scale: float, n: Node) -> Result:
@@ -314,11 +310,10 @@ def _where(n: Node) -> Result:
     return n.define(op("where", _truth(n, "condition"), then, otherwise))
 
 
-def _xlogy(n: Node) -> Result:
+def _xlogy(x: Expr, y: Expr) -> Expr:
     """x * log y, 0 where x is; NaN where y is, of which y itself is one."""
-    x, y = _operand(n, "self"), _operand(n, "other")
     product = op("where", op("eq", x, Const(0.0)), Const(0.0), op("mul", x, op("log", y)))
-    return n.define(op("where", op("isnan", y), y, product))
+    return op("where", op("isnan", y), y, product)
 
 
 def _masked_fill(n: Node) -> Result:
@@ -348,26 +343,10 @@ def _elu(n: Node) -> Result:
     return n.define(elu(x, float(n.get("alpha", 1)), float(n.get("scale", 1)), float(n.get("input_scale", 1))))
 
 
-def _addcmul(n: Node) -> Result:
-    product = op("mul", _operand(n, "tensor1"), _operand(n, "tensor2"))
-    return n.define(op("add", _operand(n, "self"), op("mul", number(n["value"], n.axes), product)))
-
-
-def _fma(n: Node) -> Result:
-    a, b, c = (_operand(n, name) for name in ("a", "b", "c"))
-    return n.define(op("add", op("mul", a, b), c))
-
-
-def _addcdiv(n: Node) -> Result:
-    quotient = div(_operand(n, "tensor1"), _operand(n, "tensor2"))
-    return n.define(op("add", _operand(n, "self"), op("mul", number(n["value"], n.axes), quotient)))
-
-
-def _lerp(n: Node) -> Result:
-    start, end, weight = (_operand(n, name) for name in ("self", "end", "weight"))
+def _lerp(start: Expr, end: Expr, weight: Expr) -> Expr:
     if isinstance(weight, Const) and weight.value >= 0.5:  # from the nearer end: that it may be infinite is no matter
         start, end, weight = end, start, Const(1.0 - weight.value)
-    return n.define(op("add", start, op("mul", weight, sub(end, start))))
+    return op("add", start, op("mul", weight, sub(end, start)))
 
 
 # Casts
@@ -393,19 +372,12 @@ def _same(n: Node) -> Result:
 
 
 def _dropout(n: Node) -> Result:
-    train, p = n["train"], n["p"]
-    if train and p != 0:
+    p, train = n["p"], n["train"]  # which the native one trains by where it is left out
+    native = len(n.shapes) > 1
+    if p != 0 and (train or (native and train is None)):
         raise n.unsupported("it is random", "call .eval() on the module before tracing it")
     value: TorchValue = n["input"]
-    return value
-
-
-def _native_dropout(n: Node) -> Result:
-    p, train = n["p"], n["train"]
-    if train is not False and p != 0:
-        raise n.unsupported("it is random", "call .eval() on the module before tracing it")
-    value: TorchValue = n["input"]
-    return value, None
+    return (value, None) if native else value
 
 
 # Constants
@@ -479,6 +451,7 @@ def _log_sigmoid(n: Node) -> Result:
     return n.define(log_sigmoid(x)), n.define(kept, result=1) if n.shapes[1] == n.shape else None
 
 
+_ADDED = ("self", "tensor1", "tensor2", "value")
 HANDLERS: Mapping[str, Handler] = {
     **{name: partial(_unary, name) for name in UNARY},
     "round": _round,
@@ -488,7 +461,7 @@ HANDLERS: Mapping[str, Handler] = {
     "add": partial(_with_alpha, partial(op, "add")),
     "sub": partial(_with_alpha, sub),
     "rsub": partial(_with_alpha, sub, first="other", second="self"),
-    "mul": _binary("mul"),
+    "mul": _of(partial(op, "mul"), "self", "other"),
     "div": _div,
     "true_divide": _div,
     "floor_divide": _floor_divide,
@@ -496,10 +469,10 @@ HANDLERS: Mapping[str, Handler] = {
     "fmod": _fmod,
     "fmax": partial(_number_if_any, "maximum"),
     "fmin": partial(_number_if_any, "minimum"),
-    "hypot": _hypot,
+    "hypot": _of(lambda a, b: op("sqrt", op("add", op("mul", a, a), op("mul", b, b))), "self", "other"),
     "logaddexp": partial(_log_add_exp, 1.0),
     "logaddexp2": partial(_log_add_exp, math.log(2.0)),
-    "atan2": lambda n: n.define(atan2(_operand(n, "self"), _operand(n, "other"))),
+    "atan2": _of(atan2, "self", "other"),
     "copysign": _copysign,
     "rrelu_with_noise_functional": _random_relu,
     "maximum": partial(_extreme, "maximum"),
@@ -525,7 +498,7 @@ HANDLERS: Mapping[str, Handler] = {
     "bitwise_xor": partial(_logical, "xor"),
     "bitwise_not": partial(_logical, "not"),
     "where": _where,
-    "xlogy": _xlogy,
+    "xlogy": _of(_xlogy, "self", "other"),
     "masked_fill": _masked_fill,
     "clamp": _clamp,
     "clamp_min": _clamp,
@@ -533,10 +506,10 @@ HANDLERS: Mapping[str, Handler] = {
     "hardtanh": _clamp,
     "leaky_relu": lambda n: n.define(leaky_relu(_operand(n, "self"), float(n["negative_slope"]))),
     "gelu": lambda n: n.define(gelu(_operand(n, "self"), n["approximate"])),
-    "addcmul": _addcmul,
-    "addcdiv": _addcdiv,
-    "prims::fma": _fma,
-    "lerp": _lerp,
+    "addcmul": _of(lambda x, a, b, by: op("add", x, op("mul", by, op("mul", a, b))), *_ADDED),
+    "addcdiv": _of(lambda x, a, b, by: op("add", x, op("mul", by, div(a, b))), *_ADDED),
+    "prims::fma": _of(lambda a, b, c: op("add", op("mul", a, b), c), "a", "b", "c"),
+    "lerp": _of(_lerp, "self", "end", "weight"),
     "_to_copy": _cast,
     "prims::convert_element_type": _cast,
     "to": _cast,
@@ -548,7 +521,7 @@ HANDLERS: Mapping[str, Handler] = {
     "lift_fresh_copy": _same,
     "lift_fresh": _same,
     "dropout": _dropout,
-    "native_dropout": _native_dropout,
+    "native_dropout": _dropout,
     "full": _full,
     "full_like": _full,
     "new_full": _full,

@@ -114,14 +114,10 @@ def _variance(n: Node, r: Reduction) -> Expr:
     return div(folded(ReduceKind.SUM, central(r.row)), divisor)
 
 
-def _var(n: Node) -> Result:
+def _spread(made: Callable[[Expr], Expr], n: Node) -> Result:
+    """What is made of the variance."""
     r = _reduction(n)
-    return n.define(_variance(n, r), r.axes)
-
-
-def _std(n: Node) -> Result:
-    r = _reduction(n)
-    return n.define(op("sqrt", _variance(n, r)), r.axes)
+    return n.define(made(_variance(n, r)), r.axes)
 
 
 def _var_mean(n: Node) -> Result:
@@ -362,8 +358,8 @@ HANDLERS: Mapping[str, Handler] = {
     "any": partial(_any_all, ReduceKind.MAX),
     "all": partial(_any_all, ReduceKind.MIN),
     "mean": _mean,
-    "var": _var,
-    "std": _std,
+    "var": partial(_spread, lambda v: v),
+    "std": partial(_spread, partial(op, "sqrt")),
     "var_mean": _var_mean,
     "linalg_vector_norm": _norm,
     "norm": _norm,
