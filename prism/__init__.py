@@ -40,20 +40,13 @@ __all__ = [
     "verify",
 ]
 
-# Where each public name lives. Kept beside the imports above, which only type checkers follow.
+# Where public names live that are not in prism.api, or are called otherwise there. Kept beside the imports above, which
+# only type checkers follow.
 _HOMES = {
     "Program": ("prism.program.nodes", "Program"),
     "Verdict": ("prism.program.verdict", "Verdict"),
     "compile": ("prism.api.compiling", "compile"),
-    "explain": ("prism.api", "explain"),
     "load_onnx": ("prism.api", "load"),
-    "operators": ("prism.api", "operators"),
-    "optimize": ("prism.api", "optimize"),
-    "optimize_ranges": ("prism.api", "optimize_ranges"),
-    "prove": ("prism.api", "prove"),
-    "search": ("prism.api", "search"),
-    "trace": ("prism.api", "trace"),
-    "verify": ("prism.api", "verify"),
 }
 
 
@@ -63,9 +56,9 @@ def __getattr__(name: str) -> object:
     Raises:
         AttributeError: prism has no such name.
     """
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _HOMES[name]
+    module, attribute = _HOMES.get(name, ("prism.api", name))
     value: object = getattr(importlib.import_module(module), attribute)
     globals()[name] = value
     return value

@@ -114,18 +114,8 @@ class SearchBudget:
 
     def bounds(self) -> Bounds:
         """The generator's part of it."""
-        return Bounds(
-            max_kernels=self.max_kernels,
-            max_ops=self.max_ops,
-            max_loops=self.max_loops,
-            max_forms=self.max_forms,
-            max_cuts=self.max_cuts,
-            max_families=self.max_families,
-            max_rounds=self.max_rounds,
-            max_sgraphs=self.max_sgraphs,
-            below=self.below,
-            off=self.off,
-        )
+        own = {f.name for f in fields(self)}
+        return Bounds(**{f.name: getattr(self, f.name) for f in fields(Bounds) if f.name in own})
 
     def saturation(self) -> Budget:
         """The e-graph's part of it."""

@@ -650,49 +650,36 @@ def external(tensor: onnx.TensorProto, name: str, directory: Path | None) -> tup
     where = f"{name}, initialiser {tensor.name!r}"
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
+    file = f"the external data file {location!r}"
     if not location:
         raise ModelError("no external data file is named", where=where, fix="export the model again")
+
+    def refused(what: str, why: str, fix: str) -> ModelError:
+        return ModelError(what, where=where, why=why, fix=fix)
+
     if directory is None or not os.path.lexists(directory / location):
-        raise ModelError(
-            f"the external data file {location!r} is missing",
-            where=where,
-            why="the model keeps this tensor in another file",
-            fix="put that file beside the model",
+        raise refused(
+            f"{file} is missing", "the model keeps this tensor in another file", "put that file beside the model"
         )
-    if (directory / location).is_symlink():
-        raise ModelError(
-            f"the external data file {location!r} is a symbolic link",
-            where=where,
-            why="what a model names is read in its own folder only",
-            fix="put the file itself there: copy the folder with cp -rL",
-        )
-    if not (directory / location).is_file():
-        raise ModelError(
-            f"the external data file {location!r} cannot be read",
-            where=where,
-            why="it is not a regular file",
-            fix="put the file itself there",
-        )
+    path = directory / location
+    if path.is_symlink():
+        why = "what a model names is read in its own folder only"
+        raise refused(f"{file} is a symbolic link", why, "put the file itself there: copy the folder with cp -rL")
+    if not path.is_file():
+        raise refused(f"{file} cannot be read", "it is not a regular file", "put the file itself there")
     try:
         offset, length = (int(entries.get(key, 0)) for key in ("offset", "length"))
     except ValueError:
         offset = length = -1
     if offset < 0 or length < 0:
-        raise ModelError(
-            f"the place of the tensor in the external data file {location!r} cannot be read",
-            where=where,
-            why="its offset and length are not both whole numbers that are not negative",
-            fix="export it again",
-        )
+        why = "its offset and length are not both whole numbers that are not negative"
+        raise refused(f"the place of the tensor in {file} cannot be read", why, "export it again")
     needed = offset + (length if "length" in entries else bytes_of(tensor) or 0)
-    if (directory / location).stat().st_size < needed:
-        raise ModelError(
-            f"the external data file {location!r} is too short",
-            where=where,
-            why=f"it has {(directory / location).stat().st_size} bytes of {needed}",
-            fix="copy or export it again",
+    if path.stat().st_size < needed:
+        raise refused(
+            f"{file} is too short", f"it has {path.stat().st_size} bytes of {needed}", "copy or export it again"
         )
-    return directory / location, offset, length if "length" in entries else None
+    return path, offset, length if "length" in entries else None
 
 
 def load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -> None:

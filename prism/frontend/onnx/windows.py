@@ -38,16 +38,11 @@ def _windows(graph: Graph, node: Node, extents: Sequence[Extent], taps: Sequence
     strides, dilations = _each(node, "strides", spatial, 1), _each(node, "dilations", spatial, 1)
     if any(n < 1 for n in (*strides, *dilations)):
         raise node.faulty("a stride or a dilation is less than 1", fix="export it again")
-    pads = _pads(node, spatial)
-    auto = str(node.attributes.get("auto_pad", "NOTSET"))
-    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise node.faulty(f"auto_pad is {auto!r}", fix="export it again")
-    if auto != "NOTSET":
-        if any(a or b for a, b in pads):
-            raise node.unsupported(
-                f"both pads and auto_pad = {auto} are given", why="an operator has one of them", fix="remove one"
-            )
-        pads = [(0, 0)] * spatial
+    pads, auto = _pads(node, spatial), _auto(node)
+    if auto != "NOTSET" and any(a or b for a, b in pads):
+        raise node.unsupported(
+            f"both pads and auto_pad = {auto} are given", why="an operator has one of them", fix="remove one"
+        )
     made = []
     for extent, tap, stride, dilation, (before, after) in zip(extents, taps, strides, dilations, pads, strict=True):
         window = Window(extent, tap, stride, dilation, before, after)
@@ -72,9 +67,20 @@ def _same(node: Node, window: Window, *, upper: bool) -> tuple[int, int]:
             f"how much a dimension of {window.extent} elements is padded depends on the sizes",
             fix="export with that dimension fixed, or with pads in place of auto_pad",
         )
-    total = max(int(total), 0)
-    small = total // 2
-    return (small, total - small) if upper else (total - small, small)
+    return _halves(max(int(total), 0), upper=upper)
+
+
+def _auto(node: Node) -> str:
+    """How an operator's padding follows from its windows, if it does."""
+    auto = str(node.attributes.get("auto_pad", "NOTSET"))
+    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise node.faulty(f"auto_pad is {auto!r}", fix="export it again")
+    return auto
+
+
+def _halves(total: int, *, upper: bool) -> tuple[int, int]:
+    """So many places before and behind, of an odd number one more on the upper side, or the lower one."""
+    return (total // 2, total - total // 2) if upper else (total - total // 2, total // 2)
 
 
 def _image(node: Node, value: OnnxValue) -> Shape:
@@ -145,14 +151,12 @@ def _conv_transpose(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     extra, pads = _each(node, "output_padding", spatial, 0), _pads(node, spatial)
     if any(n < 1 for n in (*strides, *dilations)) or any(n < 0 for n in extra):
         raise node.faulty("a stride, a dilation or an output padding is too small", fix="export it again")
-    auto = str(node.attributes.get("auto_pad", "NOTSET"))
+    auto = _auto(node)
     wanted: list[Extent] | None = None
     if "output_shape" in node.attributes:
         wanted = list(_each(node, "output_shape", spatial, 0))
     if auto.startswith("SAME") and wanted is None:
         wanted = [mul(e, s) for e, s in zip(image, strides, strict=True)]
-    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise node.faulty(f"auto_pad is {auto!r}", fix="export it again")
     if (auto != "NOTSET" or wanted is not None) and any(a or b for a, b in pads):
         raise node.unsupported("pads are given where auto_pad or output_shape say them", fix="remove them")
     lie, out = [], []
@@ -179,8 +183,7 @@ def _surplus(node: Node, total: Extent, auto: str) -> tuple[int, int]:
         )
     if int(total) < 0:
         return 0, int(total)
-    small = int(total) // 2
-    return (small, int(total) - small) if auto == "SAME_UPPER" else (int(total) - small, small)
+    return _halves(int(total), upper=auto == "SAME_UPPER")
 
 
 # Pooling
@@ -195,7 +198,7 @@ def _pooled(graph: Graph, node: Node, x: OnnxValue) -> tuple[tuple[Axis, ...], l
     ceil = node.flag("ceil_mode")
     if ceil and not all(w.stride == 1 or (isinstance(w.extent, int)) for w in lie):
         raise node.unsupported("how many windows there are depends on the sizes", fix="export it without ceil_mode")
-    auto = str(node.attributes.get("auto_pad", "NOTSET"))
+    auto = _auto(node)
     if (auto == "VALID" and ceil) or (auto.startswith("SAME") and any(w.dilation > 1 for w in lie)):
         said = "ceil_mode" if ceil else "dilations"
         raise node.unsupported(

@@ -38,12 +38,19 @@ def _place(n: Node, v: TorchValue, at: Sequence[Index], extent: Extent, negative
     return from_end(place, Axis("", extent)) if negative and n.bounds(place).low < 0 else place
 
 
-def _number_of(n: Node, argument: str) -> Callable[[Sequence[Index]], Expr]:
+def _number(n: Node) -> Callable[[Sequence[Index]], Expr]:
     """What is written, where it is a number, or a tensor of one element."""
-    given = n[argument]
+    given = n["value"]
     element = given.at([Index.const(0)] * len(given.shape)) if isinstance(given, TorchValue) else number(given, ())
     kept = converted(n, element, n.dtype)
     return lambda at: kept
+
+
+def _elements(n: Node, argument: str) -> Callable[[Sequence[Index]], Expr]:
+    """What is written at a place of the indices, of a tensor: of a scalar, its only element."""
+    source: TorchValue = n[argument]
+    rank = len(source.shape)
+    return lambda at: source.at(list(at)[:rank] if len(at) >= rank else [Index.const(0)] * rank)
 
 
 def _meeting(n: Node, how: str, writes: Writes, *, itself: bool = True) -> Expr:
@@ -119,20 +126,7 @@ def _scatter(n: Node) -> Result:
         raise n.unsupported(f"it reduces by {how}")
     kind = _REDUCTIONS.get(how, how)
     itself = bool(n.get("include_self", True))
-    if n.has("value"):
-        return _along(n, kind, _number_of(n, "value"), itself=itself)
-    source: TorchValue = n["src"]
-    return _along(n, kind, lambda at: source.at(_from(source, at)), itself=itself)
-
-
-def _scatter_add(n: Node) -> Result:
-    source: TorchValue = n["src"]
-    return _along(n, "add", lambda at: source.at(_from(source, at)))
-
-
-def _from(source: TorchValue, at: Sequence[Index]) -> list[Index]:
-    """The element of what is written at a place of the indices: of a scalar, its only one."""
-    return list(at)[: len(source.shape)] if len(at) >= len(source.shape) else [Index.const(0)] * len(source.shape)
+    return _along(n, kind, _number(n) if n.has("value") else _elements(n, "src"), itself=itself)
 
 
 def _slices(
@@ -169,20 +163,13 @@ def _slices(
 
 
 def _index_add(n: Node) -> Result:
-    source: TorchValue = n["source"]
-    alpha = number(n.get("alpha", 1), ())
-    return _slices(n, "add", lambda at: op("mul", alpha, source.at(_from(source, at))))
-
-
-def _index_copy(n: Node) -> Result:
-    source: TorchValue = n["source"]
-    return _slices(n, "set", lambda at: source.at(_from(source, at)))
+    element, alpha = _elements(n, "source"), number(n.get("alpha", 1), ())
+    return _slices(n, "add", lambda at: op("mul", alpha, element(at)))
 
 
 def _index_reduce(n: Node) -> Result:
-    source: TorchValue = n["source"]
     kind = _REDUCTIONS[n["reduce"]]
-    return _slices(n, kind, lambda at: source.at(_from(source, at)), itself=bool(n.get("include_self", True)))
+    return _slices(n, kind, _elements(n, "source"), itself=bool(n.get("include_self", True)))
 
 
 def _index_put(n: Node) -> Result:
@@ -237,11 +224,11 @@ def _masked(n: Node, given: Sequence[TorchValue | None]) -> Result:
 
 HANDLERS: Mapping[str, Handler] = {
     "scatter": _scatter,
-    "scatter_add": _scatter_add,
+    "scatter_add": lambda n: _along(n, "add", _elements(n, "src")),
     "scatter_reduce": _scatter,
     "index_add": _index_add,
-    "index_copy": _index_copy,
-    "index_fill": lambda n: _slices(n, "set", _number_of(n, "value"), negative=True),
+    "index_copy": lambda n: _slices(n, "set", _elements(n, "source")),
+    "index_fill": lambda n: _slices(n, "set", _number(n), negative=True),
     "index_reduce": _index_reduce,
     "index_put": _index_put,
     "_unsafe_index_put": _index_put,
