@@ -187,9 +187,8 @@ class KernelLowering:
             name, dims = masks[0].name, set(masks[0].dims)
             for other in masks[1:]:
                 dims |= set(other.dims)
-                name, either = self.names.fresh("shown"), (name, other.name)
                 ordered = tuple(d.name for d in self.layout.dims if d.name in dims)
-                self._out.append(tile.Pointwise(name, "or", either, ordered, DType.BOOL))
+                name = self._made("shown", "or", (name, other.name), ordered, DType.BOOL).name
             self._known[key] = name
         return self._known[key]
 
@@ -205,12 +204,10 @@ class KernelLowering:
         along = self.layout.dims_for((axis,))
         key = ("line", axis, length)
         if key not in self._known:
-            self._known[key] = self.names.fresh(f"line_{axis.name}")
-            self._out.append(tile.Pointwise(self._known[key], "down", (offsets, length), along, DType.INT32))
+            self._known[key] = self._made(f"line_{axis.name}", "down", (offsets, length), along, DType.INT32).name
         first = self._known[key]
         if abs(slope) > 1:
-            first = self.names.fresh("first")
-            self._out.append(tile.Pointwise(first, "mul", (self._known[key], abs(slope)), along, DType.INT32))
+            first = self._made("first", "mul", (first, abs(slope)), along, DType.INT32).name
         # Of the elements of a line the first, or the last, is where the index is largest.
         rest = index + Index.axis(axis).scaled(-slope)
         rest = rest if slope < 0 else (rest + slope * (length - 1)).scaled(-1)
@@ -254,13 +251,10 @@ class KernelLowering:
         masks: list[str] = []
 
         def test(op: str, *args: tile.Operand) -> None:
-            masks.append(self.names.fresh("place"))
-            self._out.append(tile.Pointwise(masks[-1], op, args, value.dims, DType.BOOL))
+            masks.append(self._made("place", op, args, value.dims, DType.BOOL).name)
 
         if value.dtype is F32:
-            whole = self.names.fresh("whole")
-            self._out.append(tile.Pointwise(whole, "floor", (value.name,), value.dims, F32))
-            test("eq", whole, value.name)
+            test("eq", self._made("whole", "floor", (value.name,), value.dims).name, value.name)
         if value.dtype not in INTS:
             value = self._cast(value, DType.INT32)
 
@@ -343,26 +337,45 @@ class KernelLowering:
             assert not isinstance(made[0], str)
             self._out.append(tile.Full(first, made[0], (), rules.wanted[0]))
             made[0] = first
-        name = self.names.fresh(_NAMES.get(s.op, s.op))
-        self._out.append(tile.Pointwise(name, s.op, tuple(made), dims, rules.result))
         zero = rules.zero([a.zero if isinstance(a, TileValue) else a for a in args])
-        self._values[s.dst] = TileValue(name, dims, rules.result, zero)
+        self._values[s.dst] = self._made(_NAMES.get(s.op, s.op), s.op, made, dims, rules.result, zero)
 
     def _quotient(self, dividend: sg.Operand, divisor: sg.Operand, scale: float) -> TileValue:
         """A division by a number times a value, as a value."""
         given = [self._cast(self._values[o], F32) if isinstance(o, str) else float(o) for o in (dividend, divisor)]
         below = given[1]
         if isinstance(below, TileValue) and scale != 1:
-            name = self.names.fresh(_NAMES["mul"])
-            self._out.append(tile.Pointwise(name, "mul", (below.name, scale), below.dims, F32))
-            given[1] = TileValue(name, below.dims, F32)
+            given[1] = self._made(_NAMES["mul"], "mul", (below.name, scale), below.dims)
         elif isinstance(below, float):
             given[1] = below * scale
         dims = self._union(v for v in given if isinstance(v, TileValue))
-        name = self.names.fresh(_NAMES["div"])
-        made = tuple(v.name if isinstance(v, TileValue) else v for v in given)
-        self._out.append(tile.Pointwise(name, "div", made, dims, F32))
+        return self._made(_NAMES["div"], "div", [v.name if isinstance(v, TileValue) else v for v in given], dims)
+
+    def _made(
+        self,
+        base: str,
+        op: str,
+        args: Sequence[tile.Operand],
+        dims: tile.Dims,
+        dtype: DType = F32,
+        zero: frozenset[Axis] = frozenset(),
+    ) -> TileValue:
+        """A new value, called after `base`: an operation on others."""
+        name = self.names.fresh(base)
+        self._out.append(tile.Pointwise(name, op, tuple(args), dims, dtype))
+        return TileValue(name, dims, dtype, zero)
+
+    def _full(self, base: str, number: float, dims: tile.Dims) -> TileValue:
+        """A new tile of one number."""
+        name = self.names.fresh(base)
+        self._out.append(tile.Full(name, number, dims, F32))
         return TileValue(name, dims, F32)
+
+    def _copied(self, base: str, value: TileValue) -> str:
+        """A copy, of what is changed later."""
+        name = self.names.fresh(base)
+        self._out.append(tile.Copy(name, value.name))
+        return name
 
     def _union(self, values: Iterable[TileValue]) -> tile.Dims:
         wanted = {d for v in values for d in v.dims}
@@ -450,10 +463,8 @@ class KernelLowering:
             value = self._quotient(*quotient)
         else:
             lhs, rhs = (self._cast(self._values[o], F32) for o in (s.lhs, s.rhs))
-            name = self.names.fresh("product")
-            dims = self._union((lhs, rhs))
-            self._out.append(tile.Pointwise(name, "mul", (lhs.name, rhs.name), dims, F32))
-            value = TileValue(name, dims, F32, lhs.zero & rhs.zero)
+            dims, zero = self._union((lhs, rhs)), lhs.zero & rhs.zero
+            value = self._made("product", "mul", (lhs.name, rhs.name), dims, zero=zero)
         if self.layout.is_tiled(s.axis):
             value = self._inside(value, s.axis, ReduceKind.SUM)
             if s.dst not in self._deferred:
@@ -577,9 +588,7 @@ class KernelLowering:
             self._values[s.dst] = TileValue(self._running[s.dst].squares, dims, F32)
             return
         base = "acc" if s.src in self.layout.products else f"running_{kind.value}"
-        name = self.names.fresh(base)
-        self._out.append(tile.Full(name, kind.identity, dims, F32))
-        self._values[s.dst] = TileValue(name, dims, F32)
+        self._values[s.dst] = self._full(base, kind.identity, dims)
 
     def _accumulate(self, s: sg.Accumulate, axis: Axis) -> None:
         if isinstance(s.kind, sg.Statistic):
@@ -591,15 +600,11 @@ class KernelLowering:
         elif s.shift is not None:
             self._out.append(tile.Update(acc.name, ReduceKind.PROD, self._factor[s.shift]))
         followers = {o.kind for o in self.kernel.statements() if isinstance(o, sg.Accumulate) and o.shift == s.dst}
-        shifts = bool(followers)
-        old = acc.name
-        if shifts:
-            old = self.names.fresh(f"old_{acc.name}")
-            self._out.append(tile.Copy(old, acc.name))
+        old = self._copied(f"old_{acc.name}", acc) if followers else acc.name
         self._values[s.dst] = self._updated(acc, s.kind, s.src)
         if ReduceKind.MIN in followers:
             self._anew[s.dst] = self._changed(acc, old)
-        elif shifts:
+        elif followers:
             self._values[s.dst] = self._shift(s.dst, s.kind, acc, old)
 
     def _updated(self, acc: TileValue, kind: ReduceKind, src: str) -> TileValue:
@@ -619,8 +624,7 @@ class KernelLowering:
         elif acc is not None:
             self._scan_element(s, acc)
         elif s.how.before:
-            self._values[s.dst] = TileValue(self.names.fresh("prefix"), (), F32)
-            self._out.append(tile.Full(self._values[s.dst].name, s.how.kind.identity, (), F32))
+            self._values[s.dst] = self._full("prefix", s.how.kind.identity, ())
         else:
             self._values[s.dst] = self._values[s.src]
 
@@ -633,8 +637,7 @@ class KernelLowering:
         if s.growth is not None:
             self._out.append(tile.Update(acc.name, s.how.kind.times, self._growth(s, carried=True).name))
         if s.dst in self._rescaling:
-            old = self.names.fresh(f"old_{acc.name}")
-            self._out.append(tile.Copy(old, acc.name))
+            old = self._copied(f"old_{acc.name}", acc)
         if s.how.rescaled:
             updated = acc
             self._out.append(tile.Update(acc.name, s.how.kind, self._seen(s).name))
@@ -654,9 +657,7 @@ class KernelLowering:
         if not s.how.rescaled:
             return src
         empty = self._empty[str(s.growth)]
-        seen = TileValue(self.names.fresh("seen"), self._union((src, empty)), F32, src.zero)
-        self._out.append(tile.Pointwise(seen.name, "where", (empty.name, 0.0, src.name), seen.dims, F32))
-        return seen
+        return self._made("seen", "where", (empty.name, 0.0, src.name), self._union((src, empty)), zero=src.zero)
 
     def _scan_tile(self, s: sg.Scan, acc: TileValue | None) -> None:
         """The places of a tile, after those of the tiles before it."""
@@ -678,9 +679,7 @@ class KernelLowering:
             return made
 
         def pointwise(op: str, *args: TileValue) -> TileValue:
-            made = TileValue(self.names.fresh("prefix"), self._union(args), F32)
-            self._out.append(tile.Pointwise(made.name, op, tuple(a.name for a in args), made.dims, F32))
-            return made
+            return self._made("prefix", op, [a.name for a in args], self._union(args))
 
         sums = found = prefix(src)
         if acc is not None and factor is None:
@@ -691,9 +690,9 @@ class KernelLowering:
         elif acc is not None and factor is not None:
             # What came before is multiplied by the factors up to each place; to the next tile goes what is last.
             first, last = self._indexing.ends(s.axis, how.back)
-            seed, grow = self.names.fresh("factor"), kind.times
-            self._out.append(tile.Pointwise(seed, "where", (first, factor.name, kind.identity), factor.dims, F32))
-            since = prefix(replace(factor, name=seed))
+            grow = kind.times
+            seed = self._made("factor", "where", (first, factor.name, kind.identity), factor.dims, zero=factor.zero)
+            since = prefix(seed)
             found = pointwise(kind.op, sums, pointwise(grow.op, since, acc))
             for combine, value in ((grow, since), (kind, sums)):
                 ending = self.names.fresh("ending")
@@ -718,33 +717,26 @@ class KernelLowering:
         if isinstance(s.growth, str):
             factor = self._cast(self._values[s.growth], F32)
             if s.how.exponential:
-                growth, factor = factor, TileValue(self.names.fresh("factor"), factor.dims, F32)
-                self._out.append(tile.Pointwise(factor.name, "exp", (growth.name,), factor.dims, F32))
+                factor = self._made("factor", "exp", (factor.name,), factor.dims)
         else:
-            factor = TileValue(self.names.fresh("factor"), (), F32)
-            number = math.exp(min(s.growth, 700.0)) if s.how.exponential else s.growth
-            self._out.append(tile.Full(factor.name, number, (), F32))
+            factor = self._full("factor", math.exp(min(s.growth, 700.0)) if s.how.exponential else s.growth, ())
         place = self._indexing.affine(Index.axis(s.axis)).terms
         if not place or not (carried or s.how.back) or (s.how.kind.is_extreme and not s.how.back):
             return factor
         along = self.layout.dims_for((s.axis,))
-        first = TileValue(self.names.fresh("first"), along, DType.BOOL)
         if s.how.back:
+            first = TileValue(self.names.fresh("first"), along, DType.BOOL)
             end = tile.Affine(((place[0][0], 1),))
             self._out.append(tile.InBounds(first.name, end, None, add(s.axis.extent, -1), along))
         else:
-            self._out.append(tile.Pointwise(first.name, "eq", (place[0][0], 0), along, DType.BOOL))
-        kept = TileValue(self.names.fresh("factor"), self._union((first, factor)), F32)
-        self._out.append(tile.Pointwise(kept.name, "where", (first.name, 0.0, factor.name), kept.dims, F32))
-        return kept
+            first = self._made("first", "eq", (place[0][0], 0), along, DType.BOOL)
+        return self._made("factor", "where", (first.name, 0.0, factor.name), self._union((first, factor)))
 
     def _changed(self, acc: TileValue, old: str) -> str:
         """Infinity where the extreme is another one than it was, -infinity elsewhere: what is not a number stays so."""
 
         def made(op: str, *args: str | float, dtype: DType = DType.BOOL) -> str:
-            name = self.names.fresh("anew")
-            self._out.append(tile.Pointwise(name, op, args, acc.dims, dtype))
-            return name
+            return self._made("anew", op, args, acc.dims, dtype).name
 
         same = made("eq", old, acc.name)
         stays = made("or", same, made("isnan", old))
@@ -756,23 +748,14 @@ class KernelLowering:
         While everything seen so far is -inf, so is the maximum: then 0 is subtracted in its place, for -inf - -inf is
         not a number.
         """
-        new = acc.name
         if kind is ReduceKind.MAX:
-            empty = self.names.fresh("empty")
-            self._empty[dst] = TileValue(empty, acc.dims, DType.BOOL)
-            self._out.append(tile.Pointwise(empty, "eq", (acc.name, float("-inf")), acc.dims, DType.BOOL))
-            new = self.names.fresh("shift")
-            self._out.append(tile.Pointwise(new, "where", (empty, 0.0, acc.name), acc.dims, F32))
+            empty = self._empty[dst] = self._made("empty", "eq", (acc.name, float("-inf")), acc.dims, DType.BOOL)
+            new = self._made("shift", "where", (empty.name, 0.0, acc.name), acc.dims).name
         else:
-            new = self.names.fresh("shift")
-            self._out.append(tile.Copy(new, acc.name))
-        negated = self.names.fresh("negated")
-        self._out.append(tile.Pointwise(negated, "neg", (new,), acc.dims, F32))
-        moved = self.names.fresh("moved")
-        self._out.append(tile.Pointwise(moved, "add", (old, negated), acc.dims, F32))
-        factor = self.names.fresh("factor")
-        self._out.append(tile.Pointwise(factor, "exp", (moved,), acc.dims, F32))
-        self._factor[dst] = factor
+            new = self._copied("shift", acc)
+        negated = self._made("negated", "neg", (new,), acc.dims)
+        moved = self._made("moved", "add", (old, negated.name), acc.dims)
+        self._factor[dst] = self._made("factor", "exp", (moved.name,), acc.dims).name
         return TileValue(new, acc.dims, F32)
 
     def _keep(self, s: sg.Store) -> None:
@@ -781,16 +764,13 @@ class KernelLowering:
         dims = self.layout.dims_for(axes)
         value = self._cast(self._values[str(s.src)], F32)
         if value.dims != dims:
-            nothing, spread = self.names.fresh("nothing"), self.names.fresh(f"{value.name}_tile")
-            self._out.append(tile.Full(nothing, 0.0, dims, F32))
-            self._out.append(tile.Pointwise(spread, "add", (nothing, value.name), dims, F32))
-            value = TileValue(spread, dims, F32, value.zero)
+            nothing = self._full("nothing", 0.0, dims)
+            value = self._made(f"{value.name}_tile", "add", (nothing.name, value.name), dims, zero=value.zero)
         for axis in axes:
             value = self._inside(value, axis, ReduceKind.SUM)
         if s.tensor not in self._kept:
             zero = frozenset(a for a in axes if self.layout.is_ragged(a))
-            self._kept[s.tensor] = made = TileValue(self.names.fresh(f"kept_{s.tensor}"), dims, F32, zero)
-            self._out.append(tile.Full(made.name, 0.0, dims, F32))
+            self._kept[s.tensor] = replace(self._full(f"kept_{s.tensor}", 0.0, dims), zero=zero)
         self._out.append(tile.Update(self._kept[s.tensor].name, None, value.name))
 
     def _store(self, s: sg.Store) -> None:
