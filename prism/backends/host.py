@@ -16,6 +16,7 @@ from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
 from prism.program.nodes import DType, SymbolRange, Tensor
 from prism.program.returned import Computed, Made, Passed, Returned
+from prism.sgraph.config import Config
 
 TORCH_OP = '''
 _OPERATORS = []
@@ -104,6 +105,25 @@ def name_tensors(module: TileModule, taken: Iterable[str]) -> Tensors:
     return Tensors(host, {t: f"{name}_ptr" for t, name in host.items()})
 
 
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What an emitted module's function says and takes, besides what its sGraph does.
+
+    Attributes:
+        formula: what it computes, for docstrings.
+        configs: tuned configurations by target; without any it asks for one.
+        weights: whether arguments may be left out, and are then read from the weights file beside the module.
+        returned: what it returns, where that is not the sGraph's outputs in order.
+        ranges: the lengths that it is for, by symbol: others are refused.
+    """
+
+    formula: str
+    configs: Mapping[str, Sequence[Config]]
+    weights: bool
+    returned: Sequence[Returned]
+    ranges: Mapping[str, SymbolRange]
+
+
 @dataclass(slots=True)
 class Signature:
     """What a launcher takes and returns.
@@ -113,18 +133,14 @@ class Signature:
         tensors: the names of tensors.
         integers: how lengths are printed.
         dtype: how a data type is.
-        weights: whether arguments may be left out and read from the weights file.
-        returned: what the function returns, where that is not the module's outputs in order.
-        ranges: the lengths that it is for, by symbol: others are refused.
+        launcher: what else it says and takes.
     """
 
     module: TileModule
     tensors: Tensors
     integers: PythonIntegers
     dtype: Callable[[DType], str]
-    weights: bool = False
-    returned: Sequence[Returned] = ()
-    ranges: Mapping[str, SymbolRange] = field(default_factory=dict)
+    launcher: Launcher
     lengths: dict[str, str] = field(init=False)
     """For each symbol of the extents, the expression that binds it."""
 
@@ -157,12 +173,12 @@ class Signature:
 
     @property
     def _parameters(self) -> list[str]:
-        return [f"{n}=None" for n in self.inputs] if self.weights else self.inputs
+        return [f"{n}=None" for n in self.inputs] if self.launcher.weights else self.inputs
 
     def checks(self, w: Writer) -> None:
         """How its body goes on: arguments that were left out, ranks and types, lengths, every dimension."""
         inputs = self.inputs
-        if self.weights:
+        if self.launcher.weights:
             w.line(f"given = next((t for t in {tuple_of(inputs)} if t is not None), None)")
             for n in inputs:
                 w.line(f'{n} = _weight("{n}", given) if {n} is None else {n}')
@@ -170,7 +186,7 @@ class Signature:
             self.expect(w, t, tuple_of([str(e) if is_static(e) else "None" for e in t.shape]))
         for name, text in self.lengths.items():
             w.line(f"{name} = {text}")
-        for symbol, held in sorted(self.ranges.items()):
+        for symbol, held in sorted(self.launcher.ranges.items()):
             if identifier(symbol) in self.lengths:
                 _hold(w, identifier(symbol), held)
         for t in self.module.inputs:
@@ -206,7 +222,7 @@ class Signature:
                 for t in results:
                     w.line(f'({self.shape(t.shape)}, "{t.dtype.value}"),')
             w.line("]")
-        text = operator_text(entry, self.inputs, self.weights, len(results), imported)
+        text = operator_text(entry, self.inputs, self.launcher.weights, len(results), imported)
         w.blank(2)
         for line in text.splitlines():
             w.line(line)
@@ -231,10 +247,10 @@ class Signature:
 
     def results(self, like: str) -> list[str]:
         """What the function returns, as source; `like` is what constants are made beside."""
-        if not self.returned:
+        if not self.launcher.returned:
             return self.outputs
         found = []
-        for r in self.returned:
+        for r in self.launcher.returned:
             match r:
                 case Computed(place):
                     found.append(self.tensors.host[self.module.outputs[place].name])
@@ -247,11 +263,11 @@ class Signature:
 
     def _results(self) -> list[tuple[str, Tensor]]:
         """Name and declaration of what the function returns."""
-        if not self.returned:
+        if not self.launcher.returned:
             return [(self.tensors.host[t.name], t) for t in self.module.outputs]
         inputs = {t.name: t for t in self.module.inputs}
         found = []
-        for r in self.returned:
+        for r in self.launcher.returned:
             match r:
                 case Computed(place):
                     t = self.module.outputs[place]
@@ -262,10 +278,11 @@ class Signature:
                     found.append((identifier(t.name), t))
         return found
 
-    def docstring(self, w: Writer, formula: str) -> None:
+    def docstring(self, w: Writer) -> None:
         """How its body begins."""
         lines = [
-            line.rstrip() for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines()
+            line.rstrip()
+            for line in self.launcher.formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines()
         ] or [""]
         w.line(f'"""{lines[0]}')
         for line in lines[1:]:
@@ -274,7 +291,7 @@ class Signature:
         w.line("Args:")
         for t in self.module.inputs:
             w.line(f"    {self.tensors.host[t.name]}: {_declaration(t)}.")
-        if self.weights:
+        if self.launcher.weights:
             w.line("    Those that are the model's weights may be left out.")
         w.line("    config: one entry of CONFIGS; by default the one for the device and the shapes.")
         if self.stated:

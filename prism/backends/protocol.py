@@ -70,15 +70,7 @@ class Emit(Protocol):
         returned: Sequence[Returned] = (),
         ranges: Mapping[str, SymbolRange] | None = None,
     ) -> ModuleSource:
-        """The sGraph as a module of its own.
-
-        Args:
-            sgraph: the sGraph.
-            formula: what it computes, for the docstrings.
-            configs: tuned configurations by target; without any the launcher asks for one.
-            weights: arguments may be left out, and are then read from the weights file beside the module.
-            returned: what the function returns, where that is not the sGraph's outputs in order.
-            ranges: the lengths that it is for, by symbol: the function refuses others.
+        """The sGraph as a module of its own, with a function as `prism.backends.host.Launcher` describes it.
 
         Raises:
             UnsupportedError: the sGraph holds something that cannot be emitted.

@@ -20,6 +20,7 @@ from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
 from prism.backends.cpu.loader import direct, loader_text
 from prism.backends.cpu.products import HELD, product_source, support
 from prism.backends.cpu.support import NAMES, PRODUCTS, nameless, products_in
+from prism.backends.host import Launcher
 from prism.backends.lower import lower
 from prism.backends.passes.exponents import of_two
 from prism.backends.protocol import Backend, ModuleSource
@@ -66,7 +67,7 @@ def emit_module(
     extra |= {f"{name}.cpp": product_source(name) for name in products_in("".join(extra.values()))}
     if direct(module, returned):
         extra["direct-call.cpp"] = support("direct")
-    text = loader_text(module, sgraph, main, formula, configs or {}, weights, returned, ranges)
+    text = loader_text(module, sgraph, main, Launcher(formula, configs or {}, weights, returned, ranges or {}))
     return ModuleSource(entry, text, tuple(launch.name for launch in module.launches), extra)
 
 

@@ -6,7 +6,7 @@ and, when it is given torch tensors or reads a weights file, torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 
 from prism.backends.host import (
@@ -14,6 +14,7 @@ from prism.backends.host import (
     STATED_NAMES,
     STATED_OPTION,
     TORCH_OP_NAMES,
+    Launcher,
     Signature,
     name_tensors,
     tuple_of,
@@ -23,9 +24,7 @@ from prism.backends.lifetimes import shared_places
 from prism.backends.source import PythonIntegers, Writer
 from prism.backends.tile import Adds, TileModule, identifier, scalars
 from prism.program.extents import mul, product
-from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
-from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 _SIZES = PythonIntegers("_cdiv")
@@ -491,32 +490,19 @@ def _weight(name, like):
 '''
 
 
-def loader_text(
-    module: TileModule,
-    sgraph: SGraph,
-    main: str,
-    formula: str,
-    configs: Mapping[str, Sequence[Config]],
-    weights: bool,
-    returned: Sequence[Returned] = (),
-    ranges: Mapping[str, SymbolRange] | None = None,
-) -> str:
+def loader_text(module: TileModule, sgraph: SGraph, main: str, launcher: Launcher) -> str:
     """The module's source.
 
     Args:
         module: the tile programs.
         sgraph: what they implement, for the docstring.
         main: the name of the C++ source that holds all launches.
-        formula: what is computed, for docstrings.
-        configs: the tuned configurations by target.
-        weights: whether arguments may be left out and read from the weights file.
-        returned: what the function returns, where that is not the module's outputs in order.
-        ranges: the lengths that it is for, by symbol.
+        launcher: what its function says and takes.
     """
     w = Writer()
     many = len(module.launches)
     orderless = module.orderless({Adds.SHARED})
-    w.describe(f"{many} C++ kernel{'s' * (many != 1)}, compiled on first use", formula, sgraph, orderless)
+    w.describe(f"{many} C++ kernel{'s' * (many != 1)}, compiled on first use", launcher.formula, sgraph, orderless)
     pasted = (files("prism.backends.cpu") / "support.py").read_text(encoding="utf-8")
     _, imports, rest = pasted.split("\n\n", 2)
     own = ["import ctypes", "import sys", "import threading", "import weakref", "from operator import itemgetter"]
@@ -524,7 +510,7 @@ def loader_text(
         w.line(line)
     w.line("import numpy as np")
     w.blank()
-    encoded = {target: [{"symbols": dict(c.symbols)} for c in entries] for target, entries in configs.items()}
+    encoded = {target: [{"symbols": dict(c.symbols)} for c in entries] for target, entries in launcher.configs.items()}
     write_configs(w, "tile sizes and part counts", encoded)
     named = {s: identifier(s) for s in module.symbols}
     w.line("# The symbols of a configuration, and what the source calls them.")
@@ -532,15 +518,15 @@ def loader_text(
     w.line(f'SOURCE = "{main}"')
     w.blank()
     optional = (
-        (DIRECT, direct(module, returned)),
-        (WEIGHT, weights),
-        (CONSTANT, returned),
+        (DIRECT, direct(module, launcher.returned)),
+        (WEIGHT, launcher.weights),
+        (CONSTANT, launcher.returned),
         (STATED, any(t.stated for t in module.inputs)),
     )
     for source in (rest, RUNTIME, *(text for text, wanted in optional if wanted)):
         w.paste(source)
     w.blank(2)
-    _launcher(w, module, formula, weights, returned, ranges or {})
+    _launcher(w, module, launcher)
     return w.text
 
 
@@ -571,24 +557,18 @@ def _prepared(module: TileModule) -> list[str]:
     return [f"fixed={places}", f"kept_bytes={tuple_of(sizes)}"]
 
 
-def _launcher(
-    w: Writer,
-    module: TileModule,
-    formula: str,
-    weights: bool,
-    returned: Sequence[Returned],
-    ranges: Mapping[str, SymbolRange],
-) -> None:
+def _launcher(w: Writer, module: TileModule, launcher: Launcher) -> None:
     taken = {*module.lengths, identifier(module.name)}
     taken |= {identifier(s) for s in module.symbols} | _TAKEN | TORCH_OP_NAMES | STATED_NAMES
     tensors = name_tensors(module, taken)
-    signature = Signature(module, tensors, _SIZES, lambda d: f'"{d.value}"', weights, returned, ranges)
+    signature = Signature(module, tensors, _SIZES, lambda d: f'"{d.value}"', launcher)
     inputs, outputs = signature.inputs, signature.outputs
     signature.define(w, ["config=None", "out=None", "threads=None"])
     with w.indented():
         asked = ["config is None", "out is None", *[f"not {STATED_OPTION}"] * bool(signature.stated)]
-        signature.docstring(w, formula)
-        if direct(module, returned):
+        signature.docstring(w)
+        learning = direct(module, launcher.returned)
+        if learning:
             w.line(f"learns = {' and '.join(asked)}")
             w.line("kept = _OWN.__dict__")
             w.line('direct = kept.get(("direct", threads))')
@@ -618,7 +598,7 @@ def _launcher(
         passed = f"[{', '.join([*inputs, *outputs])}]"
         given = ["config", passed, _buffers(module), f"[{', '.join(own)}]", "threads", *_prepared(module)]
         w.call("_call", given)
-        if direct(module, returned):
+        if learning:
             with w.block('if learns and kept.get("learned", 0) <= _LEARNED:'):
                 w.call("_learn", ["config", tuple_of(inputs), tuple_of(outputs), *given[2:5]])
         w.line(f"return {', '.join(signature.results(inputs[0]))}")

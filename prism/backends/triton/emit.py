@@ -16,7 +16,7 @@ import ast
 import itertools
 from collections.abc import Mapping, Sequence
 
-from prism.backends.host import STATED, STATED_NAMES, TORCH_OP_NAMES, Signature, name_tensors, write_configs
+from prism.backends.host import STATED, STATED_NAMES, TORCH_OP_NAMES, Launcher, Signature, name_tensors, write_configs
 from prism.backends.passes import tile_module
 from prism.backends.protocol import Backend, ModuleSource
 from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
@@ -47,7 +47,7 @@ def emit_module(
     """The sGraph as a Triton module, whose launches may have these options: see `prism.backends.protocol.Emit`."""
     module = tile_module(sgraph)
     check_module(module)
-    text = _text(module, sgraph, formula, configs or {}, weights, returned, ranges or {}, options)
+    text = _text(module, sgraph, Launcher(formula, configs or {}, weights, returned, ranges or {}), options)
     try:
         ast.parse(text)
     except SyntaxError as error:
@@ -56,31 +56,22 @@ def emit_module(
     return ModuleSource(identifier(sgraph.name), text, launches)
 
 
-def _text(
-    module: TileModule,
-    sgraph: SGraph,
-    formula: str,
-    configs: Mapping[str, Sequence[Config]],
-    weights: bool,
-    returned: Sequence[Returned],
-    ranges: Mapping[str, SymbolRange],
-    options: Sequence[type[Printed]],
-) -> str:
+def _text(module: TileModule, sgraph: SGraph, launcher: Launcher, options: Sequence[type[Printed]]) -> str:
     taken = {p.name for p in module.programs} | {launch.name for launch in module.launches}
     taken |= {c.name for launch in module.launches for c in launch.constants}
     taken |= set(module.lengths)
     taken |= set(HELPERS) | {identifier(module.name), "choose"} | TORCH_OP_NAMES
-    every = [c for entries in configs.values() for c in entries]
+    every = [c for entries in launcher.configs.values() for c in entries]
     made = [o(module, sgraph, every) for o in options]
     printed = [o for o in made if o.launches]
     taken |= {n for o in printed for n in o.names}
-    taken |= {"_constant", "_CONSTANTS"} if returned else set()
+    taken |= {"_constant", "_CONSTANTS"} if launcher.returned else set()
     taken |= STATED_NAMES
     entry = identifier(module.name)
     capture = "capture" if entry != "capture" else "capture_graph"
     taken |= {capture}
     tensors = name_tensors(module, {*taken, *RESERVED, *(o.option for o in made)})
-    signature = Signature(module, tensors, HOST, lambda d: f"torch.{d.value}", weights, returned, ranges)
+    signature = Signature(module, tensors, HOST, lambda d: f"torch.{d.value}", launcher)
     for o in printed:
         o.named(signature, taken)
     kernels = Writer()
@@ -103,12 +94,12 @@ def _text(
             _together(launch, tensors.pointer, kernels, stages, [e.descriptors for e in emitters])
     w = Writer()
     many = len(module.launches)
-    w.describe(f"{many} Triton kernel{'s' * (many != 1)}", formula, sgraph, module.orderless({*Adds}))
+    w.describe(f"{many} Triton kernel{'s' * (many != 1)}", launcher.formula, sgraph, module.orderless({*Adds}))
     if module.before:
         w.line("import weakref")
-    if weights:
+    if launcher.weights:
         w.line("from pathlib import Path")
-    if weights or module.before:
+    if launcher.weights or module.before:
         w.blank()
     for line in ("import torch", "import triton", "import triton.language as tl"):
         w.line(line)
@@ -116,7 +107,7 @@ def _text(
         if o.imports:
             w.line(o.imports)
     w.blank()
-    encoded = {target: [c.encode() for c in entries] for target, entries in configs.items()}
+    encoded = {target: [c.encode() for c in entries] for target, entries in launcher.configs.items()}
     write_configs(w, "tile sizes and part counts, warps and pipeline stages of each kernel", encoded)
     for name in sorted(helpers):
         w.paste(HELPERS[name])
@@ -126,12 +117,15 @@ def _text(
     for o in printed:
         o.decorate(w)
     host.launches()
-    constants = any(isinstance(r, Made) for r in returned)
+    constants = any(isinstance(r, Made) for r in launcher.returned)
     optional = (
         (EXPECT, True),
         (CHOOSE, True),
         (PREPARED, bool(module.before)),
-        (WEIGHT.replace("{held}", "\n        hold([_WEIGHTS[name, device]])" if module.before else ""), weights),
+        (
+            WEIGHT.replace("{held}", "\n        hold([_WEIGHTS[name, device]])" if module.before else ""),
+            launcher.weights,
+        ),
         (CONSTANT, constants),
         (STATED, bool(signature.stated)),
     )
@@ -141,7 +135,7 @@ def _text(
     for source in (text for text, wanted in optional if wanted):
         w.paste(source)
     w.blank(2)
-    host.launcher(formula)
+    host.launcher()
     around = next((o.captured for o in printed if o.captured), "torch.cuda.graph(graph)")
     w.paste(CAPTURE.format(name=capture, entry=entry, around=around))
     return w.text

@@ -336,13 +336,13 @@ class HostEmitter:
             w.call("dict", options, ",")
         w.line(")")
 
-    def launcher(self, formula: str) -> None:
+    def launcher(self) -> None:
         """The function that a user calls."""
         m, w, signature = self.module, self.writer, self.signature
         inputs, outputs = signature.inputs, signature.outputs
         signature.define(w, ["config=None"])
         with w.indented():
-            signature.docstring(w, formula)
+            signature.docstring(w)
             signature.checks(w)
             self._device_checks()
             for n in inputs:
