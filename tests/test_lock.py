@@ -14,7 +14,7 @@ from short_calls import config_of
 
 from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import Cache, digest
-from prism.instantiate.lock import make_lock, program_hash
+from prism.instantiate.lock import program_hash, versions
 from prism.program import build
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
@@ -33,10 +33,10 @@ CONFIG = Config({"T_m": 64, "S_k": 4}, {"k0": 4, "k1": 8}, {"k0": 3, "k1": 1})
 
 
 def record() -> LockRecord:
-    return make_lock(
-        PROGRAM,
-        sgraph_key="abc",
-        config=CONFIG,
+    return LockRecord(
+        program=program_hash(PROGRAM),
+        sgraph="abc",
+        config=CONFIG.flat(),
         target="sm_90",
         device="NVIDIA H200",
         evidence=Evidence.ESTIMATED,
@@ -44,6 +44,7 @@ def record() -> LockRecord:
         seed=7,
         trials=12,
         budget={"iterations": 8},
+        versions=versions(),
     )
 
 

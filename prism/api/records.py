@@ -27,13 +27,14 @@ from prism.events import (
     CheckSummary,
     ContenderReport,
     KernelReport,
+    LockRecord,
     MeasurementReport,
     ProofRecord,
     Recorder,
     RunReport,
 )
 from prism.instantiate.confirm import MATCHES, Confirmation, Standing
-from prism.instantiate.lock import make_lock, versions
+from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.measure import BASELINE, KERNEL
 from prism.instantiate.options import shown
 from prism.instantiate.study import Best, Failure, TuneResult
@@ -151,17 +152,18 @@ def artifacts(
         report,
         labelled(module.text, report),
         _proof(request, choice.proved, derived),
-        make_lock(
-            request.program,
-            sgraph_key=key(choice.proved.sgraph),
-            config=choice.best.config,
+        LockRecord(
+            program=program_hash(request.program),
+            sgraph=key(choice.proved.sgraph),
             target=request.target,
             device=request.device_name,
             evidence=choice.tuned.evidence,
-            shapes=request.program.hints,
+            config=choice.best.config.flat(),
+            shapes=dict(sorted(request.program.hints.items())),
             seed=request.seed,
             trials=request.trials,
-            budget=request.budget.as_dict(),
+            budget=dict(sorted(request.budget.as_dict().items())),
+            versions=versions(),
             compiler=platform.compiler,
             baseline=choice.baseline,
         ),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping
 
-from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import version_of
 from prism.program.nodes import Program
-from prism.sgraph.config import Config
 
 PACKAGES: tuple[str, ...] = ("torch", "triton", "egglog", "sympy", "optuna", "onnx", "numpy")
 """The packages that a choice depends on."""
@@ -30,36 +27,3 @@ def versions() -> dict[str, str]:
     own = version_of("prism") or str(getattr(prism, "__version__", ""))
     found = {"python": platform.python_version(), "prism": own}
     return found | {name: version_of(name) for name in PACKAGES if version_of(name)}
-
-
-def make_lock(
-    program: Program,
-    *,
-    sgraph_key: str,
-    config: Config,
-    target: str,
-    device: str,
-    evidence: Evidence,
-    shapes: Mapping[str, int],
-    seed: int,
-    trials: int,
-    budget: Mapping[str, int],
-    compiler: str = "",
-    baseline: str = "",
-) -> LockRecord:
-    """The record of a choice; see `LockRecord` for the fields."""
-    return LockRecord(
-        program=program_hash(program),
-        sgraph=sgraph_key,
-        target=target,
-        device=device,
-        evidence=evidence,
-        config=config.flat(),
-        shapes=dict(sorted(shapes.items())),
-        seed=seed,
-        trials=trials,
-        budget=dict(sorted(budget.items())),
-        versions=versions(),
-        compiler=compiler,
-        baseline=baseline,
-    )

@@ -15,6 +15,7 @@ import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from prism.program import formulas
@@ -149,6 +150,21 @@ FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
 
 _MODULES = ("torch", "torch.nn.functional", "F", "math", "torch.special")
 _NUMBERS = MappingProxyType({"pi": math.pi, "e": math.e, "inf": math.inf})
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
+    ast.Add: partial(op, "add"),
+    ast.Sub: sub,
+    ast.Mult: partial(op, "mul"),
+    ast.Div: div,
+    ast.Pow: formulas.power,
+}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Expr, Expr], Expr]] = {
+    ast.Lt: partial(op, "lt"),
+    ast.LtE: partial(op, "le"),
+    ast.Gt: lambda a, b: op("lt", b, a),
+    ast.GtE: lambda a, b: op("le", b, a),
+    ast.Eq: partial(op, "eq"),
+    ast.NotEq: lambda a, b: op("not", op("eq", a, b)),
+}
 
 
 class _Translation:
@@ -170,49 +186,21 @@ class _Translation:
             case ast.Attribute(ast.Name("math" | "torch"), name) if name in _NUMBERS:
                 return Const(_NUMBERS[name])
             case ast.BinOp(left, kind, right):
-                return self._binary(tree, self.of(left), kind, self.of(right))
+                if type(kind) not in _ARITHMETIC:
+                    raise ExpressionError("this operator is none of + - * / **", tree)
+                return _ARITHMETIC[type(kind)](self.of(left), self.of(right))
             case ast.UnaryOp(ast.USub(), operand):
                 return op("neg", self.of(operand))
             case ast.UnaryOp(ast.UAdd(), operand):
                 return self.of(operand)
-            case ast.Compare(left, [kind], [right]):
-                return self._compare(tree, self.of(left), kind, self.of(right))
+            case ast.Compare(left, [compared], [right]):
+                if type(compared) not in _COMPARISONS:
+                    raise ExpressionError("this comparison is none of < <= > >= == !=", tree)
+                return _COMPARISONS[type(compared)](self.of(left), self.of(right))
             case ast.Call(called, arguments, keywords):
                 return self._call(tree, called, arguments, keywords)
         what = f"{ast.unparse(tree)!r} has no place in a definition"
         raise ExpressionError(what, tree, fix="write it with arithmetic, comparisons and pointwise functions of torch")
-
-    @staticmethod
-    def _binary(tree: ast.expr, a: Expr, kind: ast.operator, b: Expr) -> Expr:
-        match kind:
-            case ast.Add():
-                return op("add", a, b)
-            case ast.Sub():
-                return sub(a, b)
-            case ast.Mult():
-                return op("mul", a, b)
-            case ast.Div():
-                return div(a, b)
-            case ast.Pow():
-                return formulas.power(a, b)
-        raise ExpressionError("this operator is none of + - * / **", tree)
-
-    @staticmethod
-    def _compare(tree: ast.expr, a: Expr, kind: ast.cmpop, b: Expr) -> Expr:
-        match kind:
-            case ast.Lt():
-                return op("lt", a, b)
-            case ast.LtE():
-                return op("le", a, b)
-            case ast.Gt():
-                return op("lt", b, a)
-            case ast.GtE():
-                return op("le", b, a)
-            case ast.Eq():
-                return op("eq", a, b)
-            case ast.NotEq():
-                return op("not", op("eq", a, b))
-        raise ExpressionError("this comparison is none of < <= > >= == !=", tree)
 
     def _call(
         self, tree: ast.expr, called: ast.expr, arguments: Sequence[ast.expr], keywords: Sequence[ast.keyword]
