@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -308,6 +308,7 @@ class Comparison:
     moved: Callable[[str, float, int], np.ndarray | None] | None = None
     _of: dict[str, list[Claim]] = field(default_factory=dict)
     _undefined: Mapping[str, np.ndarray] = field(default_factory=dict)
+    _known: dict[str, np.ndarray] = field(default_factory=dict)  # by tensor, what definitions are evaluated on
 
     def __post_init__(self) -> None:
         for claim in self.claims:
@@ -331,34 +332,34 @@ class Comparison:
             undefined: where values are not defined, or not known: there they are taken, and not compared.
         """
         self._undefined = undefined
-        known: dict[str, np.ndarray] = {}
+        known = self._known = {}
         for t in self.program.inputs:
             known[t.name] = np.asarray(inputs[t.name] if t.name in inputs else self.program.weights[t.name])
         for claim in self._of.get("", ()):
             if claim.value in reference and claim.expr is not None:
-                values = reference[claim.value]
-                found = self._compare(claim, claim.expr, claim.axes, known, values, precision.get(claim.value, usual))
+                found = self._compare(claim, reference[claim.value], precision.get(claim.value, usual))
                 if found is not None:
                     return found
         for t in self.program.inputs:
-            found = self._same(t.name, known, reference, self._of.get(t.name, ()))
+            found = self._same(t.name, reference, self._of.get(t.name, ()))
             if found is not None:
                 return found
         for d in self.program.definitions:
             claims = [c for c in self._of.get(d.name, ()) if c.value in reference]
             if not claims:
                 self.elements += _work(d.expr, d.axes, self._size).elements
-                known[d.name] = self._value(d, known)
+                known[d.name] = self._value(d)
                 continue
             first, *others = claims
             values = reference[first.value]
-            found = self._compare(first, d.expr, d.axes, known, values, precision.get(first.value, usual))
+            claimed = replace(first, axes=d.axes, expr=d.expr)
+            found = self._compare(claimed, values, precision.get(first.value, usual))
             if found is None and first.dtype is not d.dtype:
                 found = Difference(
                     first.node, f"it is stored as {d.dtype.value}, and as {first.dtype.value} by {{against}}"
                 )
             known[d.name] = values
-            found = found or self._same(d.name, known, reference, others)
+            found = found or self._same(d.name, reference, others)
             if found is not None:
                 return found
         return None
@@ -366,57 +367,37 @@ class Comparison:
     def _size(self, axis: Axis) -> int:
         return extents.evaluate(axis.extent, self.binding)
 
-    def _value(self, d: Definition, known: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _value(self, d: Definition) -> np.ndarray:
         with np.errstate(all="ignore"):
-            machine = Interpreter(known, self.binding, _Widening())
+            machine = Interpreter(self._known, self.binding, _Widening())
             return np.asarray(machine.over(machine.value(d.expr), d.axes), dtype=np.float64)
 
-    def _same(
-        self,
-        tensor: str,
-        known: Mapping[str, np.ndarray],
-        reference: Mapping[str, np.ndarray],
-        claims: Sequence[Claim],
-    ) -> Difference | None:
+    def _same(self, tensor: str, reference: Mapping[str, np.ndarray], claims: Sequence[Claim]) -> Difference | None:
         """The first of the claims that a tensor is a value again, which it is not."""
         for claim in claims:
             if claim.value not in reference:
                 continue
-            values, mine = reference[claim.value], known[tensor]
+            values, mine = reference[claim.value], self._known[tensor]
             if values.shape != mine.shape:
                 return Difference(claim.node, _shapes(mine.shape, values.shape))
             if not np.array_equal(values, mine, equal_nan=values.dtype.kind == "f" and mine.dtype.kind == "f"):
                 return Difference(claim.node, f"its result is taken for {tensor}, which it is not for {{against}}")
         return None
 
-    def _compare(
-        self,
-        claim: Claim,
-        expr: Expr,
-        axes: Sequence[Axis],
-        known: Mapping[str, np.ndarray],
-        values: np.ndarray,
-        precision: Precision,
-    ) -> Difference | None:
+    def _compare(self, claim: Claim, values: np.ndarray, precision: Precision) -> Difference | None:
         """How the formula differs from the reference's values, and from those of the second where there is one."""
-        found = self._compare_once(claim, expr, axes, known, values, precision)
+        found = self._compare_once(claim, values, precision)
         other = self.second(claim.value) if found is not None and self.second is not None else None
         if found is None or other is None or other[0].shape != values.shape:
             return found
-        if self._compare_once(claim, expr, axes, known, *other) is not None:
+        if self._compare_once(claim, *other) is not None:
             return found
         self.noted.append(found)
         return None
 
-    def _compare_once(
-        self,
-        claim: Claim,
-        expr: Expr,
-        axes: Sequence[Axis],
-        known: Mapping[str, np.ndarray],
-        values: np.ndarray,
-        precision: Precision,
-    ) -> Difference | None:
+    def _compare_once(self, claim: Claim, values: np.ndarray, precision: Precision) -> Difference | None:
+        expr, axes, known = claim.expr, claim.axes, self._known
+        assert expr is not None
         sizes = [self._size(a) for a in axes]
         if tuple(sizes) != values.shape:
             return Difference(claim.node, _shapes(sizes, values.shape))

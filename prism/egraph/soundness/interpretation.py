@@ -8,7 +8,7 @@ every array is the draw.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -102,33 +102,22 @@ class Floats:
     def _kind(kind: int, normal: Array, rng: np.random.Generator) -> Array:
         """Numbers of one kind; `normal` ones, of the shape that is wanted, are given."""
         shape = normal.shape
-        match kind:
-            case 0:
-                return normal
-            case 1:
-                return rng.integers(-2, 3, shape).astype(np.float64)
-            case 2:
-                return np.abs(normal) + 0.1
-            case 3:
-                return np.abs(normal) * (rng.random(shape) < 0.6)
-            case 4:
-                return rng.integers(0, 2, shape).astype(np.float64)
-            case 5:
-                return np.where(rng.random(shape) < 0.3, -np.inf, normal)
-            case 6:
-                return rng.choice([-1.5, -1.0, 0.5, 2.0, 1.0, 0.0], (shape[0], 1, 1, 1, 1)) + np.zeros(shape)
-            case 7:
-                return normal * 10.0 ** rng.integers(1, 9, shape)
-            case 8:
-                return normal * 10.0 ** -rng.integers(1, 13, shape).astype(np.float64)
-            case 9:
-                return np.where(rng.random(shape) < 0.3, rng.choice([-np.inf, np.inf], shape), normal)
-            case 10:
-                return np.where(rng.random(shape) < 0.3, rng.choice([np.nan, np.inf, -np.inf], shape), normal)
-            case 11:
-                return np.exp(rng.uniform(-20, 15, shape))
-            case _:
-                return rng.choice([-2.0, -1.0, 1.0, 2.0], shape)
+        kinds: tuple[Callable[[], Array], ...] = (
+            lambda: normal,
+            lambda: rng.integers(-2, 3, shape).astype(np.float64),
+            lambda: np.abs(normal) + 0.1,
+            lambda: np.abs(normal) * (rng.random(shape) < 0.6),
+            lambda: rng.integers(0, 2, shape).astype(np.float64),
+            lambda: np.where(rng.random(shape) < 0.3, -np.inf, normal),
+            lambda: rng.choice([-1.5, -1.0, 0.5, 2.0, 1.0, 0.0], (shape[0], 1, 1, 1, 1)) + np.zeros(shape),
+            lambda: normal * 10.0 ** rng.integers(1, 9, shape),
+            lambda: normal * 10.0 ** -rng.integers(1, 13, shape).astype(np.float64),
+            lambda: np.where(rng.random(shape) < 0.3, rng.choice([-np.inf, np.inf], shape), normal),
+            lambda: np.where(rng.random(shape) < 0.3, rng.choice([np.nan, np.inf, -np.inf], shape), normal),
+            lambda: np.exp(rng.uniform(-20, 15, shape)),
+            lambda: rng.choice([-2.0, -1.0, 1.0, 2.0], shape),
+        )
+        return kinds[kind]()
 
     number = staticmethod(floats.exactly)
     pointwise = staticmethod(floats.pointwise)
