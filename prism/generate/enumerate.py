@@ -816,7 +816,9 @@ def _kernel(plan: Plan, group: tuple[Target, ...]) -> tuple[object, dict[int, tu
     mine = [t.cls for t in group]
     used = below(plan.choices, mine, plan.stored)
     stored = {c: plan.stored[c] for c in used if c in plan.stored and c not in mine}
-    suffix = "" if len(plan.groups) == 1 else f"_{group[0].tensor}"
+    # Kernels that store pieces of one tensor are told apart by where these begin.
+    begins = [str(i.offset) for i in group[0].index if i.offset != 0]
+    suffix = "" if len(plan.groups) == 1 else "_".join(["", group[0].tensor, *begins])
     form = tuple((c, plan.choices[c]) for c in sorted(used) if c not in stored)
     types = {b.name: b.dtype for b in plan.buffers}
     touched = tuple(
@@ -840,20 +842,20 @@ def _one_by_one(rows: Sequence[Array], fused: Iterable[tuple[int, ...]], device:
 
 
 def _joinable(plan: Plan, pick: Sequence[_Kept]) -> tuple[tuple[int, ...], ...]:
-    """Places of kernels of one rank that each read a tensor which one before it reads, a launch each."""
+    """Places of kernels of one rank that each read or store to a tensor of one before it, a launch each."""
     by_rank: dict[int, list[int]] = defaultdict(list)
     for place, ((rank, _), kept) in enumerate(zip(plan.groups, pick, strict=True)):
         if len(kept.family.kernels) == 1 and rank != PREPARED:
             by_rank[rank].append(place)
     launches: list[tuple[int, ...]] = []
     for places in by_rank.values():
-        read = set(pick[places[0]].family.kernels[0].reads)
+        shared = set(pick[places[0]].family.kernels[0].tensors)
         fused = [places[0]]
         for place in places[1:]:
-            mine = pick[place].family.kernels[0].reads
-            if not read.isdisjoint(mine):
+            mine = pick[place].family.kernels[0].tensors
+            if not shared.isdisjoint(mine):
                 fused.append(place)
-                read.update(mine)
+                shared.update(mine)
         if len(fused) > 1:
             launches.append(tuple(fused))
     return tuple(launches)

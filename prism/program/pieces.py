@@ -7,21 +7,24 @@ where q is a product, a kernel over d has it at three places. In pieces,
 
 a kernel over e has it at two, for twice the elements. So an output is made in pieces, of one length, where what they
 reduce all together is less than what the output as it is does.
+
+Side by side with others, a row that is normed is read along an axis of two lengths, its own and that of all of them:
+no tile is over both. Pieces, which may be of several lengths, are also made where tensors are read along fewer.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from prism.program.extents import evaluate, is_static
 from prism.program.index import Axis, Index
 from prism.program.inline import decided
-from prism.program.nodes import Const, Expr, Formula, Map, Position, Reduce, free_axes, walk
+from prism.program.nodes import Const, Expr, Formula, Map, Position, Read, Reduce, free_axes, walk
 from prism.program.transform import canonical, substitute
 
-PIECE = ".piece"
-"""The end of the name of an axis along a piece: what comes before it is the name of the axis that is in pieces."""
+_PIECE = ".piece"
 
 MOST = 4
 """Pieces of one output: each is stored by itself."""
@@ -32,32 +35,41 @@ def in_pieces(formulas: Sequence[Formula], hints: Mapping[str, int]) -> tuple[Fo
     return tuple(p for f in formulas for p in _pieces(f, hints))
 
 
+def whole_of(piece: Axis) -> str | None:
+    """The name of the axis that is in pieces, of an axis along one of them; None of any other axis."""
+    name, _, end = piece.name.rpartition(_PIECE)
+    return name if end == str(piece.extent) else None
+
+
 def _pieces(f: Formula, hints: Mapping[str, int]) -> tuple[Formula, ...]:
     for axis in (i.as_axis() for i in f.index):
-        length = 0 if axis is None else _length(f.expr, axis)
-        if axis is None or not length:
-            continue
-        along = Axis(f"{axis.name}{PIECE}", length)
-        starts = (Index.axis(along) + n for n in range(0, int(axis.extent), length))
-        found = tuple(_at(f, axis, place) for place in starts)
-        if _reduced([p.expr for p in found], hints) < _reduced([f.expr], hints):
-            return found
+        for bounds in () if axis is None else _ways(f.expr, axis):
+            assert axis is not None
+            found = tuple(_between(f, axis, *ends) for ends in itertools.pairwise(bounds))
+            exprs = [p.expr for p in found]
+            less, as_much = _reduced(exprs, hints), _reduced([f.expr], hints)
+            if less < as_much or (less == as_much and _lengths(exprs) < _lengths([f.expr])):
+                return found
     return (f,)
 
 
-def _at(f: Formula, axis: Axis, place: Index) -> Formula:
-    expr = canonical(decided(substitute(f.expr, {axis: place})))
-    return Formula(f.tensor, tuple(i.substitute({axis: place}) for i in f.index), expr)
+def _between(f: Formula, axis: Axis, start: int, end: int) -> Formula:
+    """The piece of a formula between two places along an axis."""
+    length = end - start
+    place = {axis: Index.axis(Axis(f"{axis.name}{_PIECE}{length}", length)) + start}
+    expr = canonical(decided(substitute(f.expr, place)))
+    return Formula(f.tensor, tuple(i.substitute(place) for i in f.index), expr)
 
 
-def _length(expr: Expr, axis: Axis) -> int:
-    """The length of the pieces in which nothing is chosen by the place along the axis; 0 where they would be many."""
+def _ways(expr: Expr, axis: Axis) -> Iterator[list[int]]:
+    """Where pieces begin and end in which nothing is chosen by the place along the axis: of one length, and of any."""
     if not is_static(axis.extent):
-        return 0
+        return
     extent = int(axis.extent)
-    borders = {b for b in _borders(expr, axis) if 0 < b < extent}
+    borders = sorted({b for b in _borders(expr, axis) if 0 < b < extent})
     length = math.gcd(extent, *borders)
-    return length if length > 1 and 2 <= extent // length <= MOST else 0
+    ways = [list(range(0, extent + 1, length)), [0, *borders, extent]] if length > 1 else [[0, *borders, extent]]
+    yield from (w for n, w in enumerate(ways) if 2 < len(w) <= MOST + 1 and w not in ways[:n])
 
 
 def _borders(expr: Expr, axis: Axis) -> Iterator[int]:
@@ -74,3 +86,10 @@ def _reduced(exprs: Sequence[Expr], hints: Mapping[str, int]) -> int:
     """The elements that the expressions reduce; what they have in common counts once."""
     reductions = dict.fromkeys(e for x in exprs for e in walk(x) if isinstance(e, Reduce))
     return sum(math.prod(evaluate(a.extent, hints) for a in free_axes(e.body)) for e in reductions)
+
+
+def _lengths(exprs: Sequence[Expr]) -> int:
+    """Along how many lengths dimensions of tensors are read place by place."""
+    reads = dict.fromkeys(e for x in exprs for e in walk(x) if isinstance(e, Read))
+    along = ((r.tensor, n, Index(i.terms).as_axis()) for r in reads for n, i in enumerate(r.index))
+    return len({(tensor, n, axis.extent) for tensor, n, axis in along if axis is not None})

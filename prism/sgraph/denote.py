@@ -62,7 +62,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.nodes import Position as PositionExpr
-from prism.program.pieces import PIECE
+from prism.program.pieces import whole_of
 from prism.program.prefix import running, since
 from prism.program.sign_analysis import Facts
 from prism.program.transform import Canonical, Interned, canonical, substitute, with_tensors
@@ -175,7 +175,7 @@ def _side_by_side(tensor: str, stores: Sequence[_Stored]) -> _Stored:
     pieces: list[tuple[Extent, Axis, Expr]] = []
     for index, value in stores:
         axis = Index(index[place].terms).as_axis()
-        if axis is None or not axis.name.endswith(PIECE) or any(axis in i.axes() for i in rest):
+        if axis is None or whole_of(axis) is None or any(axis in i.axes() for i in rest):
             raise illegal(f"{index[place]} is no place along a piece")
         pieces.append((index[place].offset, axis, value))
     if not all(is_static(e) for start, axis, _ in pieces for e in (start, axis.extent)):
@@ -186,8 +186,8 @@ def _side_by_side(tensor: str, stores: Sequence[_Stored]) -> _Stored:
         if start != end:
             raise illegal(f"the piece before {start} ends at {end}")
         end += int(axis.extent)
-    names = {axis.name.removesuffix(PIECE) for _, axis, _ in pieces}
-    whole = Axis(names.pop(), end)
+    names = {whole_of(axis) for _, axis, _ in pieces}
+    whole = Axis(names.pop() or "", end)
     if names or any(whole in free_axes(value) for _, _, value in pieces):
         raise illegal("they are pieces of several axes")
     at = Index.axis(whole)

@@ -32,7 +32,7 @@ def fusable(sgraph: SGraph, *, sharing: bool = True) -> list[Group]:
 
     Args:
         sgraph: a legal sGraph.
-        sharing: whether a kernel only joins where it loads a tensor that a member loads, too.
+        sharing: whether a kernel only joins where it loads a tensor that a member loads, too, or stores to one.
 
     Returns:
         names of kernels, two or more a group, in launch order; `fuse` takes them one after another.
@@ -44,13 +44,13 @@ def fusable(sgraph: SGraph, *, sharing: bool = True) -> list[Group]:
         if first.name in taken:
             continue
         group: Group = (first.name,)
-        loaded = set(first.reads)
+        shared = set(first.tensors)
         for other in sgraph.kernels[n + 1 :]:
-            if other.name in taken or (sharing and loaded.isdisjoint(other.reads)):
+            if other.name in taken or (sharing and shared.isdisjoint(other.tensors)):
                 continue
             if _ordered(sgraph, [*groups, (*group, other.name)]) is not None:
                 group = (*group, other.name)
-                loaded.update(other.reads)
+                shared.update(other.tensors)
         if len(group) > 1:
             groups.append(group)
             found.append(group)

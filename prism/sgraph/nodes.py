@@ -435,6 +435,11 @@ class Kernel:
         return tuple(dict.fromkeys(s.tensor for s in read))
 
     @property
+    def tensors(self) -> frozenset[str]:
+        """All that it loads from or stores to."""
+        return frozenset((*self.reads, *self.writes))
+
+    @property
     def writes(self) -> tuple[str, ...]:
         """The tensors that the kernel stores, in order."""
         return tuple(dict.fromkeys(s.tensor for s in self.statements() if isinstance(s, Store)))
