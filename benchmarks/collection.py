@@ -962,6 +962,31 @@ def groups_quantised(x: Any, r: Any, g: Any) -> tuple[Any, Any, Any]:
     return h, (y / s).round().clamp(-127, 127).to(torch.int8), s[..., 0]
 
 
+def shared_prefix(q: Any, k: Any, v: Any, m: Any, w: Any) -> Any:
+    """Queries of a batch over keys k that all share and keys m of each, one softmax: q [b, h, t, d], k, v [1, h, s, d]."""
+    import torch
+
+    scores = torch.cat([q @ k.transpose(-1, -2), q @ m.transpose(-1, -2)], -1) * q.shape[-1] ** -0.5
+    shares = scores.softmax(-1)
+    return shares[..., : k.shape[-2]] @ v + shares[..., k.shape[-2] :] @ w
+
+
+def min_p_sampled(x: Any, u: Any) -> Any:
+    """A token of those at least a tenth as likely as the likeliest, by Gumbel noise u."""
+    import torch
+
+    p = x.softmax(-1)
+    return (torch.where(p >= 0.1 * p.amax(-1, keepdim=True), p.log(), -1e30) + u).argmax(-1)
+
+
+def latent_cache_line(c: Any, k: Any, g: Any, cos: Any, sin: Any) -> Any:
+    """A normed latent [m, r] and rotated keys [m, e], side by side."""
+    import torch
+
+    a, b = k.chunk(2, -1)
+    return torch.cat([c * _rstd(c) * g, a * cos - b * sin, b * cos + a * sin], -1)
+
+
 def multi_token_scores(x: Any, w: Any) -> Any:
     """Causal scores, convolved over queries and keys, and their softmax."""
     import torch
@@ -3360,6 +3385,31 @@ KNOWN = (
         "x:m,n r:m,n g:n",
         "m=4096 n=4096",
         source="vLLM, SGLang: one kernel that keeps its row",
+    ),
+    Known(
+        "attention with a shared prefix",
+        shared_prefix,
+        "q:b,h,t,d k:1,h,s,d v:1,h,s,d m:b,h,r,d w:b,h,r,d",
+        "b=32 h=8 t=16 s=4096 r=256 d=64",
+        "4*b*h*t*(s + r)*d",
+        "20*b*h*t*d",
+        3,
+        "FlashInfer (Ye 2025), cascade: the prefix for all queries, what each has, and their merge",
+    ),
+    Known(
+        "min-p sampling",
+        min_p_sampled,
+        "x:m,v u:m,v",
+        "m=512 v=131072",
+        "0",
+        "2*m*v",
+        source="FlashInfer: logits twice, as a row of theirs is in no kernel",
+    ),
+    Known(
+        "latent and rotated keys, cached",
+        latent_cache_line,
+        "c:m,r k:m,e g:r cos:m,f sin:m,f",
+        "m=16384 r=512 e=64 f=32",
     ),
     Known(
         "multi-token scores",

@@ -51,6 +51,11 @@ def side_by_side(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Ten
     return torch.cat([x @ w, x @ v, x.sum(-1, keepdim=True).expand(12, 8)], 1)
 
 
+def of_other_lengths(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    normed = x * ((x * x).mean(-1, keepdim=True) + 1e-6).rsqrt() * g
+    return torch.cat([normed, x[:, :3] @ w, c], 1)
+
+
 def traced(fn: Callable[..., object], *shapes: tuple[int, ...]) -> Program:
     return trace(fn, [torch.empty(s, device="meta") for s in shapes], name="p", check=False)
 
@@ -70,8 +75,12 @@ def stores(g: SGraph) -> list[Store]:
 
 @pytest.mark.parametrize(
     ("made", "starts"),
-    [(rotation, [0, 8]), (lambda: traced(side_by_side, (12, 8), (8, 8), (8, 8)), [0, 8, 16])],
-    ids=["rotation", "concatenation"],
+    [
+        (rotation, [0, 8]),
+        (lambda: traced(side_by_side, (12, 8), (8, 8), (8, 8)), [0, 8, 16]),
+        (lambda: traced(of_other_lengths, (12, 11), (3, 5), (12, 4), (11,)), [0, 11, 16]),
+    ],
+    ids=["rotation", "concatenation", "of other lengths"],
 )
 def test_pieces_are_what_the_output_is_there(made: Callable[[], Program], starts: list[int]) -> None:
     p = made()
@@ -91,11 +100,11 @@ def test_pieces_are_what_the_output_is_there(made: Callable[[], Program], starts
     ("fn", "shapes"),
     [
         (rotated, ((4, 12, 16), (12, 16), (12, 16))),
-        (lambda x, w: torch.cat([x @ w, x], 1), ((12, 5), (5, 7))),
+        (lambda x, w: torch.cat([x * w, x], 1), ((12, 5), (12, 5))),
         (lambda x, w: torch.cat([(x + n) @ w for n in range(5)], 1), ((12, 5), (5, 8))),
         (lambda x, w: (x @ w).roll(1, 0), ((12, 5), (5, 8))),
     ],
-    ids=["nothing is reduced", "no length in common", "five pieces", "a piece of one"],
+    ids=["nothing is reduced", "nothing beside", "five pieces", "a piece of one"],
 )
 def test_what_gains_nothing_or_is_many_stays_whole(
     fn: Callable[..., object], shapes: tuple[tuple[int, ...], ...]
@@ -147,6 +156,25 @@ def test_kernels_store_both(found: list[SGraph], interpreter: InterpreterPool, t
         answers += [a for outputs in run_batch(cases, tmp_path) for a in outputs]
     assert len(answers) >= 2
     for answer in answers:
+        np.testing.assert_allclose(answer, wanted, rtol=0, atol=2e-5)
+
+
+def test_rows_beside_others_are_one_launch_and_right(tmp_path: Path) -> None:
+    p = traced(of_other_lengths, (12, 11), (3, 5), (12, 4), (11,))
+    with Worker() as worker:
+        proved = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved
+    mine = [c.sgraph for c in proved if any("x" in k.reads and len(k.reads) == 2 for k in c.sgraph.kernels)]
+    assert any(g.together for g in mine), "pieces of one output are launched together"
+    given = drawn(p)
+    (wanted,) = evaluate(p, given).values()
+    for g in mine:
+        assert read(written(g).encode()) == g
+        for size in (1, 4, 16):
+            got = simulate(g, given, {s.name: size for s in g.symbols})
+            np.testing.assert_allclose(got["cat"], wanted, rtol=1e-9, atol=1e-9)
+    if find_compiler() is not None:
+        made = [given[t.name].astype(np.float32) for t in p.inputs]
+        ((answer,),) = run_batch([Case(mine[0], {s.name: 4 for s in mine[0].symbols}, made)], tmp_path)
         np.testing.assert_allclose(answer, wanted, rtol=0, atol=2e-5)
 
 

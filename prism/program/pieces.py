@@ -48,7 +48,8 @@ def _pieces(f: Formula, hints: Mapping[str, int]) -> tuple[Formula, ...]:
             found = tuple(_between(f, axis, *ends) for ends in itertools.pairwise(bounds))
             exprs = [p.expr for p in found]
             less, as_much = _reduced(exprs, hints), _reduced([f.expr], hints)
-            if less < as_much or (less == as_much and _lengths(exprs) < _lengths([f.expr])):
+            alike = len({end - start for start, end in itertools.pairwise(bounds)}) == 1
+            if (alike and less < as_much) or (less <= as_much and _lengths(exprs) < _lengths([f.expr])):
                 return found
     return (f,)
 
