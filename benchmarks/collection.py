@@ -963,7 +963,7 @@ def groups_quantised(x: Any, r: Any, g: Any) -> tuple[Any, Any, Any]:
 
 
 def shared_prefix(q: Any, k: Any, v: Any, m: Any, w: Any) -> Any:
-    """Queries of a batch over keys k that all share and keys m of each, one softmax: q [b, h, t, d], k, v [1, h, s, d]."""
+    """Queries over keys that a batch shares and keys of each, one softmax: q [b, h, t, d], k [1, h, s, d]."""
     import torch
 
     scores = torch.cat([q @ k.transpose(-1, -2), q @ m.transpose(-1, -2)], -1) * q.shape[-1] ** -0.5
