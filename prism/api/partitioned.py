@@ -575,8 +575,8 @@ def hurried(budget: SearchBudget) -> SearchBudget:
 
 
 def bound(found: SearchResult) -> float:
-    """The estimated seconds of the best that a search proved; infinite where that is nothing."""
-    return found.proved[0].seconds if found.proved else math.inf
+    """The least estimated seconds of what a search proved; infinite where that is nothing."""
+    return min((p.seconds for p in found.proved), default=math.inf)
 
 
 def _most_first(forms: Sequence[Canonical], target: Device) -> dict[str, float]:

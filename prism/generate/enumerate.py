@@ -301,6 +301,9 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
         for within, windows in ((Within(choices), w) for choices, w in (places.added(c, weights) for c in ways))
     ]
     least = min((estimate.least() for _, estimate in looked), default=0.0)
+    if own is not None:
+        walk.keep_products(own, weights)
+        walk.keep_calls(own, weights)
     agenda = _Agenda(looked)
     _rounds(walk, agenda, least)
     walk.pruned["max_families"] += agenda.left
@@ -309,11 +312,9 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     if bounds.below < math.inf and (walk.best is None or walk.best.seconds >= bounds.below):
         return walk.result(complete)
     if own is not None:
-        walk.keep_products(own, weights)
         looked.append(walk.looking(own, weights))
     _deepen(walk, looked, least)
     if own is not None:
-        walk.keep_calls(own, weights)
         walk.keep_written(*places.added(own, weights), weights)
     return walk.result(complete)
 
@@ -323,9 +324,10 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
 
     The first round visits what looks best. A further one takes place only if it may gain something: if the best
     estimate is not near the least that there can be, and if some plan that was not visited looks faster. It visits
-    those that look about as fast, and is the last one where it gains nothing. All of this is by estimates and counts,
-    so a result does not depend on the machine. While nothing can run, the next round follows in any case; but for
-    where something else is known to be as fast as what any plan looks like (`Bounds.below`).
+    those that look about as fast, and is the last one where it gains nothing. The best is also what was built before,
+    the products as written. All of this is by estimates and counts, so a result does not depend on the machine. While
+    nothing can run, the next round follows in any case; but for where something else is known to be as fast as what any
+    plan looks like (`Bounds.below`).
 
     Args:
         walk: what is built.
@@ -337,18 +339,16 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
     apart = len({frozenset(Target("", f.index, 0).axes) for f in walk.task.formulas})
     rival = bounds.below + (apart - 1) * overhead
     for n in range(bounds.max_rounds):
-        before = walk.best
-        goal = rival if before is None else min(before.seconds, rival)
-        if walk.is_near(least, rival):
+        # The first goes through all that it may: looks are rough, and others choose from what is about as fast.
+        goal = min(walk.least, rival) if n else rival
+        if n and walk.is_near(least, goal):
             break
-        below = HOPE * goal
+        before, below = walk.least, HOPE * goal
         agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned, below)
         if goal < math.inf and not agenda.promises((1 - GAIN) * goal):
             break
-        # The first goes through all that it may: others choose from what is about as fast.
         agenda.visit(walk, walk.built + (bounds.max_families << n), below, least if n else None)
-        after = walk.best
-        if before is not None and after is not None and after.seconds > (1 - GAIN) * before.seconds:
+        if n and before < math.inf and walk.least > (1 - GAIN) * before:
             break
     if not walk.found and bounds.below == math.inf:
         agenda.visit(walk, bounds.max_families * PATIENCE, math.inf, impatient=True)
@@ -368,19 +368,18 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
     bounds = walk.bounds
     levels = walk.task.launches - bounds.max_kernels if min(bounds.max_kernels, bounds.max_rounds) > 1 else 0
     for _ in range(levels):
-        before = walk.best
-        if before is None or walk.is_near(least):
+        before = walk.least
+        if not walk.found or walk.is_near(least):
             break
         fastest = dict.fromkeys(id(p.plan) for p in sorted(walk.found.values(), key=lambda p: p.seconds))
         plans = {id(p.plan): p.plan for p in walk.found.values()}
-        agenda, below = _Agenda(()), HOPE * before.seconds
+        agenda, below = _Agenda(()), HOPE * before
         for plan in [plans[n] for n in fastest][:DEEPENED]:
             agenda.deepen(plan, forms, walk.task.launches, below)
-        if not agenda.promises((1 - GAIN) * before.seconds):
+        if not agenda.promises((1 - GAIN) * before):
             break
         agenda.visit(walk, walk.built + bounds.max_families, below, least)
-        after = walk.best
-        if after is None or after.seconds > (1 - GAIN) * before.seconds:
+        if walk.least > (1 - GAIN) * before:
             break
 
 
@@ -552,6 +551,11 @@ class _Walk:
         """The fastest pick so far, by its estimate."""
         return min(self.found.values(), key=lambda p: p.seconds, default=None)
 
+    @property
+    def least(self) -> float:
+        """The least estimate so far, also of what leaves products to the library; infinite where there is none."""
+        return min((p.seconds for p in (self.best, self.calls) if p is not None), default=math.inf)
+
     def is_near(self, least: float, rival: float = math.inf, near: float = NEAR) -> bool:
         """Whether the best, or what does the same, takes at most so many times what no plan of wider cuts beats.
 
@@ -573,16 +577,17 @@ class _Walk:
         return planner, PlanEstimate(weights, within, task.formulas, task.inputs, task.device)
 
     def keep_products(self, choices: Choices, weights: Weights) -> None:
-        """Visit the form's plan of products with what follows them, if no round did.
+        """Visit the form's plan of products with what follows them.
 
-        Bounds are a budget: a plan that is known to be good may take a kernel more for each further round.
+        Bounds are a budget: a plan that is known to be good may take a kernel more for each further round, or as many
+        as the operators take.
         """
         bounds = self.bounds
         planner, _ = self.looking(choices, weights)
-        plan = planner.products(bounds.max_kernels, bounds.max_rounds - 1)
-        if plan is not None and all(
-            p.plan.groups != plan.groups or p.plan.choices != choices for p in self.found.values()
-        ):
+        rounds = bounds.max_rounds - 1
+        more = max(rounds, self.task.launches - bounds.max_kernels) if rounds else 0
+        plan = planner.products(bounds.max_kernels, more)
+        if plan is not None:
             self.visit(plan, False)
 
     def keep_calls(self, choices: Choices, weights: Weights) -> None:
