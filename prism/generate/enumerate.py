@@ -37,7 +37,7 @@ from prism.generate.places import Places, Window
 from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import SLACK, Array, Reach, keep, reach
 from prism.generate.values import Builder
-from prism.ir.kit import Holds, parts
+from prism.ir.kit import Holds, parts, statements
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.lookup import lookup
@@ -314,6 +314,7 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     if own is not None:
         looked.append(walk.looking(own, weights))
     _deepen(walk, looked, least)
+    _separate(walk)
     if own is not None:
         walk.keep_written(*places.added(own, weights), weights)
     return walk.result(complete)
@@ -337,13 +338,16 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
     bounds, overhead = walk.bounds, walk.task.device.launch_overhead_s
     # Kernels of outputs over other axes look like launches of their own, and may be one.
     apart = len({frozenset(Target("", f.index, 0).axes) for f in walk.task.formulas})
+    given = len(walk.found)
     rival = bounds.below + (apart - 1) * overhead
     for n in range(bounds.max_rounds):
-        # The first goes through all that it may: looks are rough, and others choose from what is about as fast.
-        goal = min(walk.least, rival) if n else rival
-        if n and walk.is_near(least, goal):
+        # The first goes through all that it may: looks are rough, and others choose from what is about as fast. So do
+        # those after it while of what rounds visit nothing can run.
+        before = walk.least if len(walk.found) > given else math.inf
+        goal = min(before, rival)
+        if n and goal < math.inf and walk.is_near(least, goal):
             break
-        before, below = walk.least, HOPE * goal
+        below = HOPE * goal
         agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned, below)
         if goal < math.inf and not agenda.promises((1 - GAIN) * goal):
             break
@@ -368,7 +372,8 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
     bounds = walk.bounds
     levels = walk.task.launches - bounds.max_kernels if min(bounds.max_kernels, bounds.max_rounds) > 1 else 0
     for _ in range(levels):
-        before = walk.least
+        # Not what leaves products to the library: one cut more may be no match for it, and several are.
+        before = math.inf if walk.best is None else walk.best.seconds
         if not walk.found or walk.is_near(least):
             break
         fastest = dict.fromkeys(id(p.plan) for p in sorted(walk.found.values(), key=lambda p: p.seconds))
@@ -379,8 +384,34 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
         if not agenda.promises((1 - GAIN) * before):
             break
         agenda.visit(walk, walk.built + bounds.max_families, below, least)
-        if walk.least > (1 - GAIN) * before:
+        if walk.best is None or walk.best.seconds > (1 - GAIN) * before:
             break
+
+
+def _separate(walk: _Walk) -> None:
+    """Visit the fastest plan with the targets of a kernel apart, where a loop for all of them goes past their masks.
+
+    What targets share is seen in looks, and not that such a loop leaves out only what masks hide of each.
+
+    Args:
+        walk: what is built.
+    """
+    best = walk.best
+    for n, ((rank, group), kept) in enumerate(zip(best.plan.groups, best.families, strict=True) if best else ()):
+        if best is None or rank == PREPARED or len(group) < 2 or not any(map(_goes_past, kept.family.kernels)):
+            continue
+        ways = [((t,), tuple(o for o in group if o is not t)) for t in group if len(group) > 2]
+        for way in (*ways, tuple((t,) for t in group)):
+            apart = (*best.plan.groups[:n], *((rank, mine) for mine in way), *best.plan.groups[n + 1 :])
+            walk.visit(replace(best.plan, groups=apart), looping=False)
+
+
+def _goes_past(kernel: sg.Kernel) -> bool:
+    """Whether a loop visits all tiles of an axis on whose places something hangs."""
+    loops = [s for s in kernel.statements() if isinstance(s, sg.Loop) and not s.range]
+    return any(
+        isinstance(s, sg.Position) and loop.axis in s.index.axes() for loop in loops for s in statements(loop.body)
+    )
 
 
 @dataclass(slots=True, eq=False)
