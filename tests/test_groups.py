@@ -18,7 +18,7 @@ from prism.instantiate.gate.judge import judge
 from prism.program.groups import by_groups
 from prism.program.inline import aligned, inline
 from prism.program.nodes import DType, Program, Reduce, walk
-from prism.sgraph.nodes import Load, SGraph
+from prism.sgraph.nodes import Load, Loop, SGraph
 
 
 def traced(fn: Callable[..., object], *shapes: tuple[int, ...]) -> Program:
@@ -106,3 +106,26 @@ def test_a_byte_that_is_what_outputs_start_as_is_written() -> None:
     assert judge(right, right, right, DType.INT8, seen)
     wrong = judge(np.array([1.0, 85.0, -3.0]), np.array([1.0, 84.0, -3.0]), right, DType.INT8, seen)
     assert "never written" in wrong.reason
+
+
+def alibi_gradient(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slope: torch.Tensor, do: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    places = torch.arange(q.shape[-2], device=q.device)
+    behind = places[None] - places[:, None]
+    given = [t.detach().requires_grad_() for t in (q, k, v)]
+    with torch.enable_grad():
+        scores = given[0] @ given[1].transpose(-1, -2) + slope[:, None, None] * behind
+        y = scores.masked_fill(behind > 0, float("-inf")).softmax(-1) @ given[2]
+        return torch.autograd.grad(y, given, do)
+
+
+def test_gradients_of_a_causal_attention_have_a_loop_each() -> None:
+    shape = (32, 2048, 64)
+    made = found(traced(alibi_gradient, shape, shape, shape, (32,), shape))
+
+    def past(g: SGraph) -> bool:
+        """Whether some loop goes past the mask."""
+        return any(isinstance(s, Loop) and not s.range for k in g.kernels for s in k.statements())
+
+    assert not all(past(g) for g in made), "gradients of queries and of keys are not in one loop"
