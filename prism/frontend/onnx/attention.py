@@ -358,10 +358,8 @@ def _rotary(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     if rotated % 2 or rotated > size:
         raise node.shape_error(f"{rotated} of {size} places in a head cannot be rotated in pairs")
 
-    def angle(cache: OnnxValue, batch: Index, position: Index, at: Index) -> Expr:
-        return _angle(graph, node, cache, shape, half, batch, position, at)
-
-    return [rotated_heads(graph, node, x, size, rotated, partial(angle, cos), partial(angle, sin))]
+    of_cos, of_sin = (partial(_angle, graph, node, angles, shape, half) for angles in (cos, sin))
+    return [rotated_heads(graph, node, x, size, rotated, of_cos, of_sin)]
 
 
 def rotated_heads(graph: Graph, node: Node, x: OnnxValue, size: int, rotated: int, cos: Angle, sin: Angle) -> OnnxValue:

@@ -33,6 +33,8 @@ from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
 
 Translator = Callable[[Graph, Node], Sequence["OnnxValue | None"]]
+Element = Callable[[Index, Index, Index, Index], Expr]
+"""What is at a batch, a head, a place, and a place in the head."""
 
 
 def _attend(
@@ -53,7 +55,7 @@ def _projected(
     node: Node,
     what: str,
     shape: tuple[Extent, Extent, Extent, Extent],
-    element: Callable[[Index, Index, Index, Index], Expr],
+    element: Element,
     value: OnnxValue,
     *,
     view: bool,
@@ -65,6 +67,11 @@ def _projected(
     return graph.define_tensor(f"{node.outputs[0]}_{what}", axes, expr, value.dtype, origin=node.label, view=view)
 
 
+def _side_by_side(graph: Graph, x: OnnxValue, size: int, start: int = 0) -> Element:
+    """Of [batch, place, column], heads of that size one behind another from a column on."""
+    return lambda batch, head, place, at: graph.at(x, (batch, place, head.scaled(size) + at + start))
+
+
 def _split(
     graph: Graph, node: Node, what: str, x: OnnxValue, heads: int, bias: OnnxValue | None = None, at: int = 0
 ) -> OnnxValue:
@@ -72,11 +79,11 @@ def _split(
     if x.rank != 3 or not isinstance(x.shape[2], int) or heads < 1 or x.shape[2] % heads:
         raise node.shape_error(f"{what} of shape {list(x.shape)} does not split into {heads} heads")
     size = x.shape[2] // heads
+    plain = _side_by_side(graph, x, size)
 
     def element(batch: Index, head: Index, place: Index, inner: Index) -> Expr:
-        column = head.scaled(size) + inner
-        found = graph.at(x, (batch, place, column))
-        return found if bias is None else op("add", found, graph.at(bias, [column + at]))
+        found = plain(batch, head, place, inner)
+        return found if bias is None else op("add", found, graph.at(bias, [head.scaled(size) + inner + at]))
 
     return _projected(graph, node, what, (x.shape[0], heads, x.shape[1], size), element, x, view=bias is None)
 
@@ -161,12 +168,8 @@ def _attention(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     parts = []
     for what, wide, start in zip("qkv", sizes, (0, sizes[0], sizes[0] + sizes[1]), strict=True):
         size = wide // heads
-
-        def element(batch: Index, head: Index, place: Index, at: Index, size: int = size, start: int = start) -> Expr:
-            return graph.at(whole, (batch, place, head.scaled(size) + at + start))
-
         shape = (x.shape[0], heads, x.shape[1], size)
-        parts.append(_projected(graph, node, what, shape, element, x, view=True))
+        parts.append(_projected(graph, node, what, shape, _side_by_side(graph, whole, size, start), x, view=True))
     q, keys, values = parts
     before: Extent = 0
     present: OnnxValue | None = None
@@ -337,11 +340,9 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     interleaved = node.flag("rotary_interleaved")
     parts = []
     for what, (x, h, start) in zip("qkv", cut, strict=True):
+        plain = _side_by_side(graph, x, size, start)
 
-        def plain(batch: Index, head: Index, place: Index, at: Index, x: OnnxValue = x, start: int = start) -> Expr:
-            return graph.at(x, (batch, place, head.scaled(size) + at + start))
-
-        def turned(batch: Index, head: Index, place: Index, at: Index, plain: Any = plain) -> Expr:
+        def turned(batch: Index, head: Index, place: Index, at: Index, plain: Element = plain) -> Expr:
             assert cos is not None
             assert sin is not None
             position = ends.position(batch, place)
