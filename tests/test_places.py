@@ -65,7 +65,22 @@ def stacked() -> Program:
     return program("p", {"x": (8, 12), "u": (4, 8, 3), "w": (4, 3)}, {"y": ((C, N), out)})
 
 
-PROGRAMS = {"padded": windowed(), "strided": strided(6), "normed": normed(), "stacked": stacked()}
+def turned() -> Program:
+    """A convolution's gradient by what it reads, of what is made of a convolution: taps are taken off places."""
+    e, n, d = Axis("e", 3), Index.axis(N), Index.axis(D)
+    at = n + d.scaled(-1) + Index.const(1)
+    beside = Index.axis(N) + Index.axis(e)
+    within = mul(op("le", position(d), position(beside)), op("le", position(beside), position(d + Index.const(11))))
+    shown = op("where", within, read("x", C, at + Index.axis(e) + Index.const(-1)), const(0.0))
+    made = mul(read("g", C, at), op("sigmoid", reduce("sum", e, mul(read("u", C, e), shown))))
+    inside = mul(
+        op("le", position(d), position(n + Index.const(1))), op("lt", position(n), position(d + Index.const(11)))
+    )
+    total = reduce("sum", D, mul(read("w", C, D), op("where", inside, made, const(0.0))))
+    return program("p", {"x": (4, 12), "g": (4, 12), "u": (4, 3), "w": (4, 3)}, {"y": ((C, N), total)})
+
+
+PROGRAMS = {"turned": turned(), "padded": windowed(), "strided": strided(6), "normed": normed(), "stacked": stacked()}
 
 
 @pytest.mark.parametrize("p", PROGRAMS.values(), ids=PROGRAMS)

@@ -258,8 +258,8 @@ class Access:
         """
         share: Any = 1.0
         for index in self.index:
-            terms = [(lengths.get(a, 1), value(c, binding)) for a, c in index.terms if isinstance(a, Axis)]
-            if len(terms) < 2 or len(terms) < len(index.terms) or any(c <= 0 for _, c in terms):
+            terms = [(lengths.get(a, 1), abs(value(c, binding))) for a, c in index.terms if isinstance(a, Axis)]
+            if len(terms) < 2 or len(terms) < len(index.terms) or any(c == 0 for _, c in terms):
                 continue
             span: Any = 1.0
             asked: Any = 1.0

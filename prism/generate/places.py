@@ -27,12 +27,13 @@ from prism.generate.scans import Along
 from prism.program.classes import EClasses
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.nodes import Position, Read, Tensor
+from prism.program.nodes import Const, Position, Read, Tensor
 from prism.program.ops import COMMUTATIVE
 from prism.program.transform import indices, least_instance
 
 # Values are computed once a place where windows would compute them so many times as often, at least.
 AGAIN = 2.0
+_COMPARISONS = frozenset({"lt", "le", "eq"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,13 @@ class Places:
         moved = frozenset(a for i in sums for a in i.axes())
         if not sums or len(moved) < sum(len(i.axes()) for i in sums):
             return None
-        if any(_beside(i, sums) is None and i.axes() & moved for c in vary for i in indices(choices[c].payload)):
+        compared = {c: d for c in vary if (d := _difference(choices, c)) is not None and d.axes() & moved}
+        apart = {k for c in compared for k in choices[c].children}
+        apart -= {k for c in vary if c not in compared for k in choices[c].children}
+        told = [i for c in vary if c not in apart for i in indices(choices[c].payload)]
+        if any(_beside(i, sums) is None and i.axes() & moved for i in told):
+            return None
+        if any(_beside(d, sums) is None and _beside(d.scaled(-1), sums) is None for d in compared.values()):
             return None
         taken = [*bound, *(free - moved)]
         places: dict[Index, Axis] = {}
@@ -157,15 +164,57 @@ class Places:
                     payload = Read(tensor, tuple(_placed(i, places) for i in index))
                 case Position(i):
                     payload = Position(_placed(i, places))
-            made = Choice(choice.op, payload, tuple(new[k] for k in choice.children))
-            key = (made.op, made.payload, made.children)
-            if key not in self._made:
-                self._made[key] = max(self._axes) + 1
-            new[c] = self._made[key]
-            choices[new[c]] = made
+            if c in apart:
+                continue
+            if c in compared:
+                sides = _sides(compared[c], places)
+                kids = tuple(self._add(choices, Choice(*_number(i), ()), i.axes()) for i in sides)
+                new[c] = self._add(
+                    choices, Choice(choice.op, None, kids), frozenset[Axis]().union(*map(Index.axes, sides))
+                )
+                continue
             held = frozenset(a for i, a in places.items() if i.axes() & self._axes[c])
-            self._axes[new[c]] = (self._axes[c] - moved) | held
+            made = Choice(choice.op, payload, tuple(new[k] for k in choice.children))
+            new[c] = self._add(choices, made, (self._axes[c] - moved) | held)
         return Window(cls, new[cls], tuple((a, i) for i, a in places.items()))
+
+    def _add(self, choices: dict[int, Choice], made: Choice, axes: frozenset[Axis]) -> int:
+        """The e-class that is computed so, over these axes."""
+        key = (made.op, made.payload, made.children)
+        cls = self._made.setdefault(key, max(self._axes) + 1)
+        choices[cls], self._axes[cls] = made, axes
+        return cls
+
+
+def _difference(choices: Choices, cls: int) -> Index | None:
+    """What a comparison of two positions compares with 0: the second less the first; None of anything else."""
+    choice = choices[cls]
+    if choice.op not in _COMPARISONS:
+        return None
+    match [choices[k].payload for k in choice.children]:
+        case [Position(one), Position(other)]:
+            return other + one.scaled(-1)
+    return None
+
+
+def _sides(difference: Index, places: Mapping[Index, Axis]) -> tuple[Index, Index]:
+    """What is compared, of which the second is so much more than the first, with places; nothing is taken off of it."""
+    turned = _beside(difference, places) is None
+    difference = _placed(difference.scaled(-1) if turned else difference, places)
+    less = Index(())
+    for a, c in difference.terms:
+        if isinstance(a, Axis) and isinstance(c, int) and c < 0:
+            less = less + Index.axis(a).scaled(-c)
+    if isinstance(difference.offset, int) and difference.offset < 0:
+        less = less + -difference.offset
+    return (difference + less, less) if turned else (less, difference + less)
+
+
+def _number(index: Index) -> tuple[str, Const | Position]:
+    """An index as a number: a leaf's op and payload."""
+    if not index.terms and isinstance(index.offset, int):
+        return "const", Const(float(index.offset))
+    return "position", Position(index)
 
 
 def _whatever_is_chosen(choices: Choices, root: int, stops: Container[int]) -> Iterator[int]:

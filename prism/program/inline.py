@@ -307,7 +307,7 @@ def unrolled(expr: Expr) -> Expr:
             return e
         if _backwards(e.axis, e.body):
             turned = Index.axis(e.axis).scaled(-1) + (int(e.axis.extent) - 1)
-            e = Reduce(e.kind, e.axis, _refolded(substitute(e.body, {e.axis: turned})))
+            e = Reduce(e.kind, e.axis, refolded(substitute(e.body, {e.axis: turned})))
         if _decides(e.axis, e.body):
             return _combined(e.kind, [_at(e.body, e.axis, n) for n in range(int(e.axis.extent))])
         own = _own_place(e)
@@ -378,7 +378,7 @@ def _backwards(axis: Axis, body: Expr) -> bool:
     return all(found := slopes(substitute(body, {axis: Index.axis(own)}), own)) and bool(found)
 
 
-def _refolded(expr: Expr) -> Expr:
+def refolded(expr: Expr) -> Expr:
     """The expression with its comparisons of positions in one spelling."""
 
     def compared(e: Expr) -> Expr:
@@ -407,8 +407,8 @@ def _made_anyway(e: Map) -> Expr:
     if any(axis in i.axes() for x in walk(rest) if isinstance(x, Read) for i in x.index):
         return e  # what is read at the first places may not be there
     places = {axis: Index.axis(Axis(f"{axis.name}.first", first))}
-    same = decided(_refolded(substitute(rest, places))) == decided(substitute(few, places))
-    return _refolded(rest) if same else e
+    same = decided(refolded(substitute(rest, places))) == decided(substitute(few, places))
+    return refolded(rest) if same else e
 
 
 def _combined(kind: ReduceKind, terms: Sequence[Expr]) -> Expr:

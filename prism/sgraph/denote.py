@@ -47,6 +47,7 @@ from prism.program.build import add, const, mean, mul, position, recip, reduce, 
 from prism.program.equal_lengths import as_short
 from prism.program.extents import Extent, is_static, text
 from prism.program.index import Axis, Index
+from prism.program.inline import refolded
 from prism.program.nodes import (
     Const,
     Definition,
@@ -232,7 +233,10 @@ class _Memory:
             return e
         key = id(e), frozenset(mapping.items())
         if key not in self.substituted:
-            self.substituted[key] = self.interned.all(substitute(e, mapping))
+            made = substitute(e, mapping)
+            if any(isinstance(c, int) and c < 0 for i in mapping.values() for _, c in i.terms):
+                made = refolded(made)  # what is taken off on one side of a comparison is added on the other
+            self.substituted[key] = self.interned.all(made)
         return self.substituted[key]
 
     def output(self, e: Expr, split: tuple[Extent, ...]) -> Expr:
