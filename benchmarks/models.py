@@ -3,7 +3,8 @@
     python benchmarks/models.py [--only bert,llama] [--budget 120s] [--threads 2] [--compile] [--dynamic] [--opset 18]
     python benchmarks/models.py --read [--only bert,llama] [--dynamic] [--past] [--opset 17] [--exporter legacy]
 
-The models have random weights, two layers, hidden size 256 and sequences of 128, and are made and exported on the spot;
+The models have random weights, two layers, hidden size 256 and sequences of 128 (a ResNet: four stages of one block, 64
+to 512 channels, images of 224 x 224), and are made and exported on the spot;
 transformers and onnxscript have to be installed (`pip install transformers onnxscript`); no weights are loaded.
 Each is given to the command twice, in a process of its own; the second run finds what the first one kept. Then the
 folder's `model.py`, onnxruntime on the exported file, torch eager and, with `--compile`, torch.compile run in turn in
@@ -98,6 +99,12 @@ MODELS: Mapping[str, Specimen] = MappingProxyType(
             "transformers.models.whisper.modeling_whisper.WhisperEncoder",
             _WHISPER,
             {"input_features": (1, 80, 256)},
+        ),
+        "resnet": Specimen(
+            "ResNetConfig",
+            "ResNetModel",
+            {"embedding_size": 64, "hidden_sizes": [64, 128, 256, 512], "depths": [1] * 4, "layer_type": "basic"},
+            {"pixel_values": (1, 3, 224, 224)},
         ),
     }
 )
