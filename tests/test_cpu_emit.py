@@ -34,6 +34,7 @@ from prism.backends.protocol import write_module
 from prism.backends.tile import For, Full, Update
 from prism.backends.triton.emit import TRITON
 from prism.errors import BackendError
+from prism.generate.enumerate import Bounds, Candidate, Generated, Task, generate
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import KernelRunner, Output
 from prism.ir.kit import statements
@@ -163,6 +164,10 @@ WINDOWS: Mapping[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = 
     "grouped": convolved((2, 12, 7, 6), (24, 4, 3, 3), padding=2, groups=3),
     "along one axis": convolved((3, 20, 19), (8, 20, 5), padding=2),
     "few channels": convolved((1, 3, 17, 15), (8, 3, 7, 7), padding=3, stride=2),
+    "rows that are summed": (
+        lambda image, weight: torch.relu(torch.nn.functional.conv2d(image, weight, padding=1)).sum(3),
+        [torch.randn(1, 24, 9, 7), torch.randn(20, 24, 3, 3) / 8],
+    ),
 }
 
 
@@ -190,6 +195,45 @@ def test_a_convolution_is_one_product_over_a_window(name: str, tmp_path: Path) -
         )
         wanted = function(image.double(), weight.double()).float()
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5 if odd != 3e38 else 1e33, equal_nan=True)
+
+
+@compiled
+def test_sums_of_a_window_are_as_exact_where_a_weight_is_not_finite(tmp_path: Path) -> None:
+    """Pixels are computed one by one then, and a sum of so many terms, one after another, is not exact in float32."""
+    function, inputs = convolved((1, 256, 14, 14), (256, 256, 3, 3), padding=1)
+    best, *_ = prism.search(prism.trace(function, inputs), target="cpu")
+    source = emit_module(best.sgraph)
+    module = load(write_module(source, tmp_path / f"{source.entry}.py"), "inexact_module")
+    image, weight = inputs[0] + 2, inputs[1] + 0.5
+    weight[3, 5, 1, 1] = float("nan")
+    named = {"image": image, "weight": weight}
+    symbols = {s.name: 64 for s in best.sgraph.symbols}
+    got = getattr(module, source.entry)(*(named[t.name] for t in best.sgraph.inputs), config={"symbols": symbols})
+    wanted = function(image.double(), weight.double()).float()
+    own = slice(0, 64)  # what the programs make that meet this weight
+    torch.testing.assert_close(got[:, own], wanted[:, own], rtol=5e-7, atol=0, equal_nan=True)
+
+
+def test_what_a_short_search_has_of_a_convolution_is_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is offered before the e-graph is walked, which is all that a run has whose time ends in the search."""
+    found: list[Candidate] = []
+
+    def watched(task: Task, bounds: Bounds, soon: Callable[[Candidate], None]) -> Generated:
+        def both(candidate: Candidate) -> None:
+            found.append(candidate)
+            soon(candidate)
+
+        return generate(task, bounds, both)
+
+    def block(image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.nn.functional.conv2d(image, weight, bias, padding=1) + rest)
+
+    monkeypatch.setattr("prism.api.region_search.generate", watched)
+    inputs = torch.randn(1, 64, 28, 28), torch.randn(64, 64, 3, 3), torch.randn(64), torch.randn(1, 64, 28, 28)
+    next(prism.search(prism.trace(block, inputs), target="cpu"))
+    (first,) = found
+    assert len(first.sgraph.kernels) == 1
+    assert "multiply_window(\n" in "".join(emit_module(first.sgraph).extra.values())
 
 
 def test_a_filter_as_large_as_the_image_is_no_window() -> None:

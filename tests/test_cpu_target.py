@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,16 @@ def test_the_model_wants_every_core_and_whole_lines() -> None:
     names = {s.name for s in thin.symbols}
     at = {n: {"T_m": 1, "T_k": 64}.get(n, 0) for n in names}
     assert seconds(thin, **{**at, "T_n": 1024}) < seconds(thin, **{**at, "T_n": 1}), "a column at a time wastes lines"
+
+
+def test_the_model_knows_that_the_weights_of_all_taps_are_read_once() -> None:
+    """Tap by tap, nine floats apart, they would take 16 lines for each one's, and as much again to find each."""
+    image, weight = torch.randn(1, 128, 7, 7), torch.randn(128, 128, 3, 3)
+    best, *_ = prism.search(prism.trace(partial(torch.nn.functional.conv2d, padding=1), (image, weight)), target="cpu")
+    once = 4 * (weight.numel() + 2 * image.numel()) / CPU.bandwidth_bytes_s
+    work = weight.numel() * 7 * 7 / CPU.multiply_adds_s
+    _, found = space(best.sgraph).points_ranked(CpuModel(best.sgraph, CPU, {}), 1)[0]
+    assert work < found.seconds < 3 * (work + once)
 
 
 def test_the_model_is_above_the_roofline_and_below_a_second() -> None:

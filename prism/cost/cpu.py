@@ -100,17 +100,19 @@ class CpuKernelModel:
         stores = (s for s in kernel.statements() if isinstance(s, Store) and s.index)
         self.stored_along = frozenset(a for s in stores for a in s.index[-1].axes())
         self.kept = kept or _kept(sgraph, device, hints)
+        self._loops = tuple(a for a, role in kernel.roles if isinstance(role, LoopRole))
         self.taps = self._taps()
 
     def _taps(self) -> Mapping[Axis, Axis]:
         """By axis of a loop, or summed axis, whose elements are taps of a window: the axis of its pixels.
 
-        None where a product's factor is more than loaded: the tile program's backend makes no window of it.
+        None where a product's factor is more than loaded, or its terms are cut: the tile program's backend makes no
+        window of it.
         """
-        made = {s.dst: s for s in self.kernel.statements() if isinstance(s, Load | Pointwise)}
+        values = {s.dst: s for s in self.kernel.statements() if isinstance(s, Load | Pointwise)}
 
         def is_loaded(name: str) -> bool:
-            s = made.get(name)
+            s = values.get(name)
             if isinstance(s, Pointwise) and s.op == "where" and isinstance(s.args[1], str):
                 return is_loaded(s.args[1])
             return isinstance(s, Load)
@@ -118,10 +120,12 @@ class CpuKernelModel:
         products = [s for s in self.kernel.statements() if isinstance(s, Contract)]
         if not self.cost.dots or not all(is_loaded(n) for s in products for n in (s.lhs, s.rhs)):
             return {}
-        roles = dict(self.kernel.roles)
+        summed = {*self._loops, *(d.depth for d in self.cost.dots)}
+        pixels = {a for d in self.cost.dots for a in (*d.rows, *d.columns)} - summed
         places = (i.axes() for x in self.cost.accesses if not x.store for i in x.index)
-        near = [(a, p) for axes in places for a in axes for p in axes if isinstance(roles.get(p), Grid)]
-        return {a: p for a, p in near if not isinstance(roles.get(a), Grid)}
+        found = {a: p for axes in places for a in axes for p in axes if a in summed and p in pixels}
+        # A loop over tiles of what is summed at each tap is none over taps, and its products are made one by one.
+        return {} if any(d.depth in self._loops and d.depth not in found for d in self.cost.dots) else found
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
         """Seconds of a launch of it alone; warps and stages are a GPU's and do not count."""
@@ -192,6 +196,8 @@ class CpuKernelModel:
 
         A tile that covers the whole of its last dimensions is one run over them.
         """
+        if self.taps:  # the weights of taps that lie side by side are read together
+            sizes = {**sizes, **{a: value(a.extent, env) for a in self._loops}}
         found: list[Any] = []
         for a in self.cost.accesses:
             declared = self.tensors[a.tensor]
@@ -245,8 +251,7 @@ class CpuKernelModel:
 
     def _trips(self, env: Mapping[str, Any]) -> Any:
         """How often the loops over taps, and over what is summed beside them, go around."""
-        loops = (a for a, role in self.kernel.roles if isinstance(role, LoopRole))
-        return math.prod((value(a.extent, env) * 1.0 for a in loops), start=1.0)
+        return math.prod((value(a.extent, env) * 1.0 for a in self._loops), start=1.0)
 
     def _window(
         self,

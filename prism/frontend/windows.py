@@ -106,7 +106,9 @@ def chosen(conditions: Sequence[Expr], element: Expr, otherwise: Expr) -> Expr:
 
 
 def convolution(x: Operand, w: Operand, axes: Sequence[Axis], windows: Sequence[Window], groups: int) -> Expr:
-    """The sum over a group's channels and the taps of x[batch, channel, ...] * w[channel out, channel, tap, ...].
+    """The sum over the taps and a group's channels of x[batch, channel, ...] * w[channel out, channel, tap, ...].
+
+    Channels are summed innermost: as written, it is a product of matrices at each tap.
 
     Args:
         x: of the shape [batch, channels, ...].
@@ -121,7 +123,7 @@ def convolution(x: Operand, w: Operand, axes: Sequence[Axis], windows: Sequence[
     source = _group(channel, groups).scaled(w.shape[1]) + Index.axis(inner)
     element = _element(x, [Index.axis(batch), source], windows, places, taps)
     weight = w.at([Index.axis(a) for a in (channel, inner, *taps)])
-    return build.reduce(ReduceKind.SUM, (inner, *taps), op("mul", element, weight))
+    return build.reduce(ReduceKind.SUM, (*taps, inner), op("mul", element, weight))
 
 
 def weights_gradient(x: Operand, dy: Operand, axes: Sequence[Axis], windows: Sequence[Window], groups: int) -> Expr:
@@ -183,7 +185,7 @@ def transposed_convolution(
     inner = Axis("c", each)
     source = _group(channel, groups).scaled(each) + Index.axis(inner)
     output = Index.axis(channel) if groups == 1 else Index.axis(channel).mod(w.shape[1])
-    bound, conditions = [inner], []
+    bound, conditions = [], []
     reads, weights = [Index.axis(batch), source], [source, output]
     for d, (window, place) in enumerate(zip(windows, places, strict=True)):
         shifted = Index.axis(place) + window.before
@@ -212,7 +214,7 @@ def transposed_convolution(
         reached = Index.axis(at).scaled(window.stride) + Index.axis(tap).scaled(window.dilation)
         conditions.append(op("eq", build.position(reached), build.position(shifted)))
     product = chosen(conditions, op("mul", x.at(reads), w.at(weights)), Const(0.0))
-    return build.reduce(ReduceKind.SUM, tuple(bound), product)
+    return build.reduce(ReduceKind.SUM, (*bound, inner), product)
 
 
 # Pooling

@@ -64,6 +64,8 @@ CUT_TWICE = 3
 HOPE = 1.2
 # Plans of the form as written that are built until one can run.
 WRITTEN_PLANS = 16
+# So many of these that can run are built while they look faster than what the fastest one takes.
+WRITTEN_BUILT = 3
 # So many of the fastest plans get a further cut.
 DEEPENED = 4
 # A family of so many statements takes as long to look at as one of those that bounds count; a longer one as several.
@@ -660,11 +662,22 @@ class _Walk:
             estimate = PlanEstimate(weights, within, task.formulas, task.inputs, task.device)
             planner = Planner(task.formulas, task.inputs, within, weights, task.device, bounds.off, windows)
             plans = sorted(planner.plans(bounds.max_kernels, bounds.max_cuts, Counter()), key=estimate.seconds)
-            for plan, looping in itertools.product(plans[:WRITTEN_PLANS], (False, True)):
-                self.visit(plan, looping)
-                picks = [p for p in self.found.values() if p.plan is plan]
-                if picks:
+            # A look is rough: that of the fewest kernels, which reads least, is among those that are built.
+            fewest = min(range(len(plans)), key=lambda n: len(plans[n].groups), default=0)
+            if fewest >= WRITTEN_BUILT:
+                plans.insert(WRITTEN_BUILT - 1, plans.pop(fewest))
+            built = 0
+            for plan in plans[:WRITTEN_PLANS]:
+                if picks and (built == WRITTEN_BUILT or estimate.seconds(plan) >= min(p.seconds for p in picks)):
                     break
+                mine: list[_Pick] = []
+                for looping in (False, True):
+                    self.visit(plan, looping)
+                    mine = [p for p in self.found.values() if p.plan is plan]
+                    if mine:
+                        break
+                built += bool(mine)
+                picks += mine
         self.written = min(picks, key=lambda p: p.seconds, default=None)
 
     def visit(self, plan: Plan, looping: bool) -> None:

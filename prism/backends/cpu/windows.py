@@ -185,7 +185,7 @@ class _Match:
         inner = [s for s in loop.body if isinstance(s, tile.For)]
         updates = [s for s in loop.body if isinstance(s, tile.Update)]
         allowed = tile.Scalar | tile.IndexValue | tile.InBounds | tile.Pointwise | tile.Select | tile.Cast | tile.For
-        more = tile.Load | tile.Dot | tile.Update | tile.Full
+        more = tile.Load | tile.Rearrange | tile.Dot | tile.Update | tile.Full
         _need(all(isinstance(s, allowed | more) for s in loop.body))
         if inner:
             _need(len(inner) == 1 and len(updates) == 1 and not any(isinstance(s, tile.Dot) for s in loop.body))

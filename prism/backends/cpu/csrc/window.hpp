@@ -308,7 +308,8 @@ PRISM_ALONE inline void v_turn(float* __restrict to, const float* __restrict fro
 }
 #endif
 
-// By what the program says, one tap of one pixel after another: of weights that are not finite.
+// By what the program says, one tap of one pixel after another: of weights that are not finite. So long a sum, term after
+// term, is far less exact in float32 than one in registers' parts: this one is not about speed.
 template <class X, class W>
 PRISM_ALONE void mul_pixels(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, const W* w, int64_t wm, int64_t wk,
                             const Frame& f, const int64_t* taps, int64_t many, int64_t M, int64_t K) {
@@ -316,7 +317,7 @@ PRISM_ALONE void mul_pixels(bool fresh, float* c, int64_t cm, const X* x, int64_
     for (Row row(f); row.at < f.pixels; row.next())
         for (int64_t i = 0; i < row.length(); ++i)
             for (int64_t m = 0; m < M; ++m) {
-                float sum = 0;
+                double sum = 0;
                 for (int64_t t = 0; t < many; ++t) {
                     const X* from = x;
                     const W* by = w + m * wm;
@@ -329,10 +330,10 @@ PRISM_ALONE void mul_pixels(bool fresh, float* c, int64_t cm, const X* x, int64_
                         from += at * a.step;
                         by += tap * a.weight;
                     }
-                    for (int64_t k = 0; inside && k < K; ++k) sum += v_one(from + k * xk) * v_one(by + k * wk);
+                    for (int64_t k = 0; inside && k < K; ++k) sum += (double)v_one(from + k * xk) * v_one(by + k * wk);
                 }
                 float* to = c + m * cm + row.out + i;
-                *to = (fresh ? 0.0f : *to) + sum;
+                *to = (fresh ? 0.0f : *to) + (float)sum;
             }
 }
 
