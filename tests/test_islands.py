@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import math
@@ -51,7 +52,7 @@ from prism.errors import (
 )
 from prism.events import Event, IslandReport, ModelReport, Recorder, Warned, Within
 from prism.frontend.onnx import written
-from prism.frontend.onnx.islands import Cut, cut, windowed
+from prism.frontend.onnx.islands import Cut, cut, left, windowed
 from prism.frontend.onnx.other_readers import Inference
 from prism.frontend.onnx.reader import for_runtimes
 from prism.instantiate.model_bench import difference
@@ -1231,6 +1232,48 @@ def test_patches_that_do_not_overlap_are_a_product_and_do_not_cut_a_model(attrib
         f"(float[1, 3, 8, 8] x, float[8, c, h, w] k) => (float[1, 8, a, b] y) {{ y = Conv <{attributes}> (x, k) }}"
     )
     assert windowed(made.graph.node[0]) == stays
+
+
+@pytest.mark.parametrize(
+    ("weight", "groups", "stays"),
+    [
+        ((32, 16, 3, 3), 1, False),
+        ((16, 16, 1, 1), 1, False),
+        ((32, 16, 3, 3), 2, False),
+        ((16, 16, 3, 3), 2, True),
+        ((32, 3, 7, 7), 1, True),
+        ((64, 1, 3, 3), 64, True),
+        ((8, 64, 3, 3), 1, True),
+    ],
+)
+def test_convolutions_of_many_channels_are_in_islands_where_tiles_multiply(
+    tmp_path: Path, weight: tuple[int, ...], groups: int, stays: bool
+) -> None:
+    text = f"""(float[1, {weight[1] * groups}, 8, 8] x) => (float[1, {weight[0]}, a, b] y) {{
+        c = Conv <group = {groups}> (x, k)  y = Tanh (c)
+    }}"""
+    with saved(text, tmp_path, k=np.ones(weight, np.float32)) as path:
+        assert [i.op for i in cut(path).kept.values()] == ["Conv"]
+        assert [i.op for i in cut(path, tiles=True).kept.values()] == ["Conv"] * stays
+        assert left(path) == ("Conv",)
+        assert left(path, tiles=True) == ("Conv",) * stays
+
+
+def test_a_folder_is_of_its_model_whatever_processor_it_was_made_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "(float[1, 16, 8, 8] x) => (float[1, 16, 6, 6] y) { c = Conv (x, k)  y = Tanh (c) }"
+    made = ModelReport("m", "cpu", "here", 2, (IslandReport("island_0", 1, {}),), ())
+    monkeypatch.setattr(whole, "read_file", lambda *_: b"")
+    monkeypatch.setattr(whole, "from_json", lambda *_, **__: made)
+    with saved(text, tmp_path, k=np.ones((16, 16, 3, 3), np.float32)) as path:
+        written = {tiles: cut(path, tiles=tiles).with_functions({"island_0"}) for tiles in (False, True)}
+        assert written[False] != written[True]
+        for data in written.values():
+            monkeypatch.setattr(whole, "digest_of", lambda *_, data=data: hashlib.sha256(data).hexdigest())
+            assert whole.made_of(tmp_path, path) == ""
+        monkeypatch.setattr(whole, "digest_of", lambda *_: hashlib.sha256(b"another").hexdigest())
+        assert "is not" in whole.made_of(tmp_path, path)
 
 
 def test_parts_are_for_the_cpu_and_against_onnxruntime(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from prism.api.trivial import nothing_to_gain
 from prism.api.user_rules import declared
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
 from prism.backends.assembled import Step, assembled_text, consecutive
+from prism.backends.cpu.machine import describe
 from prism.backends.cpu.support import find_compiler
 from prism.backends.tensors import numbers
 from prism.backends.weights import weights_file
@@ -67,7 +68,7 @@ from prism.instantiate.lock import versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Contender
 from prism.instantiate.model_bench import ModelBench, compare
 from prism.platforms.choice import meant, platform_of
-from prism.platforms.cpu import CpuPlatform
+from prism.platforms.cpu import CpuPlatform, multiplies_tiles
 from prism.platforms.stock import NotRunError, Stock, check_installed
 from prism.process.deadline import Deadline
 from prism.program.evaluate import evaluate
@@ -218,7 +219,8 @@ def compared_with_stock(options: Asked) -> Asked:
 def parts_of(path: Path, rules: Sequence[Path | str], recorder: Recorder, empty: Collection[str] = ()) -> Cut:
     """The model's islands and what stays, with rule files' operators; errors are as for `optimize_model`."""
     with recorder.stage("islands") as detail, kept_answers(path) as known, Inference(known) as asked:
-        parts = cut(path, operators=declared(rules) if rules else (), inference=asked, empty=empty)
+        operators, tiles = declared(rules) if rules else (), multiplies_tiles(describe())
+        parts = cut(path, operators=operators, inference=asked, empty=empty, tiles=tiles)
         detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
     return parts
 
@@ -245,8 +247,8 @@ def better_in_parts(
 ) -> str:
     """Why a model that is read whole goes in parts all the same; empty where it does not.
 
-    On a CPU onnxruntime's kernels for windows are many times faster than what is made of them, and where it is
-    installed it is what the whole has to beat. What is of types that kernels are not emitted for stays with it, too.
+    On a CPU onnxruntime's kernels for most windows are faster than what is made of them, and where it is installed it
+    is what the whole has to beat. What is of types that kernels are not emitted for stays with it, too.
 
     Args:
         path: the file, which was read.
@@ -256,7 +258,7 @@ def better_in_parts(
     """
     if not may_go_in_parts(target, baselines):
         return ""
-    found = left(Path(path))
+    found = left(Path(path), multiplies_tiles(describe()))
     if found:
         return f"onnxruntime runs {', '.join(found)} faster"
     try:
@@ -283,18 +285,24 @@ def kept_of(parts: Cut) -> tuple[KeptReport, ...]:
 
 
 def made_of(out: Path | str, model: Path | str, empty: Collection[str] = ()) -> str:
-    """Whether an output folder (verified) of a model in parts is of this ONNX model: how it is not, or nothing."""
+    """Whether an output folder (verified) of a model in parts is of this ONNX model: how it is not, or nothing.
+
+    Which convolutions are in islands was a matter of the processor that it was made on, which may be another one.
+    """
     report = from_json(read_file(Path(out), REPORT_NAME), ModelReport, where=str(Path(out) / REPORT_NAME))
-    parts = cut(Path(model), empty=empty)
-    parts.halve_for({i.name for i in report.islands})
-    expected = parts.with_functions({i.name for i in report.chosen})
-    same = hashlib.sha256(expected).hexdigest() == digest_of(Path(out), STOCK)
-    return "" if same else f"{STOCK} is not {model} with its islands as functions"
+    for tiles in (False, True):
+        parts = cut(Path(model), empty=empty, tiles=tiles)
+        parts.halve_for({i.name for i in report.islands})
+        if {i.name for i in report.chosen} <= {i.name for i in parts.islands}:
+            expected = parts.with_functions({i.name for i in report.chosen})
+            if hashlib.sha256(expected).hexdigest() == digest_of(Path(out), STOCK):
+                return ""
+    return f"{STOCK} is not {model} with its islands as functions"
 
 
 def shown_in_parts(path: Path | str, error: UnsupportedError) -> list[str]:
     """Lines that say how a model would go in parts; the error says why it is not read whole."""
-    parts = cut(Path(path))
+    parts = cut(Path(path), tiles=multiplies_tiles(describe()))
     reports = []
     for island in parts.islands:
         part, why = parts.part(island), ""

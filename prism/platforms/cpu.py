@@ -300,6 +300,11 @@ def cpu_device(machine: Machine) -> Device:
     )
 
 
+def multiplies_tiles(machine: Machine) -> bool:
+    """Whether products of float32 go by tiles: convolutions of many channels are faster than onnxruntime's then."""
+    return _speeds(frozenset(machine.flags))[2] > 1.0
+
+
 def _speeds(flags: frozenset[str]) -> tuple[float, float, float]:
     """What is used of the instructions for bfloat16 and for bytes, as `halves.hpp`, `bytes.hpp` and `parts.hpp` say."""
     pairs = 1.0 if "avx512_bf16" not in flags else BF16_TILES if "amx_bf16" in flags else BF16_PAIRS

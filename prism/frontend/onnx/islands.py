@@ -51,40 +51,53 @@ MAX_BYTES = 2**31 - 2**16
 LEFT = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "AveragePool", "LpPool", "MaxPool"})
 """Operators that stay although they are read: parts run on a CPU, where kernels made of windows were many times slower
 than onnxruntime's, and one in an island would lose what the rest of it gains."""
+CHANNELS = 16
+"""The least channels, of a group, that a convolution reads and makes which tiles multiply faster than onnxruntime's
+kernels do (measured): with fewer, vectors do it, which are no faster than those."""
 
 LEFT_BY_DATA = frozenset({"Scatter", "ScatterElements", "ScatterND"})
 """Operators that stay where data say which elements are written: what is made of them goes through everything that is
 written for each element, and onnxruntime through it once."""
 
 
-def left(path: Path) -> tuple[str, ...]:
-    """The operators of a model that stay although they are read, each once, or may."""
-    nodes = onnx.load(path, load_external_data=False).graph.node
+def left(path: Path, tiles: bool = False) -> tuple[str, ...]:
+    """The operators of a model that stay although they are read, each once, or may; `tiles` as of `cut`."""
+    graph = onnx.load(path, load_external_data=False).graph
+    shapes = {t.name: tuple(t.dims) for t in graph.initializer}
     return tuple(
         dict.fromkeys(
-            n.op_type for n in nodes if windowed(n) or (n.domain in MAIN_DOMAINS and n.op_type in LEFT_BY_DATA)
+            n.op_type
+            for n in graph.node
+            if windowed(n, shapes if tiles else {}) or (n.domain in MAIN_DOMAINS and n.op_type in LEFT_BY_DATA)
         )
     )
 
 
-def windowed(proto: onnx.NodeProto) -> bool:
+def windowed(proto: onnx.NodeProto, tiled: Mapping[str, Sequence[int]] = MappingProxyType({})) -> bool:
     """Whether a node stays for its windows.
 
     A convolution by patches that do not overlap, as where a vision transformer begins, is a product of matrices: it
     takes what onnxruntime takes (306 µs, and torch 314, measured), and what stays cuts a model in parts. One of single
-    points stays: it comes between others, which onnxruntime runs in a layout of their own.
+    points stays: it comes between others, which onnxruntime runs in a layout of its own. Where tiles multiply, those
+    of many channels are faster than onnxruntime's, and so single points come between what does not stay.
+
+    Args:
+        proto: the node.
+        tiled: the shapes of weights that tiles multiply.
     """
     if proto.domain not in MAIN_DOMAINS or proto.op_type not in LEFT:
         return False
+    if proto.op_type != "Conv":
+        return True
     given = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+    group = given.get("group", 1)
+    made, read, *_ = (*tiled.get(proto.input[1], ()), 0, 0)
+    if min(made // max(group, 1), read) >= CHANNELS:
+        return False
     kernel, strides = given.get("kernel_shape", ()), given.get("strides", ())
     patches = len(kernel) == len(strides) > 0 and all(s >= k > 1 for k, s in zip(kernel, strides, strict=True))
-    plain = (
-        given.get("group", 1) == 1
-        and not any(given.get("pads", ()))
-        and not given.get("auto_pad", b"").startswith(b"SAME")
-    )
-    return not (proto.op_type == "Conv" and patches and plain)
+    plain = group == 1 and not any(given.get("pads", ())) and not given.get("auto_pad", b"").startswith(b"SAME")
+    return not (patches and plain)
 
 
 class _UnknownSizeError(Exception):
@@ -206,6 +219,7 @@ def cut(
     operators: Sequence[Operator] = (),
     inference: Inference | None = None,
     empty: Collection[str] = (),
+    tiles: bool = False,
 ) -> Cut:
     """Read a file as islands, and nodes that stay as they are.
 
@@ -214,6 +228,8 @@ def cut(
         operators: what nodes of the domain `prism` mean, by their names.
         inference: what onnx is asked by about nodes that stay; one of its own, if none is given.
         empty: symbolic dimensions that have no elements.
+        tiles: whether the processor multiplies tiles, by which convolutions of many channels are faster than in
+            onnxruntime.
 
     Raises:
         ModelError: the file is missing, damaged, or not ONNX.
@@ -228,7 +244,9 @@ def cut(
     declared = {op.name: op for op in operators}
     with nullcontext(inference) if inference is not None else Inference() as asked:
         found = reader.settled(
-            model, lambda m, equal: Cut(m, name, path.parent, declared, asked, equal), reader.nothing(empty, model)
+            model,
+            lambda m, equal: Cut(m, name, path.parent, declared, asked, equal, tiles),
+            reader.nothing(empty, model),
         )
     found.newer = newer
     return found
@@ -264,6 +282,7 @@ class Cut:
         declared: what nodes of the domain `prism` mean.
         inference: what onnx is asked by, while this is made.
         equal: what some of the model's symbols are, from `reader.settled`.
+        tiles: as of `cut`.
 
     Attributes:
         opset: the operator set that the model is declared of.
@@ -284,6 +303,7 @@ class Cut:
         declared: Mapping[str, Operator],
         inference: Inference,
         equal: Mapping[str, Extent] = MappingProxyType({}),
+        tiles: bool = False,
     ) -> None:
         self._model = model
         self._name = name
@@ -291,6 +311,7 @@ class Cut:
         self._walk = reader.Walk(model, name, directory, declared, equal)
         self.opset = self._walk.opset
         self._initial = {t.name: t for t in model.graph.initializer}
+        self._tiled = {name: tuple(t.dims) for name, t in self._initial.items()} if tiles else {}
         self._passed = {i.name: i for i in self._walk.passed}
         self._producer = {o: n for n, p in enumerate(self._nodes) for o in p.output if o}
         self._infos = dict(self._passed)
@@ -375,7 +396,9 @@ class Cut:
     def _refused(self, proto: onnx.NodeProto, declared: Mapping[str, Operator]) -> str:
         """Why the node stays; empty where it is translated. Of one that stays although it is read results are known."""
         walk, values = self._walk, self._walk.values
-        why = "onnxruntime's kernels for windows are faster than what is made of them on a CPU" * windowed(proto)
+        why = "onnxruntime's kernels for windows are faster than what is made of them on a CPU" * windowed(
+            proto, self._tiled
+        )
         try:
             walk.settle(proto)
             reader.refuse_unknown([proto], self._name, declared, walk.opset)
