@@ -962,6 +962,17 @@ def groups_quantised(x: Any, r: Any, g: Any) -> tuple[Any, Any, Any]:
     return h, (y / s).round().clamp(-127, 127).to(torch.int8), s[..., 0]
 
 
+def convolution_silu_gradient(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+    """dx and dw of a causal convolution of channels and its SiLU, by torch: x, dy [b, c, s], w [c, 1, 4]."""
+    import torch
+    from torch.nn import functional as F
+
+    given = [t.detach().requires_grad_() for t in (x, w)]
+    with torch.enable_grad():
+        y = F.silu(F.conv1d(F.pad(given[0], (3, 0)), given[1], groups=x.shape[1]))
+        return torch.autograd.grad(y, given, dy)
+
+
 def shared_prefix(q: Any, k: Any, v: Any, m: Any, w: Any) -> Any:
     """Queries over keys that a batch shares and keys of each, one softmax: q [b, h, t, d], k [1, h, s, d]."""
     import torch
@@ -3385,6 +3396,17 @@ KNOWN = (
         "x:m,n r:m,n g:n",
         "m=4096 n=4096",
         source="vLLM, SGLang: one kernel that keeps its row",
+    ),
+    Known(
+        "causal convolution+SiLU differentiated",
+        convolution_silu_gradient,
+        "x:b,c,s w:c,1,4 dy:b,c,s",
+        "b=8 c=1024 s=4096",
+        "0",
+        "32*b*c",
+        2,
+        "causal-conv1d (Dao): one kernel that shares the edges of its tiles, partial dw per batch",
+        reason="the activation's gradient is stored, and dx and dw read it in a kernel each",
     ),
     Known(
         "attention with a shared prefix",
