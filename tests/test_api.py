@@ -79,8 +79,11 @@ def test_decode_attention_is_split_over_the_keys_and_proved(found: Callable[[str
     )
 
 
-def test_a_norm_moves_past_its_product(found: Callable[[str], SearchResult]) -> None:
-    single = [p.sgraph.kernels[0] for p in found("rmsnorm_linear").proved if len(p.sgraph.kernels) == 1]
+def test_a_norm_moves_past_its_product(worker: Worker) -> None:
+    # By the estimate several kernels are faster, and some dozens of these come first.
+    program = load(next(p for p in MODELS if p.stem == "rmsnorm_linear"))
+    proved = run(program, worker, SearchBudget(max_sgraphs=64)).proved
+    single = [p.sgraph.kernels[0] for p in proved if len(p.sgraph.kernels) == 1]
     # Both sums in one pass over the weight.
     assert any(sum(isinstance(s, Accumulate) for s in k.statements()) == 2 for k in single)
 

@@ -557,7 +557,13 @@ class _Agenda:
 
 @dataclass(slots=True)
 class _Walk:
-    """The state of one generation."""
+    """The state of one generation.
+
+    Attributes:
+        found: what can run, by its key, in the order in which it was found.
+        given: keys of what was built of the model's own products before the rounds, and not found by these.
+        giving: whether that is being built.
+    """
 
     task: Task
     bounds: Bounds
@@ -572,6 +578,8 @@ class _Walk:
     found: dict[object, _Pick] = field(default_factory=dict)
     written: _Pick | None = None
     calls: _Pick | None = None
+    given: set[object] = field(default_factory=set)
+    giving: bool = False
 
     @property
     def points(self) -> tuple[Mapping[str, int], ...]:
@@ -621,7 +629,9 @@ class _Walk:
         more = max(rounds, self.task.launches - bounds.max_kernels) if rounds else 0
         plan = planner.products(bounds.max_kernels, more)
         if plan is not None:
+            self.giving = True
             self.visit(plan, False)
+            self.giving = False
 
     def keep_calls(self, choices: Choices, weights: Weights) -> None:
         """Keep a pick of the form that leaves its products to the library, in as many launches as the operators take.
@@ -706,8 +716,15 @@ class _Walk:
         for places in (fused, ()) if fused else ((),):
             made = _Pick.of(plan, pick, places, self.task.device)
             key = made.key
+            if key in self.given and not self.giving:
+                # It counts, and stands, where rounds find it.
+                self.given.discard(key)
+                self.found[key] = self.found.pop(key)
+                continue
             if key in self.found and looping:
                 continue  # seen when the plan was visited first
+            if self.giving and key not in self.found:
+                self.given.add(key)
             if len(pick) > 1:
                 self.generated += 1
             if key in self.found:
@@ -789,7 +806,9 @@ class _Walk:
 
     def result(self, complete: bool) -> Generated:
         """The best sGraphs, best first."""
-        picks = [p for p in self.found.values() if p.seconds < self.bounds.below]
+        # Of equals the form with the least work is first, which rounds begin with, and not the one as written.
+        picks = [p for key, p in self.found.items() if key not in self.given and p.seconds < self.bounds.below]
+        picks += [p for key, p in self.found.items() if key in self.given and p.seconds < self.bounds.below]
         ordered = [picks[n] for n in sorted(range(len(picks)), key=lambda n: (picks[n].seconds, n))]
         if "worse" not in self.bounds.off:
             left = self._not_worse(ordered)

@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import sympy
-
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent
 from prism.program.fold import div, op, sub, truth
@@ -341,6 +339,8 @@ def _extent(extent: Extent, ranges: Mapping[str, SymbolRange]) -> tuple[float, f
     """Bounds of an extent over its symbols' ranges."""
     if isinstance(extent, int):
         return float(extent), float(extent)
+    import sympy  # takes as long to load as all else, and extents that are numbers do not need it
+
     match extent:
         case sympy.Rational():  # a whole number, or a factor within a floor
             return float(extent), float(extent)
