@@ -101,10 +101,11 @@ def test_pieces_are_what_the_output_is_there(made: Callable[[], Program], starts
     [
         (rotated, ((4, 12, 16), (12, 16), (12, 16))),
         (lambda x, w: torch.cat([x * w, x], 1), ((12, 5), (12, 5))),
+        (lambda x, w: torch.cat([w, x * (x * x).sum(-1, keepdim=True)], 1), ((12, 5), (12, 1))),
         (lambda x, w: torch.cat([(x + n) @ w for n in range(5)], 1), ((12, 5), (5, 8))),
         (lambda x, w: (x @ w).roll(1, 0), ((12, 5), (5, 8))),
     ],
-    ids=["nothing is reduced", "nothing beside", "five pieces", "a piece of one"],
+    ids=["nothing is reduced", "nothing beside", "one place", "five pieces", "a piece of one"],
 )
 def test_what_gains_nothing_or_is_many_stays_whole(
     fn: Callable[..., object], shapes: tuple[tuple[int, ...], ...]

@@ -69,8 +69,12 @@ def _ways(expr: Expr, axis: Axis) -> Iterator[list[int]]:
     extent = int(axis.extent)
     borders = sorted({b for b in _borders(expr, axis) if 0 < b < extent})
     length = math.gcd(extent, *borders)
-    ways = [list(range(0, extent + 1, length)), [0, *borders, extent]] if length > 1 else [[0, *borders, extent]]
-    yield from (w for n, w in enumerate(ways) if 2 < len(w) <= MOST + 1 and w not in ways[:n])
+    ways = [list(range(0, extent + 1, length)), [0, *borders, extent]]
+    for n, way in enumerate(ways):
+        # One place is no axis, so nothing would tell of what it is a piece.
+        least = min(end - start for start, end in itertools.pairwise(way))
+        if least > 1 and 2 < len(way) <= MOST + 1 and way not in ways[:n]:
+            yield way
 
 
 def _borders(expr: Expr, axis: Axis) -> Iterator[int]:
