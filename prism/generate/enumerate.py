@@ -375,18 +375,19 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
     levels = walk.task.launches - bounds.max_kernels if min(bounds.max_kernels, bounds.max_rounds) > 1 else 0
     for _ in range(levels):
         # Not what leaves products to the library: one cut more may be no match for it, and several are.
-        before = math.inf if walk.best is None else walk.best.seconds
-        if not walk.found or walk.is_near(least):
+        before = walk.best
+        if before is None or walk.is_near(least):
             break
         fastest = dict.fromkeys(id(p.plan) for p in sorted(walk.found.values(), key=lambda p: p.seconds))
         plans = {id(p.plan): p.plan for p in walk.found.values()}
-        agenda, below = _Agenda(()), HOPE * before
+        agenda, below = _Agenda(()), HOPE * before.seconds
         for plan in [plans[n] for n in fastest][:DEEPENED]:
             agenda.deepen(plan, forms, walk.task.launches, below)
-        if not agenda.promises((1 - GAIN) * before):
+        if not agenda.promises((1 - GAIN) * before.seconds):
             break
         agenda.visit(walk, walk.built + bounds.max_families, below, least)
-        if walk.best is None or walk.best.seconds > (1 - GAIN) * before:
+        after = walk.best
+        if after is None or after.seconds > (1 - GAIN) * before.seconds:
             break
 
 
@@ -399,12 +400,15 @@ def _separate(walk: _Walk) -> None:
         walk: what is built.
     """
     best = walk.best
-    for n, ((rank, group), kept) in enumerate(zip(best.plan.groups, best.families, strict=True) if best else ()):
-        if best is None or rank == PREPARED or len(group) < 2 or not any(map(_goes_past, kept.family.kernels)):
+    if best is None:
+        return
+    groups = best.plan.groups
+    for n, ((rank, group), kept) in enumerate(zip(groups, best.families, strict=True)):
+        if rank == PREPARED or len(group) < 2 or not any(map(_goes_past, kept.family.kernels)):
             continue
         ways = [((t,), tuple(o for o in group if o is not t)) for t in group if len(group) > 2]
         for way in (*ways, tuple((t,) for t in group)):
-            apart = (*best.plan.groups[:n], *((rank, mine) for mine in way), *best.plan.groups[n + 1 :])
+            apart = (*groups[:n], *((rank, mine) for mine in way), *groups[n + 1 :])
             walk.visit(replace(best.plan, groups=apart), looping=False)
 
 
@@ -562,7 +566,6 @@ class _Walk:
     Attributes:
         found: what can run, by its key, in the order in which it was found.
         given: keys of what was built of the model's own products before the rounds, and not found by these.
-        giving: whether that is being built.
     """
 
     task: Task
@@ -579,7 +582,6 @@ class _Walk:
     written: _Pick | None = None
     calls: _Pick | None = None
     given: set[object] = field(default_factory=set)
-    giving: bool = False
 
     @property
     def points(self) -> tuple[Mapping[str, int], ...]:
@@ -629,9 +631,8 @@ class _Walk:
         more = max(rounds, self.task.launches - bounds.max_kernels) if rounds else 0
         plan = planner.products(bounds.max_kernels, more)
         if plan is not None:
-            self.giving = True
             self.visit(plan, False)
-            self.giving = False
+            self.given = set(self.found)
 
     def keep_calls(self, choices: Choices, weights: Weights) -> None:
         """Keep a pick of the form that leaves its products to the library, in as many launches as the operators take.
@@ -716,15 +717,13 @@ class _Walk:
         for places in (fused, ()) if fused else ((),):
             made = _Pick.of(plan, pick, places, self.task.device)
             key = made.key
-            if key in self.given and not self.giving:
+            if key in self.given:
                 # It counts, and stands, where rounds find it.
                 self.given.discard(key)
                 self.found[key] = self.found.pop(key)
                 continue
             if key in self.found and looping:
                 continue  # seen when the plan was visited first
-            if self.giving and key not in self.found:
-                self.given.add(key)
             if len(pick) > 1:
                 self.generated += 1
             if key in self.found:
@@ -807,9 +806,8 @@ class _Walk:
     def result(self, complete: bool) -> Generated:
         """The best sGraphs, best first."""
         # Of equals the form with the least work is first, which rounds begin with, and not the one as written.
-        picks = [p for key, p in self.found.items() if key not in self.given and p.seconds < self.bounds.below]
-        picks += [p for key, p in self.found.items() if key in self.given and p.seconds < self.bounds.below]
-        ordered = [picks[n] for n in sorted(range(len(picks)), key=lambda n: (picks[n].seconds, n))]
+        every = sorted(self.found.items(), key=lambda found: (found[1].seconds, found[0] in self.given))
+        ordered = [p for _, p in every if p.seconds < self.bounds.below]
         if "worse" not in self.bounds.off:
             left = self._not_worse(ordered)
             self.pruned["worse"] += len(ordered) - len(left)

@@ -24,10 +24,11 @@ from dataclasses import dataclass, field, replace
 
 from prism.generate.options import REDUCING, Choice, Choices, Chosen, Over, Weights, below
 from prism.generate.scans import Along
+from prism.program import fold
 from prism.program.classes import EClasses
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Position, Read, Tensor
+from prism.program.nodes import Const, Expr, Map, Position, Read, Tensor, free_axes
 from prism.program.ops import COMMUTATIVE
 from prism.program.transform import indices, least_instance
 
@@ -167,11 +168,7 @@ class Places:
             if c in apart:
                 continue
             if c in compared:
-                sides = _sides(compared[c], places)
-                kids = tuple(self._add(choices, Choice(*_number(i), ()), i.axes()) for i in sides)
-                new[c] = self._add(
-                    choices, Choice(choice.op, None, kids), frozenset[Axis]().union(*map(Index.axes, sides))
-                )
+                new[c] = self._number(choices, _over_places(choice.op, compared[c], places))
                 continue
             held = frozenset(a for i, a in places.items() if i.axes() & self._axes[c])
             made = Choice(choice.op, payload, tuple(new[k] for k in choice.children))
@@ -185,6 +182,19 @@ class Places:
         choices[cls], self._axes[cls] = made, axes
         return cls
 
+    def _number(self, choices: dict[int, Choice], e: Expr) -> int:
+        """The e-class of an expression of positions and numbers."""
+        kids = tuple(self._number(choices, k) for k in e.children)
+        match e:
+            case Map(name):
+                made = Choice(name, None, kids)
+            case Const():
+                made = Choice("const", e, ())
+            case _:
+                assert isinstance(e, Position)
+                made = Choice("position", e, ())
+        return self._add(choices, made, free_axes(e))
+
 
 def _difference(choices: Choices, cls: int) -> Index | None:
     """What a comparison of two positions compares with 0: the second less the first; None of anything else."""
@@ -197,24 +207,11 @@ def _difference(choices: Choices, cls: int) -> Index | None:
     return None
 
 
-def _sides(difference: Index, places: Mapping[Index, Axis]) -> tuple[Index, Index]:
-    """What is compared, of which the second is so much more than the first, with places; nothing is taken off of it."""
-    turned = _beside(difference, places) is None
-    difference = _placed(difference.scaled(-1) if turned else difference, places)
-    less = Index(())
-    for a, c in difference.terms:
-        if isinstance(a, Axis) and isinstance(c, int) and c < 0:
-            less = less + Index.axis(a).scaled(-c)
-    if isinstance(difference.offset, int) and difference.offset < 0:
-        less = less + -difference.offset
-    return (difference + less, less) if turned else (less, difference + less)
-
-
-def _number(index: Index) -> tuple[str, Const | Position]:
-    """An index as a number: a leaf's op and payload."""
-    if not index.terms and isinstance(index.offset, int):
-        return "const", Const(float(index.offset))
-    return "position", Position(index)
+def _over_places(name: str, difference: Index, places: Mapping[Index, Axis]) -> Expr:
+    """The comparison of 0 with a difference of positions, over places."""
+    if _beside(difference, places) is not None:
+        return fold.op(name, Const(0.0), Position(_placed(difference, places)))
+    return fold.op(name, Position(_placed(difference.scaled(-1), places)), Const(0.0))
 
 
 def _whatever_is_chosen(choices: Choices, root: int, stops: Container[int]) -> Iterator[int]:

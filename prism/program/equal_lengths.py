@@ -98,10 +98,10 @@ def _along(e: Reduce) -> Iterator[_Place]:
     """The dimensions along which a reduction of known length goes place by place."""
     for r in walk(e.body) if is_static(e.axis.extent) else ():
         if isinstance(r, Read):
-            yield from ((r.tensor, n) for n, i in enumerate(r.index) if _follows(i) == e.axis)
+            yield from ((r.tensor, n) for n, i in enumerate(r.index) if follows(i) == e.axis)
 
 
-def _follows(index: Index) -> Axis | None:
+def follows(index: Index) -> Axis | None:
     """The axis that an index follows place by place; None where it is another one."""
     return Index(index.terms).as_axis()
 
@@ -119,7 +119,7 @@ def _parts(reductions: Iterable[Reduce], longest: Mapping[_Place, int]) -> int:
             if isinstance(r, Read):
                 lengths: list[object] = []
                 for n, i in enumerate(r.index):
-                    axis = _follows(i)
+                    axis = follows(i)
                     extent = None if axis is None else axis.extent
                     if isinstance(extent, int) and (r.tensor, n) in longest:
                         extent = _extended(extent, [longest[r.tensor, n]])

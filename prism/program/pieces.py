@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from prism.program.equal_lengths import follows
 from prism.program.extents import evaluate, is_static
 from prism.program.index import Axis, Index
 from prism.program.inline import decided
@@ -96,5 +97,5 @@ def _reduced(exprs: Sequence[Expr], hints: Mapping[str, int]) -> int:
 def _lengths(exprs: Sequence[Expr]) -> int:
     """Along how many lengths dimensions of tensors are read place by place."""
     reads = dict.fromkeys(e for x in exprs for e in walk(x) if isinstance(e, Read))
-    along = ((r.tensor, n, Index(i.terms).as_axis()) for r in reads for n, i in enumerate(r.index))
+    along = ((r.tensor, n, follows(i)) for r in reads for n, i in enumerate(r.index))
     return len({(tensor, n, axis.extent) for tensor, n, axis in along if axis is not None})
