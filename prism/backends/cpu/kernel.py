@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
 
@@ -426,12 +426,7 @@ class KernelEmitter:
             parts += [f"i_{self.names(n)} * ({along(name, (n,))})" for n in loops if n in mine]
             return " + ".join(parts)
 
-        def nested(left: Sequence[str]) -> None:
-            if left:
-                index = f"i_{self.names(left[0])}"
-                with w.block(f"for (int64_t {index} = 0; {index} < {loops[left[0]]}; ++{index})"):
-                    nested(left[1:])
-                return
+        def multiplied() -> None:
             k = (p.lane,)
             w.line(f"{function}(")
             with w.indented():
@@ -441,7 +436,7 @@ class KernelEmitter:
                 m, n = (counts.get(side, count_of(together[side])) for side in ("m", "n"))
                 w.line(f"{', '.join((m, count_of(k), n, 'packed_a', 'packed_b', 'packed', uses, *numbers))});")
 
-        nested(list(loops))
+        self._each(loops, multiplied)
 
     # Products over windows.
 
@@ -493,12 +488,7 @@ class KernelEmitter:
                     parts.append(f"i_{names(n)} * ({by if isinstance(by, str) else integer(by, names)})")
                 return " + ".join(parts)
 
-            def nested(left: Sequence[str]) -> None:
-                if left:
-                    index = f"i_{names(left[0])}"
-                    with w.block(f"for (int64_t {index} = 0; {index} < n_{names(left[0])}; ++{index})"):
-                        nested(left[1:])
-                    return
+            def multiplied() -> None:
                 held = {n: self.storage.stride(window.acc, n, names) for n in lanes}
                 row, depth = window.row, window.depth
                 xk, wk = ("0" if depth is None else integer(x.strides[depth], names) for x in (seen, weights))
@@ -515,7 +505,15 @@ class KernelEmitter:
                     w.line(f"{along}, {len(window.axes)}, {taps}, {many}, n_{names(row)}, {k}, {halves},")
                     w.line(f"packed_a, packed_b, packed, {uses});")
 
-            nested(window.shared)
+            self._each({n: f"n_{names(n)}" for n in window.shared}, multiplied)
+
+    def _each(self, counts: Mapping[str, str], inside: Callable[[], None]) -> None:
+        """Writes loops over lanes, the first one outermost, around what is written inside."""
+        with ExitStack() as loops:
+            for n, count in counts.items():
+                index = f"i_{self.names(n)}"
+                loops.enter_context(self.w.block(f"for (int64_t {index} = 0; {index} < {count}; ++{index})"))
+            inside()
 
     def _taps(self, window: Window, loops: Sequence[tile.For], taps: str, many: str) -> None:
         """Writes the loops over the taps, which take down those that there are."""
