@@ -295,6 +295,15 @@ def test_products_that_overflow_tell_nothing_of_a_decomposition() -> None:
     assert made.draws[0] == "example"
 
 
+@pytest.mark.parametrize("norm", [lambda x: functional.batch_norm(x, None, None, training=True), torch.var])
+def test_what_is_left_where_equal_numbers_cancel_out_is_rounding(norm: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Rows that are all the bias, off their mean: last bits of torch's kernel, none of its decomposition."""
+    bias = torch.tensor([0.1, -0.3, 0.7, 1.1, -1.3, 1.7])
+    made = prism.trace(lambda x: norm(x * 0 + bias), (torch.randn(5, 6),)).conformance
+    assert made is not None
+    assert "zeros" in made.draws
+
+
 def test_what_torch_makes_of_nan_is_noted_and_no_misreading() -> None:
     made = prism.trace(
         torch.hypot, (torch.tensor([1.0, -2.0, math.nan]), torch.tensor([1.0, 2.0, math.inf]))

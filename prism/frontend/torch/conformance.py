@@ -15,7 +15,7 @@ import logging
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from typing import Any
@@ -591,14 +591,10 @@ class _Decomposed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _overflows(operand: Any) -> bool:
-    """Whether products of a tensor's numbers overflow float32, in one order of them and perhaps not in another.
-
-    Of a deep network's gradients, drawn statistics multiply up.
-    """
-    if not isinstance(operand, torch.Tensor) or not operand.is_floating_point() or not operand.numel():
-        return False
-    return float(operand.nan_to_num(0.0, 0.0, 0.0).abs().max()) ** 2 > torch.finfo(torch.float32).max
+def _largest(operands: Iterable[Any]) -> float:
+    """The largest finite magnitude in tensors of floating-point numbers; 0 without any."""
+    held = (o for o in operands if isinstance(o, torch.Tensor) and o.is_floating_point() and o.numel())
+    return max((float(o.nan_to_num(0.0, 0.0, 0.0).abs().max()) for o in held), default=0.0)
 
 
 def _compare_decompositions(
@@ -614,7 +610,12 @@ def _compare_decompositions(
         return
 
     def visit(node: torch.fx.Node, args: Any, kwargs: Any, made: Any) -> None:
-        if node not in apart or any(map(_overflows, pytree.tree_leaves((args, kwargs)))):
+        if node not in apart:
+            return
+        largest = _largest(pytree.tree_leaves((args, kwargs)))
+        # Products of its numbers may overflow in one order and not in another: of a deep network's gradients, drawn
+        # statistics multiply up.
+        if largest**2 > torch.finfo(torch.float32).max:
             return
         try:
             with _Decomposed(reading.formulas):
@@ -625,7 +626,7 @@ def _compare_decompositions(
         both = zip(pytree.tree_leaves(made), pytree.tree_leaves(found), strict=True)
         asked = [(m, f) for m, f in both if isinstance(m, torch.Tensor)]
         expected, given = [m for m, _ in asked], [f for _, f in asked]
-        differing = _unequal(expected, given, torch.float32)
+        differing = _unequal(expected, given, torch.float32, largest)
         if differing is not None:
             raise UnsupportedError(
                 f"{node.target} has no translation",
@@ -680,7 +681,10 @@ def _called(reading: Reading) -> list[torch.Tensor]:
 
 
 def _unequal(
-    expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor], precision: torch.dtype | None = None
+    expected: Sequence[torch.Tensor],
+    found: Sequence[torch.Tensor],
+    precision: torch.dtype | None = None,
+    operands: float = 0.0,
 ) -> str | None:
     """How two lists of results differ beyond rounding; None when they do not.
 
@@ -688,6 +692,8 @@ def _unequal(
         expected: the function's results.
         found: the others.
         precision: what was rounded to on the way, if not to the type of the results.
+        operands: the largest magnitude of what they were made of in the type of the results: what is left where such
+            numbers cancel out, as of equal ones their mean, is rounding.
     """
     if len(expected) != len(found):
         return f"the function gives {len(expected)} tensors, the graph {len(found)}"
@@ -704,6 +710,7 @@ def _unequal(
         finite = x[torch.isfinite(x)].abs()
         largest = float(finite.max()) if finite.numel() else 0.0
         allowed = math.sqrt(torch.finfo(precision or a.dtype).eps) * largest
+        allowed += math.sqrt(torch.finfo(a.dtype).eps) * operands
         same = (x == y) | (x.isnan() & y.isnan()) | ((x - y).abs() <= allowed)
         if not bool(same.all()):
             return f"output {n} differs in {int((~same).sum())} of {a.numel()} elements"
