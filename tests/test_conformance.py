@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from quick import slow_but
 from torch.nn import functional
 
@@ -25,6 +25,8 @@ from prism.bench import functions
 from prism.cli.app import main
 from prism.errors import ConformanceError, RuleError, UnsupportedError
 from prism.frontend.onnx import reader as onnx_frontend
+from prism.frontend.onnx.graph import Graph, OnnxValue
+from prism.frontend.onnx.graph import Node as OnnxNode
 from prism.frontend.onnx.reader import from_model
 from prism.frontend.torch import reader as torch_frontend
 from prism.frontend.torch.values import Node
@@ -544,7 +546,7 @@ def test_shapes_and_types_are_compared() -> None:
 def test_a_long_chain_is_compared_on_fewer_inputs_and_an_endless_one_on_none() -> None:
     def chain(many: int) -> onnx.ModelProto:
         names = ["x", *(f"v{n}" for n in range(many - 1)), "y"]
-        nodes = [helper.make_node("Neg", [a], [b]) for a, b in pairwise(names)]
+        nodes = [helper.make_node("LeakyRelu", [a], [b], alpha=1.0 + n) for n, (a, b) in enumerate(pairwise(names))]
         return model(*nodes)
 
     short, long = from_model(chain(20), "m", None).conformance, from_model(chain(9000), "m", None).conformance
@@ -553,3 +555,155 @@ def test_a_long_chain_is_compared_on_fewer_inputs_and_an_endless_one_on_none() -
     assert len(short.draws) == len(example_draws.DRAWS)
     assert not long.draws
     assert "too large" in long.missing
+
+
+# Equal nodes
+
+
+def layers(many: int, tokens: int = 512, width: int = 128, twice: bool = False) -> onnx.ModelProto:
+    """Equal layers whose extents no other take: the number of tokens is a constant of each."""
+    random = np.random.default_rng(0)
+    held = [numpy_helper.from_array(np.array([tokens // 2, 2, width]), "shape")]
+    held.append(numpy_helper.from_array(np.array([tokens, width]), "back"))
+    nodes, x = [], "x"
+    for n in range(many):
+        weight = random.standard_normal((width, width), np.float32) / width**0.5
+        held.append(numpy_helper.from_array(weight, f"w{n}"))
+        steps = [("MatMul", [x, f"w{n}"]), ("Reshape", [f"a{n}", "shape"]), ("Sin", [f"b{n}"])]
+        steps += [("Softmax", [f"c{n}"]), ("Reshape", [f"d{n}", "back"]), ("Add", [f"e{n}", x])]
+        nodes += [
+            helper.make_node(op, given, [f"{letter}{n}"], name=f"{op} {letter}{n}")
+            for letter, (op, given) in zip("abcdef", steps, strict=True)
+        ]
+        x = f"f{n}"
+    if twice:  # what is the same tensor for the program
+        nodes += [helper.make_node("Identity", [x], ["again"]), helper.make_node("Add", ["again", x], ["both"])]
+        x = "both"
+    nodes.append(helper.make_node("Neg", [x], ["y"]))
+    made = model(*nodes, shape=(tokens, width))
+    made.graph.initializer.extend(held)
+    return made
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_of_equal_layers_one_is_compared(twice: bool) -> None:
+    made = from_model(layers(30, twice=twice), "m", None).conformance
+    assert made is not None
+    assert made.draws
+    assert not made.extents
+    assert not made.missing
+    assert made.once == f"equal operators once, {7 + 2 * twice} of {181 + 2 * twice}"
+    assert made.once in str(made)
+    few = from_model(layers(1), "m", None).conformance
+    assert few is not None
+    assert not few.once  # so little is compared as a whole
+
+
+@pytest.mark.parametrize("label", ["Sin c0", "Sin c29", "Softmax d29", "Add f29"])
+def test_one_layer_that_is_misread_equals_none(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = label.split()[0]
+    right = onnx_frontend.TRANSLATORS[operator]
+
+    def wrong(graph: Graph, node: OnnxNode) -> Sequence[OnnxValue]:
+        if node.label != label:
+            return right(graph, node)
+        return onnx_frontend.TRANSLATORS[{"Sin": "Cos", "Softmax": "LogSoftmax", "Add": "Sub"}[operator]](graph, node)
+
+    monkeypatch.setattr(onnx_frontend, "TRANSLATORS", {**onnx_frontend.TRANSLATORS, operator: wrong})
+    with pytest.raises(ConformanceError, match=rf"prism misread node '{label}' \({operator}\)"):
+        from_model(layers(30), "m", None)
+
+
+def test_nodes_of_other_constants_attributes_or_bounds_are_not_equal() -> None:
+    """Each of these tells two nodes apart that are alike in all else."""
+    wide = 1 << 21
+    held = {
+        "one": np.array([1], np.int64),
+        "two": np.array([2], np.int64),
+        "half": np.array([wide // 2], np.int64),
+        "few": np.array([0, 1], np.int64),
+        "back": np.array([0, -1], np.int64),
+    }
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["a"], axis=1),
+        helper.make_node("Gather", ["x", "few"], ["g"], axis=0),
+        helper.make_node("Gather", ["x", "back"], ["h"], axis=0),
+        helper.make_node("Elu", ["g"], ["i"], alpha=1.0),
+        helper.make_node("Elu", ["h"], ["j"], alpha=2.0),
+        helper.make_node("Elu", ["i"], ["k"], alpha=1.0),
+        helper.make_node("Add", ["j", "k"], ["m"]),
+        helper.make_node("Slice", ["a", "one", "half", "one"], ["s"]),
+        helper.make_node("Slice", ["a", "two", "half", "one"], ["t"]),
+        helper.make_node("ReduceSum", ["m"], ["y"], keepdims=0),
+    ]
+    built = model(*nodes, shape=(3, wide))
+    built.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in held.items())
+    made = from_model(built, "m", None).conformance
+    assert made is not None
+    assert made.draws
+
+
+def test_a_node_that_is_too_large_is_compared_alone_at_smaller_extents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of many rows, between two views whose sizes the model fixes."""
+    tokens, width = 1 << 15, 64
+    held = [
+        numpy_helper.from_array(np.array([tokens // 2, 2, width]), "shape"),
+        numpy_helper.from_array(np.ones((width, 2048), np.float32), "w"),
+    ]
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["a"], name="view"),
+        helper.make_node("MatMul", ["a", "w"], ["b"], name="large"),
+        helper.make_node("Sin", ["b"], ["c"], name="larger"),
+        helper.make_node("ReduceSum", ["c", "last"], ["y"], keepdims=0, name="sum"),
+    ]
+    built = model(*nodes, shape=(tokens, width))
+    built.graph.initializer.extend([*held, numpy_helper.from_array(np.array([2]), "last")])
+    made = from_model(built, "m", None).conformance
+    assert made is not None
+    assert made.draws
+    assert "alone at smaller extents" in made.once
+    assert not made.missing
+    with monkeypatch.context() as patch:
+        misread_onnx(patch, "Sin", "Cos")
+        with pytest.raises(ConformanceError, match="prism misread node 'larger'"):
+            from_model(built, "m", None)
+    right = onnx_frontend.TRANSLATORS["MatMul"]
+
+    def negated(graph: Graph, node: OnnxNode) -> Sequence[OnnxValue]:
+        return [graph.pointwise(node, right(graph, node), lambda x: op("neg", x))]
+
+    monkeypatch.setattr(onnx_frontend, "TRANSLATORS", {**onnx_frontend.TRANSLATORS, "MatMul": negated})
+    with pytest.raises(ConformanceError, match="prism misread node 'large'"):
+        from_model(built, "m", None)
+
+
+class Layers(torch.nn.Module):
+    """Equal layers whose number of tokens is fixed."""
+
+    def __init__(self, many: int) -> None:
+        super().__init__()
+        self.products = torch.nn.ModuleList([torch.nn.Linear(128, 128) for _ in range(many)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for product in self.products:
+            a, b = product(x).view(256, 2, 128).chunk(2, 1)
+            x = x + torch.cat([a.sin(), functional.gelu(b)], 1).view(512, 128)
+        return x.view(64, 1024).sum(-1)
+
+
+def test_of_equal_layers_of_a_function_one_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    fn, inputs = Layers(40), (torch.randn(512, 128),)
+    made = prism.trace(fn, inputs).conformance
+    assert made is not None
+    assert made.draws[0] == "example"
+    assert not made.missing
+    assert made.once.startswith("equal operators once, ")
+    assert int(made.once.split()[-3]) < 20
+    right = torch_frontend.HANDLERS["sin"]
+
+    def wrong(n: Node) -> Any:
+        return n.define(op("cos", n["self"].under(n.axes))) if n.name == "sin_39" else right(n)
+
+    misread(monkeypatch, "sin", wrong)
+    with pytest.raises(ConformanceError, match=r"misread aten\.sin\.default \(sin_39"):
+        prism.trace(fn, inputs)

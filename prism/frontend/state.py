@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,11 @@ class Value:
     def rank(self) -> int:
         """The number of dimensions."""
         return len(self.shape)
+
+    @property
+    def constant(self) -> npt.NDArray[Any] | None:
+        """The array of its elements, where they are known."""
+        return self.elements
 
 
 @dataclass(slots=True)
@@ -126,9 +132,13 @@ class State:
             return False
         return not Exactness(dtype, self.interval, self._closed).decides(operands, quotients=quotients)
 
+    def bounds_of(self, tensor: str) -> Interval:
+        """Bounds of a tensor's elements."""
+        return self._bounds.get(tensor, integers.REAL)
+
     def interval(self, expr: Expr) -> Interval:
         """Bounds of an expression's values, by those of the tensors that it reads."""
-        return integers.interval(expr, lambda name: self._bounds.get(name, integers.REAL), self.ranges, self._known)
+        return integers.interval(expr, self.bounds_of, self.ranges, self._known)
 
     def note(self, expr: Expr, bounds: Interval) -> None:
         """Remember bounds of an expression of which more is known than its operators say."""

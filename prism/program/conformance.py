@@ -11,15 +11,14 @@ an element moves by when its operands move by a few last places is what it may b
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
 
 from prism.errors import ConformanceError
-from prism.program import example_draws, extents, integers
+from prism.program import extents, integers
 from prism.program.arrays import Array, NumpyArrays
 from prism.program.evaluate import Interpreter
 from prism.program.index import Axis, Index
@@ -39,28 +38,17 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.ops import ROUNDED
-from prism.program.prefix import carried, stepwise
 from prism.program.transform import substitute
+from prism.program.work import formula_work
 
-# What one draw may take: elements of all values in float64, and in float32 of all but the weights; the weights' own;
-# and multiply-adds. As many draws are made as take twice as many elements.
-_DOUBLE = 1 << 22
-_SINGLE = 1 << 25
-_WEIGHTS = 1 << 29
-_PRODUCTS = 1 << 34
-# What running one node takes beside its elements, in elements; and the most nodes that are run at all.
-_NODE = 1 << 11
-_NODES = 1 << 13
-# The most steps of a loop that are compared.
-_STEPS = 16
-# What a large extent is reduced to: the first of these that the model takes.
-_REDUCED = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 # The most elements that are computed for one definition of one draw; of more, a sample is.
 _SAMPLE = 1 << 17
 _COMPARING = frozenset({"lt", "le", "eq", "maximum", "minimum"})
 # Inputs are some of so many thresholds, of such a size.
 _THRESHOLDS = 32
 _LARGE = 1e4
+# The most nodes that a record names.
+_NAMED = 8
 # The smallest numbers that types hold to all of their digits: what lies below is flushed to 0, or is not, as it may.
 _UNDERFLOW = {DType.FLOAT64: 2.0**-1022, DType.FLOAT32: 2.0**-126, DType.BFLOAT16: 2.0**-126, DType.FLOAT16: 2.0**-14}
 _WITH_POLES = frozenset({"recip", "pow"})
@@ -142,73 +130,6 @@ class Difference:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What running a program takes.
-
-    Attributes:
-        elements: of all arrays that are made on the way.
-        reads: elements that are read, each as often as it is.
-        products: multiply-adds of contractions.
-    """
-
-    elements: int
-    reads: int
-    products: int
-
-
-def work(program: Program, binding: Mapping[str, int]) -> Work:
-    """What one run of the program takes, every definition once."""
-    elements = sum(_count([extents.evaluate(e, binding) for e in t.shape]) for t in program.inputs)
-    reads = products = 0
-    found = [(1, _work(d.expr, d.axes, lambda a: extents.evaluate(a.extent, binding))) for d in program.definitions]
-    found += [(extents.evaluate(loop.trips, binding), work(loop.body, binding)) for loop in program.loops]
-    for times, made in found:
-        elements, reads = elements + times * made.elements, reads + times * made.reads
-        products += times * made.products
-    return Work(elements, reads, products)
-
-
-def affordable(program: Program, binding: Mapping[str, int]) -> tuple[Precision, int] | None:
-    """How exactly the model can be run at these extents, and how many elements a run takes; None: it is too large.
-
-    Loops of many steps are, too: what a step rounds, the next ones may make anything of. All steps are alike.
-    """
-    if any(extents.evaluate(loop.trips, binding) > _STEPS for loop in program.loops):
-        return None
-    made = work(program, binding)
-    nodes = len(program.definitions)
-    if nodes > _NODES:
-        return None
-    weights = sum(int(np.size(np.asarray(w))) for w in program.weights.values())
-    if made.elements <= _DOUBLE and made.products <= _PRODUCTS // 8:
-        return DOUBLE, made.elements + _NODE * nodes
-    if not program.loops and made.elements - weights <= _SINGLE and weights <= _WEIGHTS and made.products <= _PRODUCTS:
-        return SINGLE, made.elements + _NODE * nodes
-    return None
-
-
-def draws_within(sizes: Sequence[tuple[Precision, int]], example: bool) -> list[tuple[str, int]]:
-    """The draws that are made, and which of the sizes (extents at which the model can be run) each is made at.
-
-    Args:
-        sizes: how exactly the model can be run at each, and how many elements that takes.
-        example: whether there are the user's own inputs, which are of the first size.
-    """
-    made = [("example", 0)] if example else []
-    spent = sizes[0][1] if example else 0
-    for n, name in enumerate(example_draws.DRAWS, len(made)):
-        at = n % len(sizes)
-        precision, each = sizes[at]
-        if made and spent + each > 2 * (_DOUBLE if precision is DOUBLE else _SINGLE):
-            continue
-        if precision is SINGLE and name != example_draws.DRAWS[0]:
-            continue  # what overflows or vanishes in float32 is no difference, and the first draw holds ties and zeros
-        spent += each
-        made.append((name, at))
-    return made
-
-
 def thresholds(program: Program) -> tuple[float, ...]:
     """Numbers that a program compares with: few inputs are one of them by chance."""
     found: dict[float, None] = {}
@@ -219,65 +140,24 @@ def thresholds(program: Program) -> tuple[float, ...]:
     return tuple(found)[:_THRESHOLDS]
 
 
-def reduced(
-    shapes: Sequence[tuple[int, ...]], takes: Callable[[Sequence[tuple[int, ...]]], bool]
-) -> list[tuple[int, ...]] | None:
-    """Smaller shapes that a model takes; None when there are none.
+def evaluated(program: Program, claims: Sequence[Claim], taken: Collection[str]) -> list[Definition]:
+    """The definitions whose formulas a comparison evaluates, in order.
 
-    Equal extents stay equal and different ones different: the largest goes first, to the least that is taken.
+    Args:
+        program: the program.
+        claims: what the reader says of the model's values.
+        taken: values that are taken for what they are, and not compared.
     """
-    found = list(shapes)
-    for large in sorted({n for s in shapes for n in s if n > _REDUCED[1]}, reverse=True):
-        for small in _REDUCED:
-            if 2 * small > large:
-                break
-            if any(n == small for s in found for n in s):
-                continue
-            tried = [tuple(small if n == large else n for n in s) for s in found]
-            if takes(tried):
-                found = tried
-                break
-    return found if found != list(shapes) else None
-
-
-def same_form(a: Program, b: Program) -> bool:
-    """Whether two programs are the same but for their extents."""
-    return _form(a) == _form(b)
-
-
-def _form(program: Program) -> list[tuple[str, ...]]:
-    return [
-        (d.dtype.value, *(f"{type(e).__name__} {getattr(e, 'op', '')}" for e in walk(d.expr)))
-        for d in program.definitions
-    ]
-
-
-def _count(sizes: Sequence[int]) -> int:
-    return math.prod(sizes)
-
-
-def _work(expr: Expr, axes: Sequence[Axis], size: Callable[[Axis], int]) -> Work:
-    elements, reads, products = _count([size(a) for a in axes]), 0, 0
-    contracted: set[int] = set()
-    for e in reversed(list(walk(stepwise(expr, sums=False)))):  # parents first
-        if isinstance(e, Reduce) and e.kind is ReduceKind.SUM and carried(e) is None:
-            inner: Expr = e
-            while isinstance(inner, Reduce) and inner.kind is ReduceKind.SUM:
-                contracted.add(id(inner))
-                inner = inner.body
-            if isinstance(inner, Map) and inner.op == "mul":
-                products += _count([size(a) for a in free_axes(inner)])
-                stack: list[Expr] = [inner]
-                while stack:
-                    factor = stack.pop()
-                    if isinstance(factor, Map) and factor.op in ("mul", "neg"):
-                        contracted.add(id(factor))
-                        stack += factor.args
-        if isinstance(e, Read):
-            reads += _count([size(a) for a in free_axes(e)])
-        elif isinstance(e, Map | Reduce) and id(e) not in contracted:
-            elements += _count([size(a) for a in free_axes(e)])
-    return Work(elements, reads, products)
+    first: dict[str, str] = {}
+    for claim in claims:
+        first.setdefault(claim.tensor, claim.value)
+    read: set[str] = set()
+    found = []
+    for d in reversed(program.definitions):
+        if first[d.name] not in taken if d.name in first else d.name in read:
+            found.append(d)
+            read |= {e.tensor for e in walk(d.expr) if isinstance(e, Read)}
+    return found[::-1]
 
 
 @dataclass(slots=True)
@@ -294,6 +174,7 @@ class Comparison:
             from such ones they never are a difference.
         noted: such differences.
         second: what another runtime says a value is, and how exactly, where the reference is not believed at once.
+        taken: values that are taken for what the reference says, and not compared.
         moved: what the reference's own node gives where its operands are off by a relative step, drawn by a seed: of a
             group of one element `x - mean(x)` is a formula of nothing, and torch's kernel leaves rounding there.
     """
@@ -305,6 +186,7 @@ class Comparison:
     lenient: bool = False
     noted: list[Difference] = field(default_factory=list)
     second: Callable[[str], tuple[np.ndarray, Precision] | None] | None = None
+    taken: Collection[str] = ()
     moved: Callable[[str, float, int], np.ndarray | None] | None = None
     _of: dict[str, list[Claim]] = field(default_factory=dict)
     _undefined: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -336,7 +218,7 @@ class Comparison:
         for t in self.program.inputs:
             known[t.name] = np.asarray(inputs[t.name] if t.name in inputs else self.program.weights[t.name])
         for claim in self._of.get("", ()):
-            if claim.value in reference and claim.expr is not None:
+            if claim.value in reference and claim.value not in self.taken and claim.expr is not None:
                 found = self._compare(claim, reference[claim.value], precision.get(claim.value, usual))
                 if found is not None:
                     return found
@@ -344,16 +226,19 @@ class Comparison:
             found = self._same(t.name, reference, self._of.get(t.name, ()))
             if found is not None:
                 return found
+        run = {d.name for d in evaluated(self.program, self.claims, self.taken)}
         for d in self.program.definitions:
             claims = [c for c in self._of.get(d.name, ()) if c.value in reference]
             if not claims:
-                self.elements += _work(d.expr, d.axes, self._size).elements
-                known[d.name] = self._value(d)
+                if d.name in run:
+                    self.elements += formula_work(d.expr, d.axes, self._size).elements
+                    known[d.name] = self._value(d)
                 continue
             first, *others = claims
-            values = reference[first.value]
-            claimed = replace(first, axes=d.axes, expr=d.expr)
-            found = self._compare(claimed, values, precision.get(first.value, usual))
+            values, found = reference[first.value], None
+            if first.value not in self.taken:
+                claimed = replace(first, axes=d.axes, expr=d.expr)
+                found = self._compare(claimed, values, precision.get(first.value, usual))
             if found is None and first.dtype is not d.dtype:
                 found = Difference(
                     first.node, f"it is stored as {d.dtype.value}, and as {first.dtype.value} by {{against}}"
@@ -375,7 +260,7 @@ class Comparison:
     def _same(self, tensor: str, reference: Mapping[str, np.ndarray], claims: Sequence[Claim]) -> Difference | None:
         """The first of the claims that a tensor is a value again, which it is not."""
         for claim in claims:
-            if claim.value not in reference:
+            if claim.value not in reference or claim.value in self.taken:
                 continue
             values, mine = reference[claim.value], self._known[tensor]
             if values.shape != mine.shape:
@@ -497,7 +382,7 @@ class Comparison:
             return counts[axis] if axis in counts else self._size(axis)
 
         def much() -> bool:
-            made = _work(expr, axes, size)
+            made = formula_work(expr, axes, size)
             return made.elements + made.reads > _SAMPLE
 
         while max(counts.values(), default=1) > 1 and much():
@@ -642,6 +527,12 @@ def _rounds(expr: Expr) -> bool:
         or (isinstance(e, Reduce) and e.kind in (ReduceKind.SUM, ReduceKind.PROD))
         for e in walk(expr)
     )
+
+
+def some(nodes: Sequence[str]) -> str:
+    """The nodes as text, and how many more there are than a line takes."""
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return ", ".join(nodes[:_NAMED]) + more
 
 
 def unchecked(why: str) -> Conformance:

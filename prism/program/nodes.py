@@ -360,8 +360,10 @@ class Steps(Expr):
 
 def _first_equal(e: Map | Reduce) -> Map | Reduce:
     """The one object that stands for all that were found equal to this one."""
-    while e._same is not None:
-        e = e._same
+    while (towards := e._same) is not None:
+        if towards._same is not None:
+            object.__setattr__(e, "_same", towards._same)  # or what is compared with thousands is far from its first
+        e = towards
     return e
 
 
@@ -468,6 +470,7 @@ class Conformance:
         elements: how many elements were evaluated.
         skipped: draws that the model does not take or gives no defined result for, and why.
         missing: why there was no comparison, or what it leaves out; empty when nothing is.
+        once: that of operators that are equal one was compared, as text; empty where all were.
     """
 
     against: str = ""
@@ -476,12 +479,13 @@ class Conformance:
     elements: int = 0
     skipped: tuple[str, ...] = ()
     missing: str = ""
+    once: str = ""
 
     def __str__(self) -> str:
         if not self.draws:
             return f"not compared with the model: {self.missing}"
         where = f" at {self.extents}" if self.extents else ""
-        rest = f"; {self.missing}" if self.missing else ""
+        rest = "".join(f"; {said}" for said in (self.once, self.missing) if said)
         return f"compared with {self.against} on {len(self.draws)} inputs ({', '.join(self.draws)}){where}{rest}"
 
 

@@ -11,9 +11,11 @@ them. What decides is counted, never timed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,14 +23,17 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from prism.errors import PrismError
+from prism.errors import ConformanceError, PrismError
+from prism.frontend.equal_nodes import Step, equal_nodes
 from prism.frontend.onnx import contrib, spectra
+from prism.frontend.onnx.dtypes import element_type
 from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue
 from prism.frontend.onnx.other_readers import ReferenceRuntime
-from prism.frontend.state import claims
+from prism.frontend.state import State, claims
 from prism.program import conformance, example_draws, extents
 from prism.program.arrays import numpy_type
 from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, SINGLE, Claim, Comparison, Difference, Precision
+from prism.program.coverage import Coverage, coverage, draws_within, reduced, same_form
 from prism.program.evaluate import evaluate_expr
 from prism.program.nodes import Conformance, DType, Program, SymbolRange
 
@@ -37,6 +42,11 @@ _FLOATS = frozenset({TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16,
 # The reference runtime loops over the elements of these in Python: of more elements than these they are not run.
 _SLOW = frozenset({"MaxPool", "AveragePool", "LpPool", "Resize", "GridSample", "RoiAlign", "Col2Im", "ConvTranspose"})
 _SLOW_ELEMENTS = 1 << 12
+# Of so many numbers that are made up, the leading extents repeat the same.
+_STAND_IN = 1 << 20
+# Constants of so many elements stay what they are where a node is run alone.
+_HELD = 1 << 12
+_TOO_LARGE = "its extents are too large to run, and it takes no smaller ones"
 # Attributes that say how an operator computes inside, which lifting makes moot.
 _INNER_TYPES = frozenset({"stash_type", "softmax_precision"})
 
@@ -50,16 +60,22 @@ class Reading:
         name: the file.
         program: the translation.
         values: what stands for each value of the graph, by its name there.
+        state: what the reader knew of the program's tensors.
     """
 
     model: onnx.ModelProto
     name: str
     program: Program
     values: Mapping[str, OnnxValue]
+    state: State
 
 
-def checked(reading: Reading, again: Callable[[], Reading]) -> Program:
+def checked(reading: Reading, again: Callable[[onnx.ModelProto], Reading]) -> Program:
     """The program, once it has been compared with the model.
+
+    Args:
+        reading: the model and its program.
+        again: reads another model as this one was.
 
     Raises:
         ConformanceError: they do not agree: a bug in prism.
@@ -67,25 +83,123 @@ def checked(reading: Reading, again: Callable[[], Reading]) -> Program:
     return replace(reading.program, conformance=_record(reading, again))
 
 
-def _record(reading: Reading, again: Callable[[], Reading]) -> Conformance:
-    bindings = _bindings(reading.program)
-    sized = [(b, s) for b in bindings if (s := conformance.affordable(reading.program, b)) is not None]
+def _record(reading: Reading, again: Callable[[onnx.ModelProto], Reading]) -> Conformance:
+    sized = _coverage(reading)
     if sized:
         return _compared(reading, sized)
-    too_large = "its extents are too large to run"
+    smaller = _at_reduced_extents(reading, again)
+    if smaller is not None and not smaller.missing:
+        return smaller
+    sized = _coverage(reading, partly=True)
+    in_part = _with_large(reading, sized[0], _compared(reading, sized[:1]), again) if sized else None
+    found = [r for r in (in_part, smaller) if r is not None and r.draws]
+    return min(found, key=lambda r: bool(r.missing), default=conformance.unchecked(_TOO_LARGE))
+
+
+def _coverage(reading: Reading, *, partly: bool = False) -> list[Coverage]:
+    """What can be compared, at each of the extents at which the model may be run."""
+    said = _claims(reading)
+    same = cache(partial(_equal, reading, said))
+    found = (coverage(reading.program, b, said, same, partly=partly) for b in _bindings(reading.program))
+    return [c for c in found if c is not None]
+
+
+def _equal(reading: Reading, said: Sequence[Claim]) -> dict[str, str]:
+    """For each value of a node that is translated as an earlier one is, the earlier one's value."""
+    values, steps = reading.values, []
+    for node in reading.model.graph.node:
+        bare = onnx.NodeProto(op_type=node.op_type, domain=node.domain, overload=node.overload)
+        bare.attribute.extend(sorted(node.attribute, key=lambda a: a.name))
+        unknown = tuple(i if i not in values else "" for i in node.input)
+        what = (bare.SerializeToString(deterministic=True), unknown, tuple(map(bool, node.output)))
+        steps.append(Step(what, tuple(values.get(i) for i in node.input), tuple(filter(None, node.output))))
+    return equal_nodes(reading.program, said, steps, reading.state)
+
+
+def _with_large(
+    reading: Reading, size: Coverage, record: Conformance, again: Callable[[onnx.ModelProto], Reading]
+) -> Conformance:
+    """The record with those nodes that are too large to be run: each alone, at smaller extents, if it takes them."""
+    missing, elements, alone = [], record.elements, 0
+    for node in reading.model.graph.node:
+        if size.left.isdisjoint(node.output):
+            continue
+        found = _alone_at_reduced_extents(reading, node, size.binding, again)
+        if found is None or not found.draws or found.missing:
+            missing.append(_text(node))
+        else:
+            elements, alone = elements + found.elements, alone + 1
+    if not size.definitions and not alone:
+        return conformance.unchecked(_TOO_LARGE)
+    once = replace(size, definitions=size.definitions + alone).once(reading.program)
+    said = [s for s in (once, f"{alone} of them alone at smaller extents" if alone else "") if s]
+    left = f"not compared, being too large: {conformance.some(missing)}" if missing else ""
+    both = "; ".join(s for s in (record.missing, left) if s)
+    return replace(record, elements=elements, once=", ".join(said), missing=both)
+
+
+def _alone_at_reduced_extents(
+    reading: Reading, node: onnx.NodeProto, binding: Mapping[str, int], again: Callable[[onnx.ModelProto], Reading]
+) -> Conformance | None:
+    """The comparison of one node at smaller extents; None where it takes none, or is translated otherwise there."""
+    single = _single(reading, node, binding)
+    if single is None:
+        return None
+    said = _claims(reading)
+    others = {c.value for c in said} - {*node.output}
+    try:
+        alone = again(single)
+        if not same_form(alone.program.definitions, conformance.evaluated(reading.program, said, others)):
+            return None
+        return _at_reduced_extents(alone, again)
+    except PrismError as error:
+        if isinstance(error, ConformanceError):
+            raise
+        return None
+
+
+def _single(reading: Reading, node: onnx.NodeProto, binding: Mapping[str, int]) -> onnx.ModelProto | None:
+    """A model of one node, whose operands of many elements are inputs; None where one has no type of the program's."""
+    inputs, held = [], []
+    for name in dict.fromkeys(filter(None, node.input)):
+        value = reading.values.get(name)
+        if value is None or value.carried:
+            return None
+        shape = tuple(extents.evaluate(e, binding) for e in value.shape)
+        if value.tensor or math.prod(shape) > _HELD:
+            inputs.append(helper.make_tensor_value_info(name, element_type(value.dtype), shape))
+            continue
+        array = value.array
+        if array is None and value.formula is not None:
+            array = np.broadcast_to(evaluate_expr(value.formula, {}, binding, value.axes), shape)
+        if array is None:
+            return None
+        kind = helper.tensor_dtype_to_np_dtype(element_type(value.dtype))
+        held.append(numpy_helper.from_array(np.asarray(array).astype(kind), name))
+    results = [onnx.ValueInfoProto(name=o) for o in node.output if o]
+    graph = helper.make_graph([node], "node", inputs, results, held)
+    model = reading.model
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+def _at_reduced_extents(reading: Reading, again: Callable[[onnx.ModelProto], Reading]) -> Conformance | None:
+    """The comparison of the model at smaller extents of its inputs, read anew; None where it takes none."""
     shapes = _fixed(reading)
-    smaller = conformance.reduced(list(shapes.values()), lambda tried: _taken(reading, shapes, tried, again))
+    smaller = reduced(list(shapes.values()), lambda tried: _taken(reading, shapes, tried, again))
     if smaller is None:
-        return conformance.unchecked(f"{too_large}, and it takes no smaller ones")
+        return None
     with _at(reading.model, dict(zip(shapes, smaller, strict=True))):
-        other = again()
-        bindings = _bindings(other.program)
-        sized = [(b, s) for b in bindings if (s := conformance.affordable(other.program, b)) is not None]
+        other = again(reading.model)
+        sized = _coverage(other)
         if not sized:
-            return conformance.unchecked(f"{too_large}, and so are the smaller ones that it takes")
+            return None
         record = _compared(other, sized)
     shown = ", ".join(f"{n}[{', '.join(str(e or '?') for e in s)}]" for n, s in zip(shapes, smaller, strict=True))
-    note = "" if conformance.same_form(other.program, reading.program) else "the program has another form there"
+    note = (
+        ""
+        if same_form(other.program.definitions, reading.program.definitions)
+        else "the program has another form there"
+    )
     where = f"{shown}, {record.extents}" if record.extents else shown
     return replace(record, extents=where, missing=record.missing or note)
 
@@ -104,12 +218,12 @@ def _taken(
     reading: Reading,
     names: Iterable[str],
     shapes: Sequence[tuple[int, ...]],
-    again: Callable[[], Reading],
+    again: Callable[[onnx.ModelProto], Reading],
 ) -> bool:
     """Whether the model takes inputs of other extents."""
     try:
         with _at(reading.model, dict(zip(names, shapes, strict=True))):
-            again()
+            again(reading.model)
     except PrismError:
         return False
     return True
@@ -124,24 +238,25 @@ def _bindings(program: Program) -> list[dict[str, int]]:
     return [*small, dict(program.hints)]
 
 
-def _compared(reading: Reading, sized: Sequence[tuple[dict[str, int], tuple[Precision, int]]]) -> Conformance:
+def _compared(reading: Reading, sized: Sequence[Coverage]) -> Conformance:
     with ReferenceRuntime() as reference:
         return _compared_with(_Runtime(reading, reference), sized)
 
 
-def _compared_with(runtime: _Runtime, sized: Sequence[tuple[dict[str, int], tuple[Precision, int]]]) -> Conformance:
+def _compared_with(runtime: _Runtime, sized: Sequence[Coverage]) -> Conformance:
     reading = runtime.reading
     program = reading.program
     claims = _claims(reading)
-    for binding, size in sized:
-        draws = conformance.Draws("onnx")
-        precision = size[0]
-        for seed, (name, _) in enumerate(conformance.draws_within([size], example=False)):
-            compared = Comparison(program, claims, binding, lenient=name == "not finite", second=runtime.second)
+    for size in sized:
+        draws, binding, precision = conformance.Draws("onnx"), size.binding, size.precision
+        for seed, (name, _) in enumerate(draws_within([size], example=False)):
+            compared = Comparison(
+                program, claims, binding, lenient=name == "not finite", second=runtime.second, taken=size.taken
+            )
             why = ""
             for inputs, last in _inputs(reading, name, seed, binding):
                 try:
-                    values, loose = runtime.run(inputs, precision, binding, last)
+                    values, loose = runtime.run(inputs, size, last)
                 except _NotRunError as error:  # an index out of range, a division by zero
                     why = str(error)
                     continue
@@ -156,7 +271,8 @@ def _compared_with(runtime: _Runtime, sized: Sequence[tuple[dict[str, int], tupl
     shown = ", ".join(f"{s}={n}" for s, n in binding.items())
     missing = f"not compared: {', '.join(runtime.missing)}" if runtime.missing else ""
     against = f"onnx.reference {onnx.__version__} in {precision.dtype}"
-    return draws.record(against, shown, missing, none="the model could not be run")
+    record = draws.record(against, shown, missing, none="the model could not be run")
+    return replace(record, once=size.once(program))
 
 
 def _error(reading: Reading, found: Difference, name: str, seed: int) -> PrismError:
@@ -226,7 +342,7 @@ class _Runtime:
     _binding: Mapping[str, int] = field(default_factory=dict)
 
     def run(
-        self, inputs: Mapping[str, np.ndarray], precision: Precision, binding: Mapping[str, int], last: bool
+        self, inputs: Mapping[str, np.ndarray], size: Coverage, last: bool
     ) -> tuple[dict[str, np.ndarray], dict[str, Precision]]:
         """The values of all nodes by name, and the precision of those that could not be computed in the lifted type.
 
@@ -234,9 +350,9 @@ class _Runtime:
             _NotRunError: a node does not take its inputs; others might do. Not for the last inputs that there are.
         """
         graph, values = self.reading.model.graph, self.reading.values
-        lifted = np.dtype(precision.dtype)
+        lifted, taken = np.dtype(size.precision.dtype), size.taken
         known = self._known = {}
-        self._binding = binding
+        binding = self._binding = size.binding
         self.undefined = {}
         for t in graph.initializer:
             array = values[t.name].array
@@ -248,6 +364,9 @@ class _Runtime:
         results: dict[str, np.ndarray] = {}
         with np.errstate(all="ignore"):
             for place, node in enumerate(graph.node):
+                if not taken.isdisjoint(node.output):
+                    self._take(node, size, results, lifted)
+                    continue
                 made = self._made(place, node, known, lifted, loose)
                 nowhere = None if made is None else _undefined(node, known)
                 if nowhere is not None:
@@ -265,6 +384,19 @@ class _Runtime:
                         known[label] = results[label] = self._stand_in(values[label], binding, lifted)
                         self.undefined[label] = np.True_
         return results, loose
+
+    def _take(
+        self, node: onnx.NodeProto, size: Coverage, results: dict[str, np.ndarray], lifted: np.dtype[Any]
+    ) -> None:
+        """Numbers for the results of a node that is not run."""
+        for label in filter(None, node.output):
+            if label in size.same:
+                results[label] = self._known[size.same[label]]
+            elif label in self.reading.values:
+                results[label] = self._stand_in(self.reading.values[label], size.binding, lifted)
+            else:
+                continue
+            self._known[label] = results[label]
 
     def _made(
         self,
@@ -379,7 +511,10 @@ class _Runtime:
             kind = lifted if value.dtype.is_float else numpy_type(value.dtype)
             return np.broadcast_to(made, shape).astype(kind)
         within = None if value.dtype.is_float else (0, 0)
-        return _lift(example_draws.draw("mixed", shape, value.dtype, (0,), within), lifted)
+        own = shape
+        while math.prod(own) > _STAND_IN and len(own) > 1:
+            own = own[1:]
+        return np.broadcast_to(_lift(example_draws.draw("mixed", own, value.dtype, (0,), within), lifted), shape)
 
 
 def _lift(array: np.ndarray, lifted: np.dtype[Any]) -> np.ndarray:

@@ -58,6 +58,11 @@ class OnnxValue(Value):
     label: str = ""
     carried: bool = False
 
+    @property
+    def constant(self) -> npt.NDArray[Any] | None:
+        """The constant of the model, or the elements that follow from it."""
+        return self.elements if self.array is None else self.array
+
 
 class UntranslatedError(UnsupportedError):
     """Something in a node has no translation.
@@ -333,7 +338,7 @@ class Graph(State):
 
     def _refuse_inexact(self, value: OnnxValue) -> None:
         """Refuse whole numbers beyond those that float64 has, in which programs are evaluated."""
-        source = value.array if value.array is not None else value.elements
+        source = value.constant
         if value.dtype != DType.INT64 or source is None:
             return
         ends = [int(source.min()), int(source.max())] if value.array is not None and source.size else source.ravel()
@@ -358,7 +363,7 @@ class Graph(State):
 
     def _held(self, value: OnnxValue, index: Sequence[Index]) -> Expr:
         """An element of a constant array: what positions tell of it, else a read."""
-        source: npt.NDArray[Any] | None = value.array if value.array is not None else value.elements
+        source = value.constant
         assert source is not None
         if id(source) not in self._octagons:
             numbers = source if value.array is not None else source.astype(numpy_type(value.dtype))
@@ -368,7 +373,7 @@ class Graph(State):
 
     def _store(self, value: OnnxValue) -> str:
         """The input that holds a constant array of the model, declared when it is first read."""
-        source: npt.NDArray[Any] | None = value.array if value.array is not None else value.elements
+        source = value.constant
         assert source is not None
         if id(source) not in self._stored:
             name = self.fresh(value.label or "constant")
@@ -396,7 +401,7 @@ class Graph(State):
         if value.elements is not None:
             parts = [self.bounds(build.size(e)) for e in value.elements.ravel()]
             return functools.reduce(Interval.hull, parts, parts[0]) if parts else integers.of_type(value.dtype)
-        return self._bounds.get(value.tensor, integers.REAL)
+        return self.bounds_of(value.tensor)
 
     def place(self, value: Expr, axis: Axis) -> Expr:
         """A place along the axis that data give; one that may be negative counts from the end where it is."""

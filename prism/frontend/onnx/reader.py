@@ -214,8 +214,8 @@ def from_model(
     """
     model = written.live(written_out(model, name))
     declared = {op.name: op for op in operators}
-    read = partial(_read, model, name, directory, declared, nothing(empty, model))
-    return conformance.checked(read(), read) if check else read().program
+    read = partial(_read, name=name, directory=directory, declared=declared, empty=nothing(empty, model))
+    return conformance.checked(read(model), read) if check else read(model).program
 
 
 def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
@@ -299,7 +299,7 @@ def _read(
 
     model, walk = settled(model, whole, empty)
     graph, values = walk.graph, walk.values
-    return Reading(model, name, _finish(graph, model.graph.output, values, name), values)
+    return Reading(model, name, _finish(graph, model.graph.output, values, name), values, graph)
 
 
 class _EqualSizesError(Exception):

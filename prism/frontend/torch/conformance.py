@@ -16,8 +16,9 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from prism.errors import ConformanceError, PrismError, RuleError, UnsupportedError
-from prism.frontend.state import claims
+from prism.frontend.equal_nodes import Step, equal_nodes
+from prism.frontend.state import State, claims
 from prism.frontend.torch.values import UNINITIALISED, TorchValue
 from prism.program import conformance, example_draws, extents
 from prism.program.conformance import DOUBLE, PRECISIONS, Claim, Comparison, Difference, Precision
+from prism.program.coverage import Coverage, can_be_called, coverage, draws_within, reduced, same_form
 from prism.program.evaluate import bind
 from prism.program.nodes import Conformance, DType, Program, SymbolRange
 
@@ -83,6 +86,7 @@ class Reading:
         origin: a node as the user knows it.
         formulas: torch's decompositions, by operator: of those of the captured graph that have no translation.
         apart: the nodes of the captured graph that were decomposed.
+        state: what the reader knew of the program's tensors.
     """
 
     title: str
@@ -95,6 +99,7 @@ class Reading:
     origin: Callable[[torch.fx.Node], str]
     formulas: Mapping[Any, Callable[..., Any]]
     apart: Sequence[torch.fx.Node]
+    state: State
 
 
 def checked(reading: Reading, again: Callable[[tuple[torch.Tensor, ...]], Reading] | None) -> Program:
@@ -108,10 +113,11 @@ def checked(reading: Reading, again: Callable[[tuple[torch.Tensor, ...]], Readin
         ConformanceError: they do not agree: a bug in prism.
         RuleError: an operator is declared to be something else than it computes.
     """
-    if all(_size(reading, b) is None for b in _bindings(reading)):
-        record = _at_reduced_extents(reading, again)
-    else:
-        record = _compared(reading)
+    sizes = _coverage(reading)
+    record = _compared(reading, sizes) if sizes else _at_reduced_extents(reading, again)
+    if not record.draws and not sizes:
+        in_part = [c for c in _coverage(reading, partly=True) if c.definitions]
+        record = _compared(reading, in_part) if in_part else record
     return replace(reading.program, conformance=record)
 
 
@@ -137,12 +143,42 @@ def _bindings(reading: Reading) -> list[dict[str, int]]:
     return found
 
 
-def _size(reading: Reading, binding: Mapping[str, int]) -> tuple[Precision, int] | None:
-    """As conformance.affordable; None also where the symbols given do not determine an extent."""
-    try:
-        return conformance.affordable(reading.program, binding)
-    except KeyError:
-        return None
+def _coverage(reading: Reading, *, partly: bool = False) -> list[Coverage]:
+    """What can be compared at each of the extents; nothing where the symbols given do not determine one."""
+    said = _claims(reading)
+    values = {n: v for n, v in reading.values.items() if isinstance(v, TorchValue)}
+    steps = _steps(reading.exported.graph, values)
+    same = cache(lambda: equal_nodes(reading.program, said, steps, reading.state))
+    found = []
+    for binding in _bindings(reading):
+        with suppress(KeyError):
+            found.append(coverage(reading.program, binding, said, same, partly=partly))
+    return [c for c in found if c is not None]
+
+
+def _steps(graph: torch.fx.Graph, values: Mapping[torch.fx.Node, TorchValue]) -> list[Step]:
+    """The operators of a graph, each with the picks from its results."""
+    found = []
+    for node in graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem:
+            continue
+        operands: dict[torch.fx.Node, int] = {}
+
+        def told(given: Any, operands: dict[torch.fx.Node, int] = operands) -> Any:
+            if isinstance(given, torch.fx.Node) and isinstance(given.meta.get("val"), torch.Tensor):
+                return f"operand {operands.setdefault(given, len(operands))} {_told(given)}"
+            return str(given)
+
+        picks = [u for u in node.users if u.target is operator.getitem]
+        given = str(pytree.tree_map(told, (node.args, node.kwargs)))
+        what = (str(node.target), given, _told(node), tuple(str(p.args[1]) for p in picks))
+        found.append(Step(what, tuple(values.get(n) for n in operands), (node.name, *(p.name for p in picks))))
+    return found
+
+
+def _told(node: torch.fx.Node) -> str:
+    tensors = [t for t in pytree.tree_leaves(node.meta.get("val")) if isinstance(t, torch.Tensor)]
+    return str([(t.dtype, [*t.shape], [*t.stride()]) for t in tensors])
 
 
 def _at_reduced_extents(reading: Reading, again: Callable[[tuple[torch.Tensor, ...]], Reading] | None) -> Conformance:
@@ -157,11 +193,13 @@ def _at_reduced_extents(reading: Reading, again: Callable[[tuple[torch.Tensor, .
         other = again(smaller)
     except PrismError as error:
         return conformance.unchecked(f"{too_large}at smaller ones: {error.what}")
-    if _size(other, {}) is None:
+    sizes = _coverage(other)
+    if not sizes:
         return conformance.unchecked(too_large + "the smaller ones that the function takes are as well")
-    record = _compared(other)
+    record = _compared(other, sizes)
     shown = ", ".join(f"{t.name}{list(e.shape)}" for t, e in zip(other.program.arguments, smaller, strict=True))
-    note = "" if conformance.same_form(other.program, reading.program) else "the program has another form there"
+    same = same_form(other.program.definitions, reading.program.definitions)
+    note = "" if same else "the program has another form there"
     return replace(record, extents=shown, missing=record.missing or note)
 
 
@@ -193,7 +231,7 @@ def _smaller(reading: Reading) -> tuple[torch.Tensor, ...] | None:
     """Examples of reduced extents that the function takes."""
     shapes = [tuple(int(n) for n in e.shape) for e in reading.examples]
     with quietly():
-        found = conformance.reduced(shapes, lambda tried: _takes(reading, tried))
+        found = reduced(shapes, lambda tried: _takes(reading, tried))
     if found is None:
         return None
     made = []
@@ -223,29 +261,27 @@ def _takes(reading: Reading, shapes: Sequence[tuple[int, ...]]) -> bool:
 # The comparison
 
 
-def _compared(reading: Reading) -> Conformance:
+def _compared(reading: Reading, sizes: Sequence[Coverage]) -> Conformance:
     program = reading.program
     claims = _claims(reading)
-    sizes = [(b, s) for b in _bindings(reading) if (s := _size(reading, b)) is not None]
     given = program.arguments
     shapes = {t.name: tuple(e.shape) for t, e in zip(given, reading.examples, strict=True)}
     draws = conformance.Draws("torch")
-    own = [s for b, s in sizes[:1] if b == bind(given, shapes)]
-    if own and all(_has_values(e) for e in reading.examples):
-        example = True
-        if own[0][0] is DOUBLE or all(e.element_size() >= 4 for e in reading.examples):
-            _compare_function(reading)
-    else:
-        example = False
-    for seed, (name, at) in enumerate(conformance.draws_within([s for _, s in sizes], example)):
-        binding, (precision, _) = sizes[at]
+    own = [c for c in sizes[:1] if c.binding == bind(given, shapes)]
+    example = bool(own) and all(_has_values(e) for e in reading.examples)
+    exact = example and (own[0].precision is DOUBLE or all(e.element_size() >= 4 for e in reading.examples))
+    if exact and can_be_called(program, own[0].binding):
+        _compare_function(reading)
+    for seed, (name, at) in enumerate(draws_within(sizes, example)):
+        size, binding, precision = sizes[at], sizes[at].binding, sizes[at].precision
         undefined = name == "example" and any(map(_holds_nan, reading.examples))
-        compared = Comparison(program, claims, binding, lenient=undefined or name == "not finite")
+        lenient = undefined or name == "not finite"
+        compared = Comparison(program, claims, binding, lenient=lenient, taken=size.taken)
         why = ""
         for inputs in _inputs(reading, name, seed, binding, precision):
             try:
-                run = _Run(reading, inputs, precision)
-                _compare_decompositions(reading, inputs, precision, name)
+                run = _Run(reading, inputs, size)
+                _compare_decompositions(reading, inputs, size, name)
             except PrismError:
                 raise
             except _UndefinedError as undefined:
@@ -261,8 +297,13 @@ def _compared(reading: Reading) -> Conformance:
             why = ""
             break
         draws.add(name, compared, why)
-    against = f"torch {torch.__version__} in {sizes[0][1][0].dtype}"
-    return draws.record(against, none="there are no values to run it on")
+    against = f"torch {torch.__version__} in {sizes[0].precision.dtype}"
+    left = dict.fromkeys(c.node for c in claims if c.value in sizes[0].left)
+    missing = f"not compared, being too large: {conformance.some(list(left))}" if left else ""
+    if left and reading.apart:
+        missing += ", nor torch's decompositions with its operators"
+    record = draws.record(against, missing=missing, none="there are no values to run it on")
+    return replace(record, once=sizes[0].once(program))
 
 
 def _error(reading: Reading, found: Difference, run: _Run, name: str, seed: int) -> PrismError:
@@ -372,7 +413,7 @@ class _Run:
     Args:
         reading: what was read.
         inputs: arrays by the program's names.
-        precision: what floats are lifted to.
+        size: what floats are lifted to, and which values are not computed.
         visit: is given each node of the *captured* graph, which then is what is run, its arguments and its result.
 
     Attributes:
@@ -386,20 +427,25 @@ class _Run:
         self,
         reading: Reading,
         inputs: Mapping[str, np.ndarray],
-        precision: Precision,
+        size: Coverage,
         visit: Callable[[torch.fx.Node, Any, Any, Any], None] | None = None,
     ) -> None:
         self.values: dict[str, np.ndarray] = {}
         self.loose: dict[str, Precision] = {}
         self.undefined: dict[str, np.ndarray] = {}
         self.declared: dict[str, str] = {}
-        self._lifted = torch.float64 if precision is DOUBLE else torch.float32
+        self._lifted = torch.float64 if size.precision is DOUBLE else torch.float32
+        self._size = size
         self._known: dict[torch.fx.Node, Any] = {}
         self._visit = visit
         with torch.no_grad(), _comparable(self._lifted):
             self._run(reading, inputs, reading.exported if visit is None else Graph.of(reading.captured))
 
     def _run(self, reading: Reading, inputs: Mapping[str, np.ndarray], exported: Graph) -> None:
+        same, left = self._size.same, self._size.left
+        if self._visit is not None and same:
+            same = equal_nodes(reading.program, (), _steps(exported.graph, {}), reading.state)
+        by_name = {n.name: n for n in exported.graph.nodes} if same else {}
         specs = iter(exported.graph_signature.input_specs)
         names = iter([t.name for t in reading.program.arguments])
         examples = iter(reading.examples)
@@ -414,6 +460,10 @@ class _Run:
                     state = exported.state_dict
                     tensor = (state if spec.target in state else exported.constants)[spec.target].detach()
                 self._known[node] = self._lift(tensor)
+            elif node.name in same:
+                self._known[node] = self._known[by_name[same[node.name]]]
+            elif node.name in left:
+                self._known[node] = pytree.tree_map(self._stand_in, node.meta.get("val"))
             elif node.op == "call_function" and not _asserts(node):
                 self._known[node] = self._call(node)
                 if reading.origin(node) and _declared(node):
@@ -426,6 +476,10 @@ class _Run:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             return value.to(self._lifted)
         return value
+
+    def _stand_in(self, of: Any) -> Any:
+        """Numbers for a result that is not computed: one, everywhere."""
+        return self._lift(torch.ones((), dtype=of.dtype).expand(of.shape)) if isinstance(of, torch.Tensor) else of
 
     def _call(self, node: torch.fx.Node) -> Any:
         args, kwargs = pytree.tree_map(self._argument, (node.args, node.kwargs))
@@ -597,16 +651,14 @@ def _largest(operands: Iterable[Any]) -> float:
     return max((float(o.nan_to_num(0.0, 0.0, 0.0).abs().max()) for o in held), default=0.0)
 
 
-def _compare_decompositions(
-    reading: Reading, inputs: Mapping[str, np.ndarray], precision: Precision, name: str
-) -> None:
+def _compare_decompositions(reading: Reading, inputs: Mapping[str, np.ndarray], size: Coverage, name: str) -> None:
     """Compare the operators that were decomposed with their decompositions, which are not all right.
 
     Raises:
         UnsupportedError: one computes something else.
     """
     apart = set(reading.apart)
-    if not apart or name == "not finite":
+    if not apart or name == "not finite" or size.left:
         return
 
     def visit(node: torch.fx.Node, args: Any, kwargs: Any, made: Any) -> None:
@@ -635,7 +687,7 @@ def _compare_decompositions(
                 fix="rewrite this part with supported operations, or keep it outside the traced function",
             )
 
-    _Run(reading, inputs, precision, visit)
+    _Run(reading, inputs, size, visit)
 
 
 # The function itself

@@ -111,8 +111,8 @@ def trace(
         program = translation.program()
         apart = [n for n in captured.graph.nodes if n.op == "call_function" and not _stays(n) and not _writes(n)]
         formulas = _default_decompositions() if apart else {}
-        values = translation.values
-        return Reading(title, function, examples, captured, exported, program, values, _origin, formulas, apart)
+        found, state = translation.values, translation.state
+        return Reading(title, function, examples, captured, exported, program, found, _origin, formulas, apart, state)
 
     reading = read(tuple(example_inputs))
     if not check:
@@ -493,6 +493,11 @@ class _Translation:
     def values(self) -> Mapping[torch.fx.Node, Any]:
         """What stands for each node, once the graph is translated."""
         return self._values
+
+    @property
+    def state(self) -> Builder:
+        """What is known of the program's tensors."""
+        return self._builder
 
     def program(self) -> Program:
         """Translate the whole graph."""
