@@ -198,6 +198,28 @@ def test_a_convolution_is_one_product_over_a_window(name: str, tmp_path: Path) -
 
 
 @compiled
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_product_of_a_models_weight_with_pixels_is_a_window_of_one_tap(stride: int, tmp_path: Path) -> None:
+    """It is packed once and kept; of channels' tiles that follow one another what is seen is copied once."""
+    convolution = torch.nn.Conv2d(24, 40, 1, stride)
+    model = torch.nn.Sequential(convolution, torch.nn.ReLU()).eval()
+    x = torch.randn(2, 24, 9, 13)
+    best, *_ = prism.search(prism.trace(model, [x]), target="cpu")
+    source = emit_module(best.sgraph)
+    (text,) = (t for name, t in source.extra.items() if "kernel" in name)
+    body = text[text.index("_program(int64_t pid") :]
+    assert body.count("multiply_window(") == 1
+    assert "multiply(" not in body
+    assert body.index("T_d40") < body.index("T_d9" if stride == 1 else "T_d5"), "channels change fastest"
+    module = load(write_module(source, tmp_path / f"{source.entry}.py"), "one_tap_module")
+    weights = [w.detach() for w in convolution.parameters()]
+    given = [next((w for w in weights if w.shape == t.shape), x) for t in best.sgraph.inputs]
+    for tile in (64, 8, 5):
+        got = getattr(module, source.entry)(*given, config={"symbols": {s.name: tile for s in best.sgraph.symbols}})
+        torch.testing.assert_close(got, model(x).detach(), rtol=1e-5, atol=1e-5)
+
+
+@compiled
 def test_sums_of_a_window_are_as_exact_where_a_weight_is_not_finite(tmp_path: Path) -> None:
     """Pixels are computed one by one then, and a sum of so many terms, one after another, is not exact in float32."""
     function, inputs = convolved((1, 256, 14, 14), (256, 256, 3, 3), padding=1)

@@ -265,10 +265,11 @@ void window(int64_t K, int64_t M, int64_t height, int64_t width, int64_t stride,
     const int64_t places = along[0].room() * along[1].room() * along[2].room(), many = taps.size() / 3;
     std::vector<float> pa(v_room_seen(places, K, M, tall * wide)), pb(v_room_weights(K, M, tall * wide));
     if (held) v_hold(w.data(), w.size() * sizeof(W));
+    Seen seen = {};
     for (int again = 0; again < 2; ++again) {
         for (auto& v : c) v = 0.5f;
         multiply_window(fresh, c.data(), cm, x.data() - pad * (columns + 1) * step, xk, w.data(), wm, wk, along, 3,
-                        taps.data(), many, M, K, halves, pa.data(), pb.data(), last, 2);
+                        taps.data(), many, M, K, halves, pa.data(), pb.data(), last, 2, how % 3 ? &seen : nullptr);
         for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
             const int64_t m = i / cm, n = i % cm / (height * width), h = i % cm / width % height, l = i % cm % width;
             double wanted = n < images && fresh ? 0 : 0.5;

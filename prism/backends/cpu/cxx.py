@@ -20,7 +20,8 @@ decltype default delete do double else enum explicit export extern false float f
 mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register return short
 signed sizeof static struct switch template this throw true try typedef typeid typename union unsigned using
 virtual void volatile wchar_t while xor xor_eq
-prism full lanes part body packed packed_a packed_b room pid threads total main linux unix at tensors lengths end own
+prism full lanes part body packed packed_a packed_b seen_0 seen_1 room pid threads total main linux unix at tensors
+lengths end own Packed Seen Chunk
 sizes past soon run step VL MR NR PANEL LINE AHEAD PAGE Held held Turn Panels Level level_int8_t level_uint8_t vf vi vu
 vl vh vs vb vub v8 bf16 f16 Whole Part Count Sum Prod Max Min Scratch scratch Panels multiply
 multiply_halves multiply_bytes multiply_window Along INFINITY NAN exp log sin cos tan tanh erf sqrt floor round pow abs

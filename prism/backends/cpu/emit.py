@@ -180,7 +180,7 @@ def _grid(w: Writer, launch: TileLaunch, emitters: Sequence[KernelEmitter]) -> N
         w.line(f"const bool past = v_outgrows({_bytes([t for t in launch.tensors if t.name in written], names)});")
         w.line(f"const int64_t soon = v_soon({_bytes(launch.tensors, names)});")
         multiply = any(e.multiplies for e in emitters)
-        panels = ", Panels& packed" * multiply
+        panels = ", Packed& packed" * multiply
         with w.block(f"const auto run_one = [&](int64_t pid, char* at{panels})", ";"):
             if multiply and len(emitters) > 1:
                 w.line("packed = {};  // each kernel has memory of its own cut, where another one writes")
@@ -195,14 +195,14 @@ def _grid(w: Writer, launch: TileLaunch, emitters: Sequence[KernelEmitter]) -> N
         # To begin and end a team of one takes longer than a small kernel.
         with w.block(f"if (threads <= 1 || {ends[-1]} <= 1)"):
             w.line("char* at = scratch().get(room);")
-            w.lines(["Panels packed = {};"] * multiply)
+            w.lines(["Packed packed = {};"] * multiply)
             w.line(every)
             w.line("v_fence(past);")
             w.line("return;")
         w.line("#pragma omp parallel num_threads(threads)")
         with w.block():
             w.line("char* at = scratch().get(room);")
-            w.lines(["Panels packed = {};"] * multiply)
+            w.lines(["Packed packed = {};"] * multiply)
             _dealt(w, emitters, names, ends[-1], every)
             w.line("v_fence(past);")
 

@@ -36,6 +36,8 @@ TENSOR_TYPES = {
 
 SHORT = 32
 """Sums of so few elements are added up one after another."""
+COPIES = 2
+"""Windows of a program whose copies stay from one program to the next (by definition: `csrc/calls.hpp` has so many)."""
 MANY = 2048
 """A loop along fewer elements seldom has many more trips."""
 
@@ -82,9 +84,13 @@ class KernelEmitter:
 
     @property
     def imbalanced(self) -> bool:
-        """Whether some programs do more than others, whatever the tiles' sizes."""
+        """Whether some programs do more than others, whatever the tiles' sizes.
+
+        At an image's borders they do little less, and equal shares are of neighbours, which see some of the same.
+        """
         place = self._placed()
-        loops = (s for s in statements(self.program.body) if isinstance(s, tile.For))
+        whole = {id(s) for w in self.scheduler.windows.values() for s in w.loops}
+        loops = (s for s in statements(self.program.body) if isinstance(s, tile.For) and id(s) not in whole)
         return any((scalars(s.start) | scalars(s.stop)) & place for s in loops)
 
     @property
@@ -173,6 +179,10 @@ class KernelEmitter:
         written = {s.tensor for s in statements(self.program.body) if isinstance(s, tile.Store)}
         return name not in self.storage.arrays and self.v.views[name].tensor not in written
 
+    def _is_weight(self, name: str) -> bool:
+        """Whether what is loaded is a model's weight."""
+        return self.v.tensor(self.v.views[name].tensor).weight
+
     def _apart(self, name: str, offset: Extent | None = None) -> tuple[GridAxis, ...]:
         """The axes of the grid along which programs have the same of a factor in memory, perhaps from elsewhere on."""
         if not self._stays(name) or self.v.views[name].places:
@@ -184,11 +194,16 @@ class KernelEmitter:
         return tuple(g for g in self.program.grid if g.index not in own)
 
     def _in_order(self) -> TileProgram:
-        """The program, of which those that read the same second factors follow one another: these are packed once."""
+        """The program, of which those that pack the same follow one another: it is packed once.
+
+        That is second factors, and what windows see where their weights are a model's, which are packed once for all.
+        """
         p = self.program
         roots = [r for _, r in self._roots(self._groups)]
         apart = [self._apart(self.scheduler.roles(r.product)[1]) for r in roots if r.product is not None]
-        apart += [self._apart(r.window.weights, r.window.weights_offset) for r in roots if r.window is not None]
+        for w in (r.window for r in roots if r.window is not None):
+            held = self._is_weight(w.weights)
+            apart.append(self._apart(w.seen, w.offset) if held else self._apart(w.weights, w.weights_offset))
         if not apart or self.imbalanced or p.sections is not None or p.groups is not None:
             return p
         last = {g.index for g in apart[0]}.intersection(*({g.index for g in others} for others in apart[1:]))
@@ -209,13 +224,13 @@ class KernelEmitter:
                 w.line(f"bytes += v_room(2 * {self._room(self.v.lanes_of(name))}, sizeof(float));")
             for name in self._many():
                 w.line(f"bytes += v_room(2 * {self._room(self.v.lanes_of(name))}, sizeof(float));")
-            for size in self._packing():
+            for size in (*self._packing(), *self._copies().values()):
                 w.line(f"bytes += v_room({size}, sizeof(float));")
             w.line("return bytes;")
         w.line()
         written = {s.tensor for s in statements(p.body) if isinstance(s, tile.Store)}
         parameters = ["int64_t pid", "char* at", "bool past", "int64_t soon"]
-        parameters += ["Panels& packed"] * self.multiplies
+        parameters += ["Packed& packed"] * self.multiplies
         for t in p.tensors:
             const = "" if t.name in written else "const "
             parameters.append(f"{const}{TENSOR_TYPES[t.dtype]}* __restrict p_{self.names(t.name)}")
@@ -234,6 +249,8 @@ class KernelEmitter:
             if packing:
                 w.line(f"float* packed_a = v_take<float>(at, {packing[0]});")
                 w.line(f"float* packed_b = v_take<float>(at, {packing[1]});")
+            for n, size in enumerate(self._copies().values()):
+                w.line(f"float* seen_{n} = v_take<float>(at, {size});")
             self._block(p.body, self._groups)
 
     def _block(self, body: Sequence[Stmt], groups: Sequence[Group]) -> None:
@@ -252,7 +269,9 @@ class KernelEmitter:
             elif root.kind == "product":
                 self._product(root)
             elif root.window is not None:
-                self._window(root.window, root.into is None)
+                copies = [*self._copies()]
+                at = copies.index(root.place) if root.place in copies else None
+                self._window(root.window, root.into is None, at)
             else:
                 again, repeated = (made[n] & frozenset().union(*others) for others in (made[n + 1 :], made[:n]))
                 NestEmitter(g, self.storage, self.names, w, self._local, again, repeated).run()
@@ -322,6 +341,7 @@ class KernelEmitter:
         for _, r in self._roots(self._groups):
             if r.window is not None:
                 a, b = self._window_rooms(r.window)
+                a = "0" if r.place in self._copies() else a
             elif r.product is not None:
                 rows, columns, _ = self._sides(r)
                 k = self._room((r.product.lane,))
@@ -331,6 +351,11 @@ class KernelEmitter:
             first = f"v_maxi({first}, {a})" if first and a not in first else first or a
             second = f"v_maxi({second}, {b})" if second and b not in second else second or b
         return (first, second) if first else ()
+
+    def _copies(self) -> dict[int, str]:
+        """Elements of the copies that windows have to themselves, by their positions: the same for programs in turn."""
+        roots = [r for _, r in self._roots(self._groups) if r.window is not None and self._stays(r.window.seen)]
+        return {r.place: self._window_rooms(r.window)[0] for r in roots[:COPIES] if r.window is not None}
 
     def _sides(self, root: Root) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         """The lanes of rows, of columns, and those that both factors and the result have, as the result has them."""
@@ -466,7 +491,8 @@ class KernelEmitter:
             numbers += [integer(a.weight, self.names), out]
         return f"Along{{{', '.join(numbers)}}}"
 
-    def _window(self, window: Window, fresh: bool) -> None:
+    def _window(self, window: Window, fresh: bool, copy: int | None) -> None:
+        """Writes the call; `copy` says which of the copies that stay is its own."""
         w, names = self.w, self.names
         seen, weights = self.v.views[window.seen], self.v.views[window.weights]
         types = [self._stored(n) for n in (window.seen, window.weights)]
@@ -503,7 +529,8 @@ class KernelEmitter:
                     k = "1" if depth is None else f"n_{names(depth)}"
                     halves = "true" if window.product.halves else "false"
                     w.line(f"{along}, {len(window.axes)}, {taps}, {many}, n_{names(row)}, {k}, {halves},")
-                    w.line(f"packed_a, packed_b, packed, {uses});")
+                    to, stays = ("packed_a", "nullptr") if copy is None else (f"seen_{copy}", f"packed.seen + {copy}")
+                    w.line(f"{to}, packed_b, packed, {uses}, {stays});")
 
             self._each({n: f"n_{names(n)}" for n in window.shared}, multiplied)
 

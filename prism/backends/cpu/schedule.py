@@ -116,7 +116,7 @@ class Scheduler:
     Attributes:
         v: the values.
         products: by the key of `find_products`, but those over windows.
-        windows: by the position of the outermost loop.
+        windows: by the position of the outermost loop, or of the product alone.
         gone: names that products make superfluous.
         kept: names that are held in arrays or variables.
         order: the lanes of an array in the order of memory, where it is not that of the value.
@@ -148,7 +148,7 @@ class Scheduler:
         blocks = dict(self._blocks(body, -1))
         whole = {id(s) for s in within(self.windows)}
         for s in reversed(list(statements(body))):
-            if not isinstance(s, tile.For) and id(s) not in whole:
+            if not isinstance(s, tile.For) and id(s) not in whole and self.v.places[id(s)] not in self.windows:
                 self._visit(s, blocks[self.v.places[id(s)]])
         return self._groups(body)
 
@@ -410,7 +410,8 @@ class Scheduler:
         for s in body:
             root = self._root(s)
             if root is not None and root.window is not None:
-                root = replace(root, into=None if self._starts(root, groups) else root.dst)
+                fresh = not root.window.loops or self._starts(root, groups)
+                root = replace(root, into=None if fresh else root.dst)
             if root is not None:
                 self._place(root, groups)
         return groups
@@ -431,7 +432,8 @@ class Scheduler:
         name = defined(s)
         if place in self.windows:
             w = self.windows[place]
-            return Root("window", s, place, w.lanes, frozenset({w.acc}), frozenset({w.acc}), window=w)
+            own = frozenset({w.acc})
+            return Root("window", s, place, w.lanes, own, own if w.loops else frozenset(), window=w)
         if isinstance(s, tile.For):
             inner = self._groups(s.body)
             roots = [r for g in inner for r in g.roots]

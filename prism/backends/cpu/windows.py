@@ -1,12 +1,14 @@
 """Products over windows: loops over taps in which one product is summed whose first factor is read at pixels plus taps.
 
 A convolution is one, along however many axes, at any stride and dilation. All that its pixels see is copied once, where
-what is outside of an image is 0, and the sum over taps and terms is one: `csrc/window.hpp`.
+what is outside of an image is 0, and the sum over taps and terms is one: `csrc/window.hpp`. A product of a model's
+weight with pixels of many channels, as of a convolution by single points, is one of one tap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
 from typing import TypeVar
@@ -24,6 +26,8 @@ MOST_TAPS = 256
 """Taps of a window, all axes together: their places are a list on the stack."""
 MOST_AXES = 6
 """Its axes (by definition: `csrc/calls.hpp` has so many)."""
+FEWEST = 16
+"""Rows of a weight from which a product of one tap is one: of fewer, what is seen streams through and is not packed."""
 WASTE = 2
 """Places that are computed for each pixel, above which windows do not pay: of a small image most taps are outside."""
 
@@ -62,9 +66,9 @@ class Window:
     """A product over a window.
 
     Attributes:
-        loops: over the taps, the outermost first.
+        loops: over the taps, the outermost first; none for one tap.
         product: what is summed; its lane may be that of an axis' taps.
-        acc: the accumulator of the outermost loop.
+        acc: the accumulator of the outermost loop, or the result.
         seen: the first factor, as it is loaded, and `weights` the second.
         shared: lanes of both factors and the result.
         row: the weights' own lane.
@@ -121,7 +125,7 @@ def _known(found: _T | None) -> _T:
 
 
 def find_windows(v: Values, products: Mapping[str, Product]) -> dict[int, Window]:
-    """The products over windows, by the position of the outermost loop."""
+    """The products over windows, by the position of the outermost loop, or of the product alone."""
     found: dict[int, Window] = {}
 
     def visit(body: Iterable[Stmt]) -> None:
@@ -129,11 +133,16 @@ def find_windows(v: Values, products: Mapping[str, Product]) -> dict[int, Window
             if not isinstance(s, tile.For):
                 continue
             try:
-                found[v.places[id(s)]] = _Match(v, products, s).run()
+                found[v.places[id(s)]] = _Match(v, products).run(s)
             except _NoWindow:
                 visit(s.body)
 
     visit(v.program.body)
+    for s in v.program.body:
+        product = products.get(f"{defined(s)}@{v.places[id(s)]}")
+        if product is not None:
+            with suppress(_NoWindow):
+                found[v.places[id(s)]] = _Match(v, products).alone(product)
     return found
 
 
@@ -143,12 +152,27 @@ class _Match:
 
     v: Values
     products: Mapping[str, Product]
-    outermost: tile.For
     loops: list[tile.For] = field(default_factory=list)
     bounds: list[_Bound] = field(default_factory=list)
 
-    def run(self) -> Window:
-        acc, product = self._nested(self.outermost)
+    def alone(self, product: Product) -> Window:
+        """A product of one tap: its pixels are in rows, each k of them apart, and the other factor is a weight."""
+        v = self.v
+        _need(not product.into and not product.added and product.dst not in v.accumulators)
+        updates = (s for s in statements(v.program.body) if isinstance(s, tile.Update))
+        _need(all(v.resolve(s.src) != product.dst for s in updates))
+        names = (product.lhs, product.rhs)
+        weights = [n for n in names if n in v.views and v.tensor(v.views[n].tensor).weight]
+        _need(len(weights) == 1)
+        (seen,) = (self._loaded(n) for n in names if n not in weights)
+        window = self._window(product.dst, product, seen, weights[0], {})
+        rows = v.lanes[window.row].extent
+        _need(v.views[seen].strides[product.lane] != 1 and (not isinstance(rows, int) or rows >= FEWEST))
+        return window
+
+    def run(self, outermost: tile.For) -> Window:
+        """The loop over taps."""
+        acc, product = self._nested(outermost)
         one, other = (self._loaded(n) for n in (product.lhs, product.rhs))
         taps = self._taps(product.lane)
         try:
@@ -168,7 +192,8 @@ class _Match:
         _need(len(rows) == 1 and product.lane in mine and product.lane in theirs)
         _need(set(view.strides) == set(mine) and set(by.strides) == set(theirs))
         axes, depth = self._axes(pixels, taps, product.lane, view, by)
-        _need(any(a.lane is not None and a.tap is not None for a in axes) and len(axes) <= MOST_AXES)
+        _need(not taps or any(a.lane is not None and a.tap is not None for a in axes))
+        _need(0 < len(axes) <= MOST_AXES)
         _need(prod(a.taps for a in axes) <= MOST_TAPS and self._pays(axes))
         start = {tile.symbol(s.index): 0 for s in self.loops}
         offset, other = (_plain(sympy.sympify(x.offset).subs(start)) for x in (view, by))
@@ -388,4 +413,4 @@ def _both(choose: type, one: Extent | None, other: Extent | None) -> Extent | No
 def within(windows: Mapping[int, Window]) -> Iterator[Stmt]:
     """All statements within the loops of windows."""
     for w in windows.values():
-        yield from statements(w.loops[0].body)
+        yield from statements(w.loops[0].body if w.loops else ())

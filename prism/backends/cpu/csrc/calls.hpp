@@ -1,5 +1,8 @@
 // What launches know of matrix products: each is a function of its own, which is compiled once for all tiles and launches
 // (`product.hpp` and its like), c[m][n] += sum_k a[m][k] * b[k][n], or = where c is fresh and holds nothing yet.
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 namespace prism __attribute__((visibility("hidden"))) {
 constexpr int64_t LINE = 64;
 constexpr int64_t MOST_ALONG = 6;  // axes of a window
@@ -53,12 +56,28 @@ struct Along {
     constexpr int64_t length() const { return count + dilation * (taps - 1) / stride; }
     constexpr int64_t room() const { return phases() * length(); }
 };
+// What a window saw, and the copy that was made of it.
+struct Seen {
+    const void* x;
+    int64_t xk, K, axes;
+    Along along[MOST_ALONG];  // neither weights nor results
+    int64_t low[MOST_ALONG], high[MOST_ALONG];
+    const void* at;
+    int64_t kind;
+    int parts;
+    bool is(const Seen& s) const { return !memcmp(this, &s, __builtin_offsetof(Seen, parts)); }
+};
+// What a thread has packed while a launch runs, of memory that stays as it is: a second factor, and what windows see.
+struct Packed : Panels {
+    Seen seen[2];
+};
 // c[m][pixels] += sum over taps and k of w[m][tap][k] * x[k][pixels and tap], of as many `taps` as are given, one number for
-// each axis. `halves` says that both may be rounded to bfloat16.
+// each axis. `halves` says that both may be rounded to bfloat16. `seen`: what `pa` holds,
+// of an x that stays as it is while a launch runs; null for any other.
 template <class X, class W>
 void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, const W* w, int64_t wm, int64_t wk,
                      const Along* along, int64_t axes, const int64_t* taps, int64_t many, int64_t M, int64_t K, bool halves,
-                     float* pa, float* pb, Panels& last, int64_t uses);
+                     float* pa, float* pb, Panels& last, int64_t uses, Seen* seen);
 
 #if PRISM_LANES == 16
 constexpr int64_t MR = 8, NR = 2;
@@ -92,15 +111,26 @@ constexpr int64_t v_pitch(int64_t places) {
     const int64_t p = (places + PANEL + VL - 1) / VL * VL;
     return p % 256 ? p : p + VL;
 }
-// Rooms of a window that sees so many places, and of its weights.
+// Rooms of a window that sees so many places, and of its weights: copies of float32 numbers or of their parts, the first 32
+// terms of which are copied before, and weights as they are gathered.
+constexpr int64_t v_room_copies(int64_t pitch, int64_t K) {
+    return (PRISM_PAIR_TILES ? v_maxi(K, v_deep(K) / 2 * 3 + 2 * TILE + 1) : K) * pitch + VL;
+}
 constexpr int64_t v_room_seen(int64_t places, int64_t K, int64_t M, int64_t taps) {
-    const int64_t parts = PRISM_PAIR_TILES ? v_deep(K) / 2 * 3 : 0;
-    return v_maxi((K + parts) * v_pitch(places), M * taps * v_deep(K)) + VL;
+    return v_room_copies(v_pitch(places), K) + M * taps * v_deep(K);
 }
 constexpr int64_t v_room_weights(int64_t K, int64_t M, int64_t taps) {
     return v_maxi(v_room_b(M, taps * v_deep(K)), v_packed_a(M, taps * K)) + TILE;
 }
 
+// Memory in large pages, where the system has them: of panels that no cache holds, translating addresses of small ones takes
+// longer than the memory does (30 MB and more, measured).
+struct Chunk {
+    static constexpr int64_t PAGES = 2 << 20, LEAST = 4 << 20, MOST = 64 << 20;
+    char* at;
+    int64_t size, used, live;  // bytes, and how many pieces are not given back
+    Chunk* next;
+};
 // Memory that stays as it is, a model's weights: panels of operands that lie in it are made once, and kept until it is
 // forgotten. Of this library alone, so no other version's.
 struct Held {
@@ -113,6 +143,7 @@ struct Held {
     int64_t changes;  // 0: nothing was ever held
     Range* ranges;
     Panels* buckets[BUCKETS];
+    Chunk* chunks;
 };
 inline Held held;
 struct Turn {
@@ -121,6 +152,43 @@ struct Turn {
     }
     ~Turn() { __atomic_clear(&held.taken, __ATOMIC_RELEASE); }
 };
+// So many bytes, by who has the turn; null where there are none.
+static void* v_keep(int64_t bytes) {
+    bytes = (bytes + LINE - 1) / LINE * LINE;
+    Chunk* found = held.chunks;
+    while (found && found->size - found->used < bytes) found = found->next;
+    if (!found) {
+        const int64_t more = held.chunks ? v_mini(2 * held.chunks->size, Chunk::MOST) : Chunk::LEAST;
+        const int64_t size = (v_maxi(bytes, more) + Chunk::PAGES - 1) / Chunk::PAGES * Chunk::PAGES;
+        found = (Chunk*)malloc(sizeof(Chunk));
+        auto* at = (char*)aligned_alloc(Chunk::PAGES, size);
+        if (!found || !at) {
+            free(found);
+            free(at);
+            return nullptr;
+        }
+#ifdef __linux__
+        madvise(at, size, MADV_HUGEPAGE);
+#endif
+        *found = {at, size, 0, 0, held.chunks};
+        held.chunks = found;
+    }
+    char* at = found->at + found->used;
+    found->used += bytes;
+    ++found->live;
+    return at;
+}
+static void v_drop(const void* piece) {
+    for (Chunk** at = &held.chunks; *at; at = &(*at)->next) {
+        Chunk* c = *at;
+        if ((const char*)piece < c->at || (const char*)piece >= c->at + c->size) continue;
+        if (--c->live) return;
+        *at = c->next;
+        free(c->at);
+        free(c);
+        return;
+    }
+}
 static void v_forget(const void* first) {
     Turn turn;
     for (Held::Range** at = &held.ranges; *at;) {
@@ -137,7 +205,7 @@ static void v_forget(const void* first) {
                     continue;
                 }
                 *p = found->next;
-                free((void*)found->at);
+                v_drop(found->at);
                 free(found);
             }
         *at = r->next;

@@ -379,10 +379,9 @@ const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, in
             while (found && !found->is(asked)) found = found->next;
             if (!found) {
                 found = (Panels*)malloc(sizeof(Panels));
-                void* at = aligned_alloc(64, (how.room(K, N) * 4 + 63) / 64 * 64);
-                if (!found || !at) {
+                void* at = found ? v_keep(how.room(K, N) * 4) : nullptr;
+                if (!at) {
                     free(found);
-                    free(at);
                     return nullptr;
                 }
                 how.keep((typename E::type*)at, b, bk, bn, K, N);

@@ -73,27 +73,52 @@ PRISM_INLINE void v_pixels(bool fresh, float* c, int64_t cm, const float* sums, 
     }
 }
 
-// Every other of some neighbours; two vectors are read.
-template <class X, int... I> PRISM_INLINE vf v_evens(const X* p, std::integer_sequence<int, I...>) {
-    return PRISM_SHUFFLE(v_load(p), v_load(p + VL), (2 * I)...);
+// Of neighbours those at lanes low <= lane < high; the other lanes are zero, and not touched.
+template <class X> PRISM_INLINE vf v_among(const X* p, int64_t low, int64_t high) {
+#if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_loadups512_mask)
+    if constexpr (sizeof(X) == 4)
+        return (vf)__builtin_ia32_loadups512_mask((const float*)p, vf{}, (unsigned short)((1u << high) - (1u << low)));
+#endif
+    X buffer[VL] = {};
+    if (low < high) memcpy((void*)(buffer + low), (const void*)(p + low), (high - low) * sizeof(X));
+    return v_load(buffer);
 }
+// The same of every other one.
+template <class X, int... I> PRISM_INLINE vf v_evens(const X* p, int64_t low, int64_t high, std::integer_sequence<int, I...>) {
+    const int64_t end = v_maxi(2 * low, 2 * high - 1);
+    return PRISM_SHUFFLE(v_among(p, v_mini(VL, 2 * low), v_mini(VL, end)),
+                         v_among(p + VL, v_maxi(0, 2 * low - VL), v_maxi(0, end - VL)), (2 * I)...);
+}
+// `lanes` of them from `p` on, `next` apart.
+template <class X> PRISM_INLINE vf v_apart(const X* p, int64_t next, int64_t low, int64_t high) {
+    if (next == 1) return v_among(p, low, high);
+    if (next == 2) return v_evens(p, low, high, std::make_integer_sequence<int, VL>{});
+    X buffer[VL] = {};
+    for (int64_t l = low; l < high; ++l) buffer[l] = p[l * next];
+    return v_load(buffer);
+}
+
+// Which places along each axis are inside, under the taps that there are.
+struct Inside {
+    int64_t low[MOST_ALONG] = {}, high[MOST_ALONG] = {};
+    Inside(const Frame& f, const int64_t* taps, int64_t many) {
+        for (int64_t d = 0; d < f.axes; ++d) {
+            const Along& a = f.along[d];
+            int64_t least = a.taps, most = 0;
+            for (int64_t t = 0; t < many; ++t) {
+                least = v_mini(least, taps[t * f.axes + d]);
+                most = v_maxi(most, taps[t * f.axes + d]);
+            }
+            low[d] = v_maxi(a.low - a.first, least * a.dilation);
+            high[d] = v_mini(a.high - a.first, (a.count - 1) * a.stride + most * a.dilation + 1);
+        }
+    }
+};
 
 // What all pixels see, k by k, phase by phase; 0 where nothing is.
 template <class X>
-PRISM_ALONE void pack_seen(float* __restrict to, const X* x, int64_t xk, const Frame& f, const int64_t* taps, int64_t many,
-                           int64_t K) {
+PRISM_ALONE void pack_seen(float* __restrict to, const X* x, int64_t xk, const Frame& f, const Inside& within, int64_t K) {
     constexpr int64_t SOME = 16;  // how many k have a row in turn, whose place is worked out once for them
-    int64_t low[MOST_ALONG], high[MOST_ALONG];
-    for (int64_t d = 0; d < f.axes; ++d) {
-        const Along& a = f.along[d];
-        int64_t least = a.taps, most = 0;
-        for (int64_t t = 0; t < many; ++t) {
-            least = v_mini(least, taps[t * f.axes + d]);
-            most = v_maxi(most, taps[t * f.axes + d]);
-        }
-        low[d] = v_maxi(a.low - a.first, least * a.dilation);
-        high[d] = v_mini(a.high - a.first, (a.count - 1) * a.stride + most * a.dilation + 1);
-    }
     const int64_t inner = f.axes - 1;
     const Along& last = f.along[inner];
     const int64_t length = last.length(), next = last.stride * last.step;
@@ -106,29 +131,24 @@ PRISM_ALONE void pack_seen(float* __restrict to, const X* x, int64_t xk, const F
             for (int64_t d = 0; d < f.axes; ++d) {
                 const Along& a = f.along[d];
                 const int64_t at = phase[d] * a.dilation % a.stride + (d == inner ? 0 : place[d] * a.stride);
-                inside &= d == inner || (at >= low[d] && at < high[d]);
+                inside &= d == inner || (at >= within.low[d] && at < within.high[d]);
                 from += at * a.step;
             }
             // Places of this row that are inside: those before `first` and from `end` on are not.
             const int64_t rest = phase[inner] * last.dilation % last.stride;
-            const int64_t first = inside ? v_mini(length, v_cdiv(v_maxi(low[inner] - rest, 0), last.stride)) : length;
-            const int64_t end = v_maxi(first, v_mini(length, v_cdiv(v_maxi(high[inner] - rest, 0), last.stride)));
+            const int64_t first = inside ? v_mini(length, v_cdiv(v_maxi(within.low[inner] - rest, 0), last.stride)) : length;
+            const int64_t end =
+                v_maxi(first, v_mini(length, v_cdiv(v_maxi(within.high[inner] - rest, 0), last.stride)));
             float* own = to + begin * f.pitch + row;
-            for (int64_t k = begin; k < stop; ++k, own += f.pitch, from += xk) {
-                for (int64_t i = 0; i < first; ++i) own[i] = 0;
-                int64_t i = first;
-                for (; i + VL <= end; i += VL) {
-                    const X* p = from + i * next;
-                    const bool whole = i + VL < end;
-                    v_store(own + i, next == 1            ? v_load(p)
-                                     : next == 2 && whole ? v_evens(p, std::make_integer_sequence<int, VL>{})
-                                                          : v_gather(Whole{}, p, next, VL));
-                }
-                if (i < end) {
-                    const X* p = from + i * next;
-                    v_st(Part{}, own + i, next == 1 ? v_ld(Part{}, p, end - i) : v_gather(Part{}, p, next, end - i), end - i);
-                }
-                for (i = end; i < length; ++i) own[i] = 0;
+            // What a vector has behind the row's end the next row, or what follows the last one, is written over.
+            for (int64_t i = 0; i < length; i += VL) {
+                const int64_t low = v_mini(VL, v_maxi(0, first - i)), high = v_maxi(low, v_mini(VL, end - i));
+                const X* p = from + i * next;
+                if (next == 1 && high - low == VL)
+                    for (int64_t k = begin; k < stop; ++k, p += xk) v_store(own + (k - begin) * f.pitch + i, v_load(p));
+                else
+                    for (int64_t k = begin; k < stop; ++k, p += xk)
+                        v_store(own + (k - begin) * f.pitch + i, v_apart(p, next, low, high));
             }
             more = false;
             for (int64_t d = inner - 1; d >= 0 && !more; --d) {
@@ -271,28 +291,58 @@ PRISM_ALONE void mul_seen(float* __restrict sums, const float* __restrict seen, 
 }
 
 #if PRISM_PAIR_TILES
-// Parts of what is seen, place by place: of 32 terms all places of a part, then those of the next one.
-PRISM_ALONE inline void split_seen(uint32_t* __restrict to, const float* __restrict seen, int64_t pitch, int64_t K, int parts) {
-    for (int64_t k = 0; k < K; k += DEEP, to += parts * pitch * TILE, seen += DEEP * pitch)
-        for (int64_t q = 0; q < pitch; q += VL) {
-            vf one[TILE], other[TILE], both[TILE];
-            for (int64_t i = 0; i < TILE; ++i) {
-                one[i] = k + 2 * i < K ? v_load(seen + 2 * i * pitch + q) : vf{};
-                other[i] = k + 2 * i + 1 < K ? v_load(seen + (2 * i + 1) * pitch + q) : vf{};
-            }
-            for (int part = 0; part < parts; ++part) {
+// 32 terms of what is seen as so many parts, all places of a part after those of the one before; whether any has a last
+// part. `most`: the largest magnitude of each place, as bits.
+template <int MANY> PRISM_ALONE bool split_seen(uint32_t* __restrict to, const float* __restrict seen, int64_t pitch, int32_t* most) {
+    constexpr int32_t UPPER = (int32_t)0xffff0000;
+    vi any = {};
+    for (int64_t q = 0; q < pitch; q += VL) {
+        vf one[TILE], other[TILE], both[TILE];
+        vi largest = v_load(most + q);
 #pragma GCC unroll 16
-                for (int64_t i = 0; i < TILE; ++i) {
-                    const vf x = v_float((v_bits(one[i]) + 0x8000) & (int32_t)0xffff0000);
-                    const vf y = v_float((v_bits(other[i]) + 0x8000) & (int32_t)0xffff0000);
-                    one[i] -= x, other[i] -= y;
-                    both[i] = v_float((vi)((vu)v_bits(x) >> 16) | v_bits(y));
-                }
-                v_transpose<TILE>(both);
-#pragma GCC unroll 16
-                for (int64_t i = 0; i < TILE; ++i) v_store((float*)to + (part * pitch + q + i) * TILE, both[i]);
-            }
+        for (int64_t i = 0; i < TILE; ++i) {
+            one[i] = v_load(seen + 2 * i * pitch + q);
+            other[i] = v_load(seen + (2 * i + 1) * pitch + q);
+            const vi x = v_bits(one[i]) & 0x7fffffff, y = v_bits(other[i]) & 0x7fffffff;
+            largest = v_sel(x > largest, x, largest);
+            largest = v_sel(y > largest, y, largest);
         }
+        v_store(most + q, largest);
+        for (int part = 0; part < MANY; ++part) {
+#pragma GCC unroll 16
+            for (int64_t i = 0; i < TILE; ++i) {
+                const vi x = v_bits(one[i]) + 0x8000, y = v_bits(other[i]) + 0x8000;
+                one[i] -= v_float(x & UPPER), other[i] -= v_float(y & UPPER);
+                both[i] = v_float((vi)((vu)x >> 16) | (y & UPPER));
+            }
+            if (part == PARTS - 1)
+#pragma GCC unroll 16
+                for (int64_t i = 0; i < TILE; ++i) any |= v_bits(both[i]);
+            v_transpose<TILE>(both);
+#pragma GCC unroll 16
+            for (int64_t i = 0; i < TILE; ++i) v_store((float*)to + (part * pitch + q + i) * TILE, both[i]);
+        }
+    }
+    return v_any(any != 0);
+}
+// All of it, as tiles take it; how many parts there are, 0 where parts do not do. In `block` there is room for 33 terms.
+template <class X>
+int seen_in_parts(uint32_t* to, float* block, const X* x, int64_t xk, const Frame& f, const Inside& within, int64_t K,
+                  int parts) {
+    auto* most = (int32_t*)(block + DEEP * f.pitch);
+    memset(most, 0, f.pitch * sizeof(*most));
+    bool last = false;
+    for (int64_t k = 0; k < K; k += DEEP, to += parts * f.pitch * TILE) {
+        const int64_t some = v_mini(DEEP, K - k);
+        pack_seen(block, x + k * xk, xk, f, within, some);
+        v_fill(block + some * f.pitch, (DEEP - some) * f.pitch, 0.0f);
+        if (parts == PARTS) last |= split_seen<PARTS>(to, block, f.pitch, most);
+        else split_seen<1>(to, block, f.pitch, most);
+    }
+    if (parts < PARTS) return parts;
+    for (int64_t q = 0; q < f.pitch; ++q)
+        if (most[q] && (most[q] < LEAST || most[q] >= MOST)) return 0;
+    return last ? PARTS : PARTS - 1;
 }
 // A block of sums, 32 by 32, turned.
 PRISM_ALONE inline void v_turn(float* __restrict to, const float* __restrict from) {
@@ -340,33 +390,61 @@ PRISM_ALONE void mul_pixels(bool fresh, float* c, int64_t cm, const X* x, int64_
 template <class X, class W>
 void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, const W* w, int64_t wm, int64_t wk,
                      const Along* along, int64_t axes, const int64_t* taps, int64_t many, int64_t M, int64_t K, bool halves,
-                     float* pa, float* pb, Panels& last, int64_t uses) {
+                     float* pa, float* pb, Panels& last, int64_t uses, Seen* seen) {
     const Frame f(along, axes);
+    const Inside within(f, taps, many);
     int64_t shifts[many + 1], own[many + 1];
+    // In the order of their weights, which are read once, from the first to the last.
     for (int64_t t = 0; t < many; ++t) {
-        shifts[t] = f.shift(taps + t * axes);
-        own[t] = f.weights(taps + t * axes);
+        const int64_t shift = f.shift(taps + t * axes), weight = f.weights(taps + t * axes);
+        int64_t at = t;
+        for (; at && own[at - 1] > weight; --at) shifts[at] = shifts[at - 1], own[at] = own[at - 1];
+        shifts[at] = shift, own[at] = weight;
     }
-    float* seen = pa;
+    float* gathered = pa + v_room_copies(f.pitch, K);
+    Seen asked = {x, xk, K, axes};
+    for (int64_t d = 0; d < axes; ++d) {
+        asked.along[d] = along[d];
+        asked.along[d].weight = asked.along[d].out = 0;
+        asked.low[d] = within.low[d], asked.high[d] = within.high[d];
+    }
+    // What it sees is in `pa` from the call before, as the one or the other needs it.
+    const auto again = [&](int64_t kind) PRISM_BODY {
+        asked.at = pa, asked.kind = kind;
+        const bool found = seen && seen->is(asked);
+        if (found) asked.parts = seen->parts;
+        return found;
+    };
 #if PRISM_PAIR_TILES
     // Tiles take 16 rows and 32 terms, whole or not.
     if (2 * M * K >= v_cdiv(M, TILE) * TILE * v_deep(K) && v_tiles()) {
-        const Weights<true> how{f, halves, pa};
+        const Weights<true> how{f, halves, gathered};
         const float* second = v_panels(w, wk, wm, K, M, pb, last, uses, how);
         const int parts = *(const int32_t*)second;
         if (parts) {
-            pack_seen(seen, x, xk, f, taps, many, K);
-            const Looked found = halves ? Looked{true, 1} : v_look(seen, 1, f.pitch, f.pitch, K);
-            if (found.fits) {
-                auto* y = (uint32_t*)(pa + K * f.pitch);
-                split_seen(y, seen, f.pitch, K, found.parts);
-                const int64_t depth = v_deep(K) / DEEP, side = f.taps * depth * parts * SQUARE;
+            const int stored = halves ? 1 : PARTS;
+            const int64_t depth = v_deep(K) / DEEP, step = stored * f.pitch * TILE;
+            auto* y = (uint32_t*)pa;
+            if (!again(how.KIND)) {
+                asked.parts = seen_in_parts(y, pa + depth * step, x, xk, f, within, K, stored);
+                if (seen) *seen = asked;
+            }
+            if (asked.parts) {
+                const int64_t side = f.taps * depth * parts * SQUARE;
                 const auto* panels = (const uint32_t*)second + Weights<true>::AT;
                 alignas(64) float sums[2 * TILE * PANEL], turned[2 * TILE * PANEL];
                 alignas(64) uint32_t spare[SQUARE];
+                // Weights are asked for before they are multiplied: while the first places meet some rows of them, just
+                // before, and while others do, those of the next rows, if the second cache holds both.
+                const int64_t steps = many * depth, bytes = 2 * side * (int64_t)sizeof(uint32_t);
+                const int64_t turns = v_cdiv(f.pixels, 2 * TILE) - 1;
+                const int64_t some = turns ? v_cdiv(bytes, turns * steps) : 0;
+                const bool both = 2 * bytes <= v_second_level();
                 v_begin_tiles();
                 for (int64_t m = 0; m < M; m += PANEL) {
                     Row row(f);
+                    const auto* soon = (const char*)(panels + (m / TILE + 2) * side);
+                    const char* const end = m + PANEL < M && both ? soon + bytes : soon;
                     for (int64_t q = 0; q < f.pixels; q += 2 * TILE) {
                         if (row.at >= q + PANEL) continue;
                         const bool two = f.pixels - q > TILE;
@@ -378,8 +456,17 @@ void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, c
                             const uint32_t* one = y + (shifts[t] + q) * TILE;
                             const uint32_t* other = panels + m / TILE * side + own[t] * depth * parts * SQUARE;
                             for (int64_t l = 0; l < depth; ++l) {
-                                v_add_parts(one, f.pitch * TILE, SQUARE, found.parts, other, SQUARE, side, parts, two, spare);
-                                one += found.parts * f.pitch * TILE, other += parts * SQUARE;
+                                if (q == 0 || !both) {
+                                    constexpr int64_t NEAR = 4;
+                                    for (int64_t i = 0; i < parts * SQUARE; i += LINE / 4) {
+                                        v_ask(other + NEAR * parts * SQUARE + i);
+                                        v_ask(other + side + NEAR * parts * SQUARE + i);
+                                    }
+                                } else {
+                                    for (int64_t i = 0; i < some && soon < end; i += LINE, soon += LINE) v_ask(soon);
+                                }
+                                v_add_parts(one, f.pitch * TILE, SQUARE, asked.parts, other, SQUARE, side, parts, two, spare);
+                                one += step, other += parts * SQUARE;
                             }
                         }
                         PRISM_TILE_STORE(0, sums, PANEL);
@@ -396,11 +483,14 @@ void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, c
         }
     }
 #endif
-    const Weights<false> how{f, false, pa};
+    const Weights<false> how{f, false, gathered};
     const float* second = v_panels(w, wk, wm, K, M, pb, last, uses, how);
     if (!((const int32_t*)second)[how.FINITE])
         return mul_pixels(fresh, c, cm, x, xk, w, wm, wk, f, taps, many, M, K);
-    pack_seen(seen, x, xk, f, taps, many, K);
+    if (!again(how.KIND)) {
+        pack_seen(pa, x, xk, f, within, K);
+        if (seen) *seen = asked;
+    }
     // Few terms at many taps are so many taps of one.
     constexpr int64_t NARROW = 16;
     const bool narrow = K < NARROW;
@@ -418,8 +508,8 @@ void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, c
         for (int64_t m = 0; m < M; m += MR) {
             row = start;
             const float* rows = second + how.AT + m * f.taps * K;
-            if (narrow) mul_seen<true>(sums, seen + q, f.pitch, rows, places, panels, many * K, 1);
-            else mul_seen<false>(sums, seen + q, f.pitch, rows, shifts, own, many, K);
+            if (narrow) mul_seen<true>(sums, pa + q, f.pitch, rows, places, panels, many * K, 1);
+            else mul_seen<false>(sums, pa + q, f.pitch, rows, shifts, own, many, K);
             v_pixels(fresh, c + m * cm, cm, sums, v_mini(MR, M - m), q, row);
         }
         start = row;
