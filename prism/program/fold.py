@@ -13,7 +13,7 @@ import numpy as np
 from prism.program import build
 from prism.program.arrays import NUMPY
 from prism.program.extents import Extent, at_most
-from prism.program.index import Index
+from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Reduce, Size
 from prism.program.ops import OPS
 from prism.program.views import compare_extents
@@ -82,6 +82,15 @@ def chosen(shape: Sequence[int], at: Sequence[Index], element: Callable[[tuple[i
                 test = op("and", test, op("eq", build.position(index), Const(float(n))))
         expr = op("where", test, element(place), expr)
     return expr
+
+
+def in_a_row(elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> Expr:
+    """What stands along an axis: one element after another, each from a place on."""
+
+    def choose(part: int, before: Expr, after: Expr) -> Expr:
+        return op("where", op("lt", build.position(axis), build.position(Index.const(starts[part]))), before, after)
+
+    return build.balanced_select(len(elements), elements.__getitem__, choose)
 
 
 def as_index(e: Expr) -> Index | None:

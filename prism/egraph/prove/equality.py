@@ -24,7 +24,7 @@ from prism.egraph.prove.cases import cases, defined_alike
 from prism.egraph.prove.coefficients import read_alike, stored_alike
 from prism.egraph.prove.hidden import without_numbers
 from prism.egraph.prove.matching import Matched
-from prism.egraph.prove.normal_form import Unfit, normal_form
+from prism.egraph.prove.normal_form import Unfit, normal_form, same_quotient
 from prism.egraph.prove.refutation import Attempt, refute
 from prism.egraph.prove.segments import alike_in_pieces
 from prism.egraph.worker import Worker
@@ -254,7 +254,7 @@ def _same_form(a: Expr, b: Expr, assume: bool, depth: int) -> dict[Expr, None] |
         if normal_form(a, ours, strict=strict) == normal_form(b, theirs, strict=strict):
             break
     else:
-        if depth == MAX_CASES and alike_in_pieces(a, b):
+        if (depth == MAX_CASES and alike_in_pieces(a, b)) or same_quotient(a, b):
             return {}
         split = cases(a, b) if depth else None
         if split is None or not all(Facts().finite(x) for x in (split[0].less, split[0].more)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -23,7 +24,7 @@ from prism.program.build import add, const, mul, neg, op, position, recip
 from prism.program.extents import is_static
 from prism.program.formulas import LARGEST_POWER
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes, walk
 from prism.program.ops import BOOLEAN
 from prism.program.refinement import bounds, margin, simplified
 from prism.program.sign_analysis import NONE, Facts, constant
@@ -55,6 +56,35 @@ def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False)
     return now
 
 
+def same_quotient(reference: Expr, candidate: Expr) -> bool:
+    """Whether two expressions are one over their common denominator: what a reference divides by is not 0.
+
+    Raises:
+        Unfit: one of them is no sum of products.
+    """
+    if not any(isinstance(e, Map) and e.op in _QUOTIENTS for side in (reference, candidate) for e in walk(side)):
+        return False
+    machine = _Machine(facts=Facts())
+    try:
+        sides = [machine.poly(canonical(simplified(e))) for e in (reference, candidate)]
+        below = {b for d in _divisors(reference) for b in machine.below(d)}
+        one, other = machine.cleared(sides, below)
+    except (OverflowError, ZeroDivisionError, RecursionError):
+        raise Unfit from None
+    return one == other
+
+
+def _divisors(e: Expr) -> Iterator[Expr]:
+    """What an expression divides by, whatever else is: it has no value where one of them is 0."""
+    match e:
+        case Map("recip", (a,)):
+            yield a
+            yield from _divisors(a)
+        case Map("add" | "mul" | "neg" | "exp", args):
+            for a in args:
+                yield from _divisors(a)
+
+
 def polynomial(expr: Expr) -> Poly:
     """The expression as a sum of products. Raises Unfit: it is none."""
     try:
@@ -70,6 +100,7 @@ def expression(p: Poly) -> Expr:
 
 _MONOTONE = ("log", "erf", "atan", "floor", "round", "sign")
 """Functions that grow with what they are of; sigmoid and tanh are written by exponentials."""
+_QUOTIENTS = frozenset({"recip", "sigmoid", "tanh", "pow"})
 _OTHER = {ReduceKind.MAX: ReduceKind.MIN, ReduceKind.MIN: ReduceKind.MAX}
 # Terms of what is multiplied by itself to see whether it is 0 or 1.
 _SHORT = 8
@@ -184,6 +215,11 @@ class _Machine(Algebra):
             return self.power(self.poly(a), q, a)
         return self.atom(Map("pow", (self.within(a), Const(c))))
 
+    def below(self, divisor: Expr) -> list[Expr]:
+        """What is finite and has powers in one over the divisor."""
+        over = self.power(self.poly(canonical(simplified(divisor))), -UNIT, divisor)
+        return [b for t in over for b, n in t.factors if n < 0 and self.facts.finite(b)]
+
     # Functions
 
     def _exp(self, a: Expr) -> Poly:
@@ -285,10 +321,11 @@ class _Machine(Algebra):
         return self.atom(Map(name, (self.expr(p),)))
 
     def _turn(self, p: Poly) -> tuple[Poly, Poly]:
-        """Cosine and sine of a sum, by the addition theorems."""
+        """Cosine and sine of a sum, by the addition theorems; twice an angle is a sum."""
         cosine: Poly = {ONE: UNIT}
         sine: Poly = {}
-        for t, c in sorted(p.items(), key=lambda x: x[0].key):
+        parts = ((t, c / n) for t, c in p.items() for n in [abs(c) if _few(c) else 1] for _ in range(int(n)))
+        for t, c in sorted(parts, key=lambda x: x[0].key):
             angle = self.expr({t: abs(c)})
             a = self.atom(Map("cos", (angle,)))
             b = self.scaled(self.atom(Map("sin", (angle,))), 1 if c > 0 else -1)

@@ -7,7 +7,7 @@ not taken, or there is no normal form. Roots of numbers are powers of primes, an
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -39,6 +39,8 @@ MAX_TERMS = 600
 MAX_BOUND = 16
 # Terms that one normal form may take, those of polynomials on the way included.
 MAX_STEPS = 100_000
+# How often a numerator's own denominators are cleared.
+_NESTED = 4
 
 _ZERO = Fraction(0)
 UNIT = Fraction(1)
@@ -247,7 +249,7 @@ class Algebra:
         for b in bases:
             if any(free_axes(b) & set(t.bound) for t in p):
                 continue
-            powers = [sum((x for y, x in t.factors if y == b), _ZERO) for t in p]
+            powers = [_power(t, b) for t in p]
             least = min(powers)
             if least > 0 or (least != 0 and self._positive(b)):
                 shared.append((b, least))
@@ -346,6 +348,32 @@ class Algebra:
                 made[product] = made.get(product, _ZERO) + c * d
         return made
 
+    def cleared(self, polys: Sequence[Poly], nonzero: Collection[Expr] = ()) -> list[Poly]:
+        """The polynomials times one product of their denominators, of those that are not 0: equal where they are.
+
+        Args:
+            polys: the polynomials.
+            nonzero: what is not 0, and finite, beside the sums of which this is known.
+        """
+        made = list(polys)
+        for _ in range(_NESTED):
+            below: dict[Expr, Fraction] = {}
+            for t in itertools.chain(*made):
+                for b, n in t.factors:
+                    outside = n < 0 and _whole(n) and free_axes(b).isdisjoint(t.bound)
+                    if outside and (b in nonzero or (is_sum(b) and self._cancels(b))):
+                        below[b] = max(below.get(b, _ZERO), -_power(t, b))
+            if not below:
+                break
+            made = [self.sum([self.scaled(self._raised(t, below), c) for t, c in p.items()]) for p in made]
+        return made
+
+    def _raised(self, t: Term, by: Mapping[Expr, Fraction]) -> Poly:
+        """A term times powers of bases that are finite, and not 0."""
+        powers = [(b, _power(t, b) + n) for b, n in by.items()]
+        rest = [(b, n) for b, n in t.factors if b not in by]
+        return self.term(list(t.bound), rest + [(b, n) for b, n in powers if n])
+
     # Back to expressions
 
     def expr(self, p: Poly) -> Expr:
@@ -368,6 +396,10 @@ def _quotients(t: Term, base: Expr, whole: Poly) -> Iterator[tuple[Term, Fractio
             rest = _without(numerator, [(canonical(substitute(b, mapping)), n) for b, n in first.factors])
             if rest is not None and not any(free_axes(b) & set(chosen) for b, _ in rest):
                 yield named([a for a in t.bound if a not in chosen], rest), d
+
+
+def _power(t: Term, base: Expr) -> Fraction:
+    return sum((n for b, n in t.factors if b == base), _ZERO)
 
 
 def _without(

@@ -3,7 +3,8 @@
 max(x, x/10) and where(0 < x, x, x/10), Huber's loss by `<` and by `<=`, a clamp by absolute values: each comparison is
 of some number u with a constant, once what it compares is in pieces of u itself. So u lies below the least of these
 constants, between two of them, above all or at one. Inside of a piece comparisons are known; at a point u is a number,
-and one of its terms is that number less the others. Expressions of one normal form throughout are equal.
+and one of its terms is that number less the others. Expressions of one normal form, or one quotient, throughout are
+equal.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from prism.egraph.prove.normal_form import expression, normal_form, polynomial
+from prism.egraph.prove.normal_form import expression, normal_form, polynomial, same_quotient
 from prism.egraph.prove.polynomials import Unfit
 from prism.egraph.prove.products import ONE, Poly, Term
 from prism.program.build import add, const, mul, neg
@@ -108,7 +109,7 @@ class _Line:
 
         made = rebuilt(exprs, known)
         if not points:
-            return normal_form(made[0]) == normal_form(made[1])
+            return _same(*made)
         point = min(points)
         self.left[0] -= 1
         return (
@@ -138,8 +139,7 @@ class _Line:
                 if atom not in set(walk(others)):
                     at = rebuilt(at, lambda e, atom=atom, others=others: others if e == atom else e)  # type: ignore[misc]
                     break
-        one, other = rebuilt(at, known)
-        return normal_form(one) == normal_form(other)
+        return _same(*rebuilt(at, known))
 
     def _sign(self, e: Expr) -> tuple[Fraction, Fraction] | None:
         """(a, b) where the value is decided by the sign of a*u + b."""
@@ -164,6 +164,10 @@ class _Line:
         first = next(iter(self.u))
         slope = p[first] / self.u[first]
         return (slope, offset) if all(v == slope * self.u[t] for t, v in p.items()) else None
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    return normal_form(a) == normal_form(b) or same_quotient(a, b)
 
 
 def _decided(e: Expr, sign: int) -> Expr:

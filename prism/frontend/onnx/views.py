@@ -32,6 +32,7 @@ from prism.program.views import (
     resolve_shape,
     same_extent,
     shape_text,
+    stairs,
 )
 
 
@@ -373,9 +374,13 @@ def chosen(graph: Graph, node: Node, x: OnnxValue, axis: int, places: OnnxValue,
     if regular is not None:
         return element(regular)
     known = known_elements(places)
-    if known is not None and known.size <= MAX_CHOICES:
-        wrapped = _wrapped(graph, node, known, x.shape[axis])
-        return fold.chosen(known.shape, [*map(Index.axis, over)], lambda at: element(Index.const(wrapped[at])))
+    wrapped = None if known is None else _wrapped(graph, node, known, x.shape[axis])
+    pieces = None if wrapped is None else stairs(wrapped, over)
+    if pieces is not None:
+        along, steps = pieces
+        return fold.in_a_row([element(at) for _, at in steps], [start for start, _ in steps], along)
+    if wrapped is not None and wrapped.size <= MAX_CHOICES:
+        return fold.chosen(wrapped.shape, [*map(Index.axis, over)], lambda at: element(Index.const(wrapped[at])))
     bound = axes_of(x.shape, "r")[axis]
     if bound.extent == 1:
         return element(Index.const(0))

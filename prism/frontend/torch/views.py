@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -9,21 +10,24 @@ import numpy as np
 from prism.frontend.sizes import not_negative
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted
 from prism.program import build
+from prism.program.evaluate import evaluate_expr
 from prism.program.extents import Extent, add, at_most, is_static, mul
-from prism.program.fold import chosen, op
+from prism.program.fold import chosen, in_a_row, op
 from prism.program.index import Axis, Index
 from prism.program.lookup import from_end, looked_up
-from prism.program.nodes import Const, DType, Expr
+from prism.program.nodes import Const, DType, Expr, Read, Size, walk
 from prism.program.views import (
     MAX_CHOICES,
-    MAX_PIECES,
     axes_of,
     broadcast_index,
-    pieces_index,
     places_index,
     reshape_index,
     same_extent,
+    stairs,
 )
+
+_COUNTED = 1 << 14
+"""Places beyond which a formula of positions is not counted out."""
 
 
 def _indices(axes: Sequence[Axis]) -> list[Index]:
@@ -188,16 +192,7 @@ def _unbind(n: Node) -> Result:
 
 def concatenated(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> TorchValue:
     """The parts one after another along `axis`: part p is `elements[p]` from position starts[p] on."""
-    return n.define(_in_a_row(elements, starts, axis))
-
-
-def _in_a_row(elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> Expr:
-    position = build.position(axis)
-
-    def choose(part: int, before: Expr, after: Expr) -> Expr:
-        return op("where", op("lt", position, build.position(Index.const(starts[part]))), before, after)
-
-    return build.balanced_select(len(elements), elements.__getitem__, choose)
+    return n.define(in_a_row(elements, starts, axis))
 
 
 def _cat(n: Node) -> Result:
@@ -355,8 +350,8 @@ def _looked_up(
         found = _places(n, v, axes, x.shape[d], negative)
         if isinstance(found, Index):
             index[d] = found
-        elif isinstance(found, list):
-            read = _piecewise(read, d, found, axes[0])
+        elif isinstance(found, tuple):
+            read = _piecewise(read, d, found[1], found[0])
         elif found is None:
             scattered.append(d)
         elif x.shape[d] == 1:
@@ -370,17 +365,17 @@ def _looked_up(
     value = read(index)
     if scattered:
         # few places that follow no line: one after another, each where the result is at it
-        axes = max((places[d][1] for d in scattered), key=len)
-        shape = tuple(int(a.extent) for a in axes)
-        if not all(shape):  # of no places there are no elements
+        table = {d: (e, places[d][1]) for d in scattered if (e := places[d][0].elements) is not None}
+        axes = [a for a in n.axes if any(a in own and e.shape[own.index(a)] != 1 for e, own in table.values())]
+        if not all(a.extent for a in axes):  # of no places there are no elements
             return n.define(Const(0.0))
-        table = {d: np.broadcast_to(e, shape) for d in scattered if (e := places[d][0].elements) is not None}
 
         def element(at: tuple[int, ...]) -> Expr:
-            own = {d: int(known[at]) % int(x.shape[d]) for d, known in table.items()}
+            where = dict(zip(axes, at, strict=True))
+            own = {d: int(e[tuple(where.get(a, 0) for a in over)]) % int(x.shape[d]) for d, (e, over) in table.items()}
             return read([Index.const(own[k]) if k in own else i for k, i in enumerate(index)])
 
-        value = chosen(shape, _indices(axes), element)
+        value = chosen([int(a.extent) for a in axes], _indices(axes), element)
     for bound, place in fetched:
         value = looked_up(bound, place, value)
     return n.define(value)
@@ -393,35 +388,35 @@ def _piecewise(
 
     def element(index: Sequence[Index]) -> Expr:
         elements = [read([*index[:d], own, *index[d + 1 :]]) for _, own in pieces]
-        return _in_a_row(elements, [start for start, _ in pieces], axis)
+        return in_a_row(elements, [start for start, _ in pieces], axis)
 
     return element
 
 
 def _places(
     n: Node, v: TorchValue, axes: Sequence[Axis], extent: Extent, negative: bool
-) -> Index | list[tuple[int, Index]] | Expr | None:
+) -> Index | tuple[Axis, list[tuple[int, Index]]] | Expr | None:
     """What a value says of positions along a dimension: an index over the axes, a number that data give, or None.
 
-    Several indices, each from a place on, are for many that are known and on a few lines; None is for a few on no line.
+    Several indices, each from a place of an axis on, are for those on a few stairs; None is for a few on no stairs.
     """
     if v.dtype is DType.BOOL or (negative and v.dtype is DType.UINT8):  # both are masks to indexing
         raise n.unsupported("which elements are read depends on data", "keep masks outside the traced function")
     position = v.position
     known = v.elements
-    if known is not None and isinstance(extent, int):
-        wrapped = np.where((known < 0) & negative, known + extent, known)
+    counted = _counted(v) if known is None and position is None else known
+    if counted is not None and isinstance(extent, int):
+        wrapped = np.where((counted < 0) & negative, counted + extent, counted)
         if wrapped.size and (wrapped.min() < 0 or wrapped.max() >= extent):
-            raise n.unsupported(f"index {int(known.flat[0])} is not in a dimension of extent {extent}")
+            raise n.unsupported(f"index {int(counted.flat[0])} is not in a dimension of extent {extent}")
         regular = places_index(wrapped.astype(object), _indices(axes))
         if regular is not None:
             return regular
-        if known.size <= MAX_CHOICES:
+        pieces = stairs(wrapped, axes)
+        if pieces is not None:
+            return pieces
+        if known is not None and known.size <= MAX_CHOICES:
             return None
-        if known.ndim == len(axes) == 1:
-            pieces = pieces_index(wrapped.astype(object), Index.axis(axes[0]))
-            if len(pieces) <= MAX_PIECES:
-                return pieces
     if position is None and known is not None and not v.tensor:
         raise n.unsupported(f"it looks {known.size} places up that follow no rule", "look up fewer at a time")
     if position is None:
@@ -432,6 +427,16 @@ def _places(
         if index.within(extent):
             return index
     raise n.unsupported(f"index {moved} is not known to lie in a dimension of extent {extent}")
+
+
+def _counted(v: TorchValue) -> np.ndarray | None:
+    """The whole numbers that a formula of positions makes of fixed lengths; None for others, and for many."""
+    formula = v.formula
+    if formula is None or v.dtype.is_float or not all(isinstance(e, int) for e in v.shape):
+        return None
+    if math.prod(map(int, v.shape)) > _COUNTED or any(isinstance(e, (Read, Size)) for e in walk(formula)):
+        return None
+    return evaluate_expr(formula, {}, {}, tuple(v.axes)).astype(np.int64)
 
 
 # Writing into a part of a tensor, as assignments to slices and in-place operations on views are exported
