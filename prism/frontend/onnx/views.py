@@ -370,17 +370,19 @@ def chosen(graph: Graph, node: Node, x: OnnxValue, axis: int, places: OnnxValue,
         before, after = axes[:axis], axes[axis + places.rank :]
         return graph.at(x, [*map(Index.axis, before), at, *map(Index.axis, after)])
 
-    regular = _regular_places(graph, node, x.shape[axis], places, over)
-    if regular is not None:
-        return element(regular)
     known = known_elements(places)
     wrapped = None if known is None else _wrapped(graph, node, known, x.shape[axis])
-    pieces = None if wrapped is None else stairs(wrapped, over)
-    if pieces is not None:
-        along, steps = pieces
-        return fold.in_a_row([element(at) for _, at in steps], [start for start, _ in steps], along)
-    if wrapped is not None and wrapped.size <= MAX_CHOICES:
-        return fold.chosen(wrapped.shape, [*map(Index.axis, over)], lambda at: element(Index.const(wrapped[at])))
+    indices = [*map(Index.axis, over)]
+    regular = _positions(graph, x.shape[axis], places, over) if wrapped is None else places_index(wrapped, indices)
+    if regular is not None:
+        return element(regular)
+    if wrapped is not None:
+        pieces = stairs(wrapped, over)
+        if pieces is not None:
+            along, steps = pieces
+            return fold.in_a_row([element(at) for _, at in steps], [start for start, _ in steps], along)
+        if wrapped.size <= MAX_CHOICES:
+            return fold.chosen(wrapped.shape, indices, lambda at: element(Index.const(wrapped[at])))
     bound = axes_of(x.shape, "r")[axis]
     if bound.extent == 1:
         return element(Index.const(0))
@@ -388,11 +390,8 @@ def chosen(graph: Graph, node: Node, x: OnnxValue, axis: int, places: OnnxValue,
     return looked_up(bound, place, element(Index.axis(bound)))
 
 
-def _regular_places(graph: Graph, node: Node, extent: Extent, places: OnnxValue, axes: Sequence[Axis]) -> Index | None:
-    """The places as an index of their own axes, when they are a progression or positions."""
-    known = known_elements(places)
-    if known is not None:
-        return places_index(_wrapped(graph, node, known, extent), [*map(Index.axis, axes)])
+def _positions(graph: Graph, extent: Extent, places: OnnxValue, axes: Sequence[Axis]) -> Index | None:
+    """The places as an index of their own axes, when they are positions."""
     if places.formula is None:
         return None
     index = as_index(graph.read(places, axes))
