@@ -220,6 +220,33 @@ def test_a_product_of_a_models_weight_with_pixels_is_a_window_of_one_tap(stride:
 
 
 @compiled
+def test_a_convolution_of_what_is_put_side_by_side_sees_its_pieces_in_turn(tmp_path: Path) -> None:
+    """And of what lies beside a piece in memory nothing."""
+
+    def joined(one: torch.Tensor, other: torch.Tensor, last: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.nn.functional.conv2d(torch.cat([one, other, last], 1), weight, padding=1))
+
+    given = [torch.randn(2, n, 9, 11) for n in (17, 8, 20)]
+    weight = torch.randn(24, 45, 3, 3) / 8
+    best, *_ = prism.search(prism.trace(joined, [*given, weight]), target="cpu")
+    source = emit_module(best.sgraph)
+    (text,) = (t for key, t in source.extra.items() if "kernel" in key)
+    body = text[text.index("_program(int64_t pid") :]
+    assert body.count("multiply_window(") == 3
+    module = load(write_module(source, tmp_path / f"{source.entry}.py"), "joined_module")
+    for tile, odd in ((64, None), (5, None), (5, float("nan"))):
+        if odd is not None:
+            given[1][1, 3, 4, 5] = odd
+        named = dict(zip(("one", "other", "last", "weight"), (*given, weight), strict=True))
+        got = getattr(module, source.entry)(
+            *(named[t.name] for t in best.sgraph.inputs),
+            config={"symbols": {s.name: tile for s in best.sgraph.symbols}},
+        )
+        wanted = joined(*(x.double() for x in (*given, weight))).float()
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@compiled
 def test_sums_of_a_window_are_as_exact_where_a_weight_is_not_finite(tmp_path: Path) -> None:
     """Pixels are computed one by one then, and a sum of so many terms, one after another, is not exact in float32."""
     function, inputs = convolved((1, 256, 14, 14), (256, 256, 3, 3), padding=1)

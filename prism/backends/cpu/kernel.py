@@ -19,7 +19,7 @@ from prism.backends.cpu.windows import Window, WindowAxis, find_windows
 from prism.backends.place import write_place
 from prism.backends.tile import GridAxis, Size, Stmt, TileProgram, scalars, symbol
 from prism.ir.kit import statements
-from prism.program.extents import Extent, mul
+from prism.program.extents import Extent, add, mul
 from prism.program.nodes import DType, ReduceKind
 
 TENSOR_TYPES = {
@@ -203,7 +203,8 @@ class KernelEmitter:
         apart = [self._apart(self.scheduler.roles(r.product)[1]) for r in roots if r.product is not None]
         for w in (r.window for r in roots if r.window is not None):
             held = self._is_weight(w.weights)
-            apart.append(self._apart(w.seen, w.offset) if held else self._apart(w.weights, w.weights_offset))
+            mine = [(p.seen, p.offset) for p in w.pieces] if held else [(w.weights, w.weights_offset)]
+            apart += [self._apart(*of) for of in mine]
         if not apart or self.imbalanced or p.sections is not None or p.groups is not None:
             return p
         last = {g.index for g in apart[0]}.intersection(*({g.index for g in others} for others in apart[1:]))
@@ -269,9 +270,7 @@ class KernelEmitter:
             elif root.kind == "product":
                 self._product(root)
             elif root.window is not None:
-                copies = [*self._copies()]
-                at = copies.index(root.place) if root.place in copies else None
-                self._window(root.window, root.into is None, at)
+                self._window(root.window, root.into is None, root.place)
             else:
                 again, repeated = (made[n] & frozenset().union(*others) for others in (made[n + 1 :], made[:n]))
                 NestEmitter(g, self.storage, self.names, w, self._local, again, repeated).run()
@@ -341,7 +340,7 @@ class KernelEmitter:
         for _, r in self._roots(self._groups):
             if r.window is not None:
                 a, b = self._window_rooms(r.window)
-                a = "0" if r.place in self._copies() else a
+                a = "0" if all((r.place, n) in self._copies() for n in range(len(r.window.pieces))) else a
             elif r.product is not None:
                 rows, columns, _ = self._sides(r)
                 k = self._room((r.product.lane,))
@@ -352,10 +351,14 @@ class KernelEmitter:
             second = f"v_maxi({second}, {b})" if second and b not in second else second or b
         return (first, second) if first else ()
 
-    def _copies(self) -> dict[int, str]:
-        """Elements of the copies that windows have to themselves, by their positions: the same for programs in turn."""
-        roots = [r for _, r in self._roots(self._groups) if r.window is not None and self._stays(r.window.seen)]
-        return {r.place: self._window_rooms(r.window)[0] for r in roots[:COPIES] if r.window is not None}
+    def _copies(self) -> dict[tuple[int, int], str]:
+        """Elements of the copies that pieces of windows have to themselves: the same for programs in turn.
+
+        By the windows' positions, and which of their pieces it is.
+        """
+        windows = [(r.place, r.window) for _, r in self._roots(self._groups) if r.window is not None]
+        found = [(at, n, w) for at, w in windows for n, p in enumerate(w.pieces) if self._stays(p.seen)]
+        return {(at, n): self._window_rooms(w)[0] for at, n, w in found[:COPIES]}
 
     def _sides(self, root: Root) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         """The lanes of rows, of columns, and those that both factors and the result have, as the result has them."""
@@ -491,21 +494,22 @@ class KernelEmitter:
             numbers += [integer(a.weight, self.names), out]
         return f"Along{{{', '.join(numbers)}}}"
 
-    def _window(self, window: Window, fresh: bool, copy: int | None) -> None:
-        """Writes the call; `copy` says which of the copies that stay is its own."""
+    def _window(self, window: Window, fresh: bool, place: int) -> None:
+        """Writes the calls, one for each piece of what is seen."""
         w, names = self.w, self.names
-        seen, weights = self.v.views[window.seen], self.v.views[window.weights]
-        types = [self._stored(n) for n in (window.seen, window.weights)]
-        self.products.add("-".join(("multiply_window", *types)))
+        weights = self.v.views[window.weights]
+        for piece in window.pieces:
+            self.products.add("-".join(("multiply_window", *(self._stored(n) for n in (piece.seen, window.weights)))))
         along, taps, many = (names.fresh(n) for n in ("along", "taps", "many"))
         lanes = self.storage.lanes(window.acc)
         with w.block():
             w.line(f"int64_t {taps}[{window.taps * len(window.axes)}], {many} = 0;")
             self._taps(window, window.loops, taps, many)
-            with w.block(f"const Along {along}[] =", ";"):
-                for a in window.axes:
-                    out = "0" if a.lane is None else self.storage.stride(window.acc, a.lane, names)
-                    w.line(f"{self._along(a, out)},")
+            for n, piece in enumerate(window.pieces):
+                with w.block(f"const Along {along}_{n}[] =", ";"):
+                    for a, step in zip(window.axes, piece.steps, strict=True):
+                        out = "0" if a.lane is None else self.storage.stride(window.acc, a.lane, names)
+                        w.line(f"{self._along(replace(a, step=step), out)},")
 
             def start(pointer: str, offset: Extent, strides: Mapping[str, Extent | str]) -> str:
                 parts = [pointer, *([integer(offset, names)] if offset != 0 else [])]
@@ -514,23 +518,35 @@ class KernelEmitter:
                     parts.append(f"i_{names(n)} * ({by if isinstance(by, str) else integer(by, names)})")
                 return " + ".join(parts)
 
+            copies = [*self._copies()]
+
             def multiplied() -> None:
                 held = {n: self.storage.stride(window.acc, n, names) for n in lanes}
                 row, depth = window.row, window.depth
-                xk, wk = ("0" if depth is None else integer(x.strides[depth], names) for x in (seen, weights))
                 same = [factor(g.count, names) for g in self._apart(window.weights, window.weights_offset)]
                 uses = (" * ".join(same) or "1") if self._stays(window.weights) else "0"
-                w.line("multiply_window(")
-                with w.indented():
-                    w.line(f"{'true' if fresh else 'false'}, {start(f't_{names(window.acc)}', 0, held)}, {held[row]},")
-                    w.line(f"{start(f'p_{names(seen.tensor)}', window.offset, seen.strides)}, {xk},")
-                    by = start(f"p_{names(weights.tensor)}", window.weights_offset, weights.strides)
-                    w.line(f"{by}, {integer(weights.strides[row], names)}, {wk},")
-                    k = "1" if depth is None else f"n_{names(depth)}"
-                    halves = "true" if window.product.halves else "false"
-                    w.line(f"{along}, {len(window.axes)}, {taps}, {many}, n_{names(row)}, {k}, {halves},")
-                    to, stays = ("packed_a", "nullptr") if copy is None else (f"seen_{copy}", f"packed.seen + {copy}")
-                    w.line(f"{to}, packed_b, packed, {uses}, {stays});")
+                for n, piece in enumerate(window.pieces):
+                    seen = self.v.views[piece.seen]
+                    xk, wk = (0 if depth is None else x.strides[depth] for x in (seen, weights))
+                    first, other = (
+                        add(x, mul(piece.begin, by)) for x, by in ((piece.offset, xk), (window.weights_offset, wk))
+                    )
+                    w.line("multiply_window(")
+                    with w.indented():
+                        new = "true" if fresh and n == 0 else "false"
+                        w.line(f"{new}, {start(f't_{names(window.acc)}', 0, held)}, {held[row]},")
+                        w.line(f"{start(f'p_{names(seen.tensor)}', first, seen.strides)}, {integer(xk, names)},")
+                        by = start(f"p_{names(weights.tensor)}", other, weights.strides)
+                        w.line(f"{by}, {integer(weights.strides[row], names)}, {integer(wk, names)},")
+                        k = "1" if depth is None else f"n_{names(depth)}"
+                        k = k if piece.end is None else str(piece.end - piece.begin)
+                        halves = "true" if window.product.halves else "false"
+                        w.line(f"{along}_{n}, {len(window.axes)}, {taps}, {many}, n_{names(row)}, {k}, {halves},")
+                        copy = copies.index((place, n)) if (place, n) in copies else None
+                        to, kept = (
+                            ("packed_a", "nullptr") if copy is None else (f"seen_{copy}", f"packed.seen + {copy}")
+                        )
+                        w.line(f"{to}, packed_b, packed, {uses}, {kept});")
 
             self._each({n: f"n_{names(n)}" for n in window.shared}, multiplied)
 

@@ -19,7 +19,7 @@ from prism.backends import tile
 from prism.backends.cpu.values import Product, Values, View
 from prism.backends.tile import Stmt
 from prism.ir.kit import defined, operands, statements
-from prism.program.extents import Extent, add, mul
+from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.nodes import ReduceKind
 
 MOST_TAPS = 256
@@ -43,7 +43,7 @@ class WindowAxis:
         tap: the index of the loop over the taps, or the product's lane; None for one.
         taps: how many there are at most.
         stride, dilation: in places.
-        step: elements from place to place.
+        step: elements from place to place; of a window each piece has its own.
         first: the place of the first pixel under the first tap.
         low, high: the places that are inside; None where all are.
         weight: elements of the second factor from tap to tap.
@@ -62,6 +62,25 @@ class WindowAxis:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """What a window sees of a range of its terms: one load, of what is put side by side one of several.
+
+    Attributes:
+        seen: it, as it is loaded.
+        offset: where the first pixel's first tap of term 0 lies.
+        steps: of each axis of the window, elements from place to place.
+        begin: the first term.
+        end: the one behind the last; None for the axis' end.
+    """
+
+    seen: str
+    offset: Extent
+    steps: tuple[Extent, ...]
+    begin: int = 0
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """A product over a window.
 
@@ -69,24 +88,23 @@ class Window:
         loops: over the taps, the outermost first; none for one tap.
         product: what is summed; its lane may be that of an axis' taps.
         acc: the accumulator of the outermost loop, or the result.
-        seen: the first factor, as it is loaded, and `weights` the second.
+        pieces: the first factor, and `weights`, as it is loaded, the second.
         shared: lanes of both factors and the result.
         row: the weights' own lane.
         axes: the axes, those without pixels first, the others in the order of the result.
         depth: the summed lane, unless its elements are taps.
-        offset, weights_offset: where the first pixel's first tap, and its weight, lies.
+        weights_offset: where the weight of the first tap lies.
     """
 
     loops: tuple[tile.For, ...]
     product: Product
     acc: str
-    seen: str
+    pieces: tuple[Piece, ...]
     weights: str
     shared: tuple[str, ...]
     row: str
     axes: tuple[WindowAxis, ...]
     depth: str | None
-    offset: Extent
     weights_offset: Extent
 
     @property
@@ -164,41 +182,68 @@ class _Match:
         names = (product.lhs, product.rhs)
         weights = [n for n in names if n in v.views and v.tensor(v.views[n].tensor).weight]
         _need(len(weights) == 1)
-        (seen,) = (self._loaded(n) for n in names if n not in weights)
+        (seen,) = (n for n in names if n not in weights)
         window = self._window(product.dst, product, seen, weights[0], {})
         rows = v.lanes[window.row].extent
-        _need(v.views[seen].strides[product.lane] != 1 and (not isinstance(rows, int) or rows >= FEWEST))
+        _need(not isinstance(rows, int) or rows >= FEWEST)
+        _need(all(v.views[p.seen].strides[product.lane] != 1 for p in window.pieces))
         return window
 
     def run(self, outermost: tile.For) -> Window:
         """The loop over taps."""
         acc, product = self._nested(outermost)
-        one, other = (self._loaded(n) for n in (product.lhs, product.rhs))
-        taps = self._taps(product.lane)
+        taps, bounds = self._taps(product.lane), tuple(self.bounds)
         try:
-            return self._window(acc, product, one, other, taps)
+            return self._window(acc, product, product.lhs, product.rhs, taps)
         except _NoWindow:
-            return self._window(acc, product, other, one, taps)
+            self.bounds[:] = bounds
+            return self._window(acc, product, product.rhs, product.lhs, taps)
 
     def _window(self, acc: str, product: Product, seen: str, weights: str, taps: Mapping[str, int]) -> Window:
         v = self.v
+        weights = self._loaded(weights)
+        by = v.views[weights]
+        _need(not by.masks and not by.places and v.tensor(by.tensor).dtype.is_float)
+        start = {tile.symbol(s.index): 0 for s in self.loops}
+        found: list[Window] = []
+        for name, terms, bounds in self._pieces(seen, product.lane):
+            begin, end = terms
+            own = taps if end is None else {**taps, product.lane: end - begin}
+            one = self._window_of(acc, product, name, weights, own, bounds)
+            offset = _plain(sympy.sympify(v.views[name].offset).subs(start))
+            steps = tuple(a.step for a in one.axes)
+            axes = tuple(replace(a, step=0) for a in one.axes)
+            found.append(replace(one, axes=axes, pieces=(Piece(name, offset, steps, begin, end),)))
+        _need(all(replace(w, pieces=()) == replace(found[0], pieces=()) for w in found))
+        _need(len(found) == 1 or found[0].depth is not None)
+        return replace(found[0], pieces=tuple(p for w in found for p in w.pieces))
+
+    def _window_of(
+        self,
+        acc: str,
+        product: Product,
+        seen: str,
+        weights: str,
+        taps: Mapping[str, int],
+        bounds: Sequence[_Bound],
+    ) -> Window:
+        """The window of one load; what else is its first factor's is left out."""
+        v = self.v
         view, by = v.views[seen], v.views[weights]
-        _need(not by.masks and not by.places and not view.places)
-        _need(v.tensor(view.tensor).dtype.is_float and v.tensor(by.tensor).dtype.is_float)
+        _need(not view.places and v.tensor(view.tensor).dtype.is_float)
         mine, theirs = v.lanes_of(seen), v.lanes_of(weights)
         shared = tuple(n for n in mine if n in theirs and n != product.lane)
         rows = [n for n in theirs if n not in mine]
         pixels = [n for n in mine if n not in theirs]
         _need(len(rows) == 1 and product.lane in mine and product.lane in theirs)
         _need(set(view.strides) == set(mine) and set(by.strides) == set(theirs))
-        axes, depth = self._axes(pixels, taps, product.lane, view, by)
+        axes, depth = self._axes(pixels, taps, product.lane, view, by, bounds)
         _need(not taps or any(a.lane is not None and a.tap is not None for a in axes))
         _need(0 < len(axes) <= MOST_AXES)
         _need(prod(a.taps for a in axes) <= MOST_TAPS and self._pays(axes))
         start = {tile.symbol(s.index): 0 for s in self.loops}
-        offset, other = (_plain(sympy.sympify(x.offset).subs(start)) for x in (view, by))
-        loops = tuple(self.loops)
-        return Window(loops, product, acc, seen, weights, shared, rows[0], axes, depth, offset, other)
+        first = _plain(sympy.sympify(by.offset).subs(start))
+        return Window(tuple(self.loops), product, acc, (), weights, shared, rows[0], axes, depth, first)
 
     # The loops.
 
@@ -257,6 +302,46 @@ class _Match:
             self._bound(mask)
         return name
 
+    def _pieces(
+        self, name: str, lane: str, begin: int = 0, end: int | None = None
+    ) -> Iterator[tuple[str, tuple[int, int | None], tuple[_Bound, ...]]]:
+        """What is loaded for each range of terms, and its bounds: several of what is put side by side."""
+        v, before = self.v, len(self.bounds)
+        name = self._kept_where(name)
+        match v.values[name].stmt if name in v.values else None:
+            case tile.Pointwise(_, "where", (str(mask), str(below), str(above))):
+                # The lane is all of the axis, not a tile of it.
+                extent = v.lanes[lane].extent
+                _need(v.lanes[lane].size is None and isinstance(extent, int))
+                border, last = self._border(mask, lane), extent if end is None else end
+                _need(begin < border < last)
+                yield from self._pieces(below, lane, begin, border)
+                yield from self._pieces(above, lane, border, last)
+            case _:
+                loaded = self._loaded(name)
+                bounds = tuple(b for b in self.bounds if not self._follows(b, lane, begin, end))
+                yield loaded, (begin, end), bounds
+        del self.bounds[before:]
+
+    def _border(self, mask: str, lane: str) -> int:
+        """The first element of a lane at which a mask that holds before it, and hangs on nothing else, does not."""
+        before = len(self.bounds)
+        self._bound(mask)
+        _need(len(self.bounds) == before + 1)
+        bound = self.bounds.pop()
+        own, first = self._split(*self.v.affine(bound.index))
+        border = add(_known(bound.high), mul(-1, _plain(first)))
+        _need(own == {lane: 1} and bound.low is None and is_static(border))
+        return int(border)
+
+    def _follows(self, bound: _Bound, lane: str, begin: int, end: int | None) -> bool:
+        """Whether a bound of terms alone holds for all of some."""
+        own, first = self._split(*self.v.affine(bound.index))
+        if end is None or own != {lane: 1}:
+            return False
+        above = bound.low is None or at_most(add(bound.low, mul(-1, first)), begin)
+        return above and (bound.high is None or at_most(add(end, first), bound.high))
+
     def _bound(self, mask: str) -> None:
         """Takes down what a mask asks for."""
         v = self.v
@@ -314,13 +399,19 @@ class _Match:
         return along, rest
 
     def _axes(
-        self, pixels: Sequence[str], taps: Mapping[str, int], lane: str, view: View, by: View
+        self,
+        pixels: Sequence[str],
+        taps: Mapping[str, int],
+        lane: str,
+        view: View,
+        by: View,
+        bounds: Sequence[_Bound],
     ) -> tuple[tuple[WindowAxis, ...], str | None]:
         along, _ = self._split(view.offset, view.strides)
         weights, _ = self._split(by.offset, by.strides)
         summed = {*(s.index for s in self.loops), lane}
         found: list[WindowAxis] = []
-        for b in self.bounds:
+        for b in bounds:
             own, first = self._split(*self.v.affine(b.index))
             here = [n for n in own if n in pixels]
             over = [n for n in own if n in summed]
