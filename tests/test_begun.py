@@ -10,6 +10,7 @@ import pytest
 import prism.platforms.begun as begun
 from prism.cli import main
 from prism.errors import ExitCode
+from prism.instantiate.cache import holdings
 from prism.platforms.begun import Begun, begin
 
 
@@ -57,4 +58,36 @@ def test_nothing_is_begun_for_a_command_that_ran_before(tmp_path: Path, monkeypa
     assert asked == [None]
     (tmp_path / "out").mkdir()
     assert main(command) == ExitCode.UNSUPPORTED
+    assert asked == [None]
+
+
+def test_a_model_whose_run_ended_is_known_until_it_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path / "cache"))
+    model = tmp_path / "model.onnx"
+    begun.note_ended(model, "this")  # there is none
+    assert not begun.has_ended(model, "this")
+    model.write_bytes(b"one")
+    begun.note_ended(model, "this")
+    assert begun.has_ended(model, "this")
+    assert not begun.has_ended(model, "that")
+    (held,) = [h for h in holdings(tmp_path / "cache") if h.entries]
+    assert held.kind == begun.ENDED
+    model.write_bytes(b"another")
+    assert not begun.has_ended(model, "this")
+
+
+def test_nothing_is_begun_for_a_model_whose_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever folder it is written to; where everything is timed again it is."""
+    asked: list[str | None] = []
+
+    def instead(target: str | None, fp: str) -> Begun:
+        asked.append(target)
+        return Begun()
+
+    monkeypatch.setattr(begun, "begin", instead)
+    monkeypatch.setattr(begun, "has_ended", lambda model, asked: True)
+    command = ["optimize", str(tmp_path / "model.onnx"), "--out", str(tmp_path / "out")]
+    assert main(command) == ExitCode.UNSUPPORTED
+    assert not asked
+    assert main([*command, "--anew"]) == ExitCode.UNSUPPORTED
     assert asked == [None]

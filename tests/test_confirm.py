@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,7 @@ from prism.instantiate.confirm import (
     installed,
     usual,
 )
-from prism.instantiate.machine_load import Load, Watch, busy_seconds, load_now, process_seconds
+from prism.instantiate.machine_load import Load, Watch, busy_seconds, family_seconds, load_now, process_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, Timed, summarise
 from prism.instantiate.rounds import (
     AGAIN,
@@ -375,6 +376,19 @@ cpu1 10 0 50 500 7 0 0 0 0 0
 cpu11 99999 0 0 0 0 0 0 0 0 0
 intr 5
 """
+
+
+def test_what_children_and_theirs_take_is_none_of_others() -> None:
+    spin = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True); input()"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}]); input()"
+    before = family_seconds()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert family_seconds() - before > 0.25  # a child's child, that lives
+        child.stdin.close()
+    assert family_seconds() - before > 0.25  # both have ended
 
 
 def test_busy_time_is_counted_without_idle_time_and_of_our_cores_alone() -> None:

@@ -8,12 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from report_samples import artifacts, report
 
-from prism.contents import LINKED, Pieces
+from prism.contents import LINKED, Content, Mapped, Pieces, put
 from prism.errors import ExitCode, UsageError
 from prism.report import folder
 from prism.report.folder import LOCK_NAME, check_writable, module_name, render_folder, write_folder
@@ -229,14 +231,14 @@ def test_a_failure_leaves_what_was_there(
         write_folder(out, render_folder(artifacts(weights=b"old")))
     before = tree(tmp_path)
     written: list[Path] = []
-    write, rename = folder._write, Path.rename
+    write, rename = put, Path.rename
     renames: list[Path] = []
 
-    def failing_write(path: Path, data: bytes) -> None:
+    def failing_write(path: Path, data: Content, *, new: bool) -> None:
         written.append(path)
         if at == "third file" and len(written) == 3:
             raise error
-        write(path, data)
+        write(path, data, new=new)
 
     def failing_rename(self: Path, target: Path) -> Path:
         renames.append(self)
@@ -245,7 +247,7 @@ def test_a_failure_leaves_what_was_there(
             raise error
         return rename(self, target)
 
-    monkeypatch.setattr(folder, "_write", failing_write)
+    monkeypatch.setattr(folder, "put", failing_write)
     monkeypatch.setattr(Path, "rename", failing_rename)
     expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else UsageError
     with pytest.raises(expected):
@@ -290,3 +292,34 @@ def test_an_interrupt_while_a_folder_is_removed_waits_until_it_is_gone(
     assert struck
     assert [p.name for p in tmp_path.iterdir()] == ["o"]
     assert tree(tmp_path / "o") == FILES
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_what_lies_in_a_mapped_file_is_copied_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
+) -> None:
+    source, copied = tmp_path / "source", list[int]()
+    numbers = np.random.default_rng(0).integers(0, 256, LINKED + 5000, np.uint8)
+    source.write_bytes(numbers.tobytes())
+    copy = getattr(os, "copy_file_range", None)
+    if copy is None:
+        pytest.skip("this system copies no ranges of files")
+
+    def range_copied(a: int, b: int, count: int, first: int, to: int) -> int:
+        if not able:
+            raise OSError(22, "Invalid argument")
+        copied.append(int(copy(a, b, min(count, 700_000), first, to)))  # some systems do so much at once
+        return copied[-1]
+
+    monkeypatch.setattr(os, "copy_file_range", range_copied)
+    mapped = Mapped.of(source)
+    held = np.frombuffer(mapped, np.uint8, LINKED, 1000).reshape(64, -1)
+    parts = [b"before", held.reshape(-1).view(np.uint8).data, b"behind", numbers[:LINKED].copy().data]
+    content = Pieces(partial(list, parts))
+    put(tmp_path / "new", content, new=True)
+    assert (tmp_path / "new").read_bytes() == bytes(content)
+    assert sum(copied) == LINKED * able
+    descriptor = mapped.descriptor
+    del mapped, held, content, parts
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

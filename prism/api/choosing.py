@@ -41,6 +41,7 @@ from prism.instantiate.study import LEADERS, Best, Failure, TuneResult, leading,
 from prism.platforms.estimating import Estimating
 from prism.platforms.platform import Estimated, Platform, Timed
 from prism.process.deadline import NEVER, Deadline
+from prism.process.memory import give_back
 from prism.program.nodes import Program
 from prism.report.units import on_threads
 from prism.sgraph.show import key
@@ -321,11 +322,27 @@ def right_of(
         _NothingRunsError: nothing could be run, or nothing ended in time.
         RoundsWorseError: none passes, by rounding alone.
     """
+    tools.runner.forget()
+    try:
+        return _right_of(request, chosen, tuned, tools, bench, wanted, limit)
+    finally:  # draws, and what is right for them in float64, take several times what the weights do
+        tools.runner.forget()
+        give_back()
+
+
+def _right_of(
+    request: Request,
+    chosen: list[Finalist],
+    tuned: TuneResult,
+    tools: Tools,
+    bench: Bench | None,
+    wanted: int,
+    limit: int | None,
+) -> list[tuple[Best, CheckSummary]]:
     failures: list[str] = []
     rounding: list[str] = []
     late: list[str] = []
     passed: list[tuple[Best, CheckSummary]] = []
-    tools.runner.forget()
     drawn = Drawn(request.program)
     if bench is not None:
         bench.tell(drawn)

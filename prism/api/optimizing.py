@@ -262,15 +262,17 @@ def produce(
                 ranges=program.ranges,
             ),
         )
-        spare = grace(time).part(0.75)
+        spare, identity = grace(time).part(0.75), key(choice.proved.sgraph)
         derived = tools.results.certificate(
             request,
-            key(choice.proved.sgraph),
+            identity,
             time.given,
             lambda: certificate_of(request, found, choice, recorder, worker, spare),
         )
         where = tools.results.conditions(of, lambda: conditions(request, choice))
-        made = artifacts(request, found, choice, module, platform, recorder, derived, where, written, weights)
+        made = artifacts(
+            request, found, choice, module, platform, recorder, derived, where, (identity, written), weights
+        )
         made = recorded(made, choice.opinion)
         return Produced(program, made, found, module)
 

@@ -53,7 +53,7 @@ from prism.sgraph.denote import Denotation, expand, split_axes
 from prism.sgraph.folding import bound, chosen_folds, launches_under
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.ranges import assumed
-from prism.sgraph.show import dot, key, text
+from prism.sgraph.show import dot, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def artifacts(
     recorder: Recorder,
     derived: Derivation,
     where: str,
-    written: str,
+    sgraph: tuple[str, str],
     weights: Content | None,
 ) -> Artifacts:
     """Everything that the output folder holds.
@@ -140,21 +140,22 @@ def artifacts(
         recorder: of the run.
         derived: the chosen sGraph's certificate.
         where: from `conditions`.
-        written: the chosen sGraph, as its file has it.
+        sgraph: the chosen sGraph's key, and the sGraph as its file has it.
         weights: the program's.
     """
-    report = _report(request, found, choice, recorder, where)
+    told, verdict, program = text(choice.proved.sgraph), _verdict(request, choice.proved), str(request.program)
+    report = _report(request, found, choice, recorder, verdict, f"{told.rstrip()}\n{where}")
     report = replace(
         report, rung=_rung(derived), backend=platform.backend.name, compiler=platform.compiler, memory=platform.memory
     )
-    extra = {**module.extra, sgraph_file.NAME: written}
+    extra = {**module.extra, sgraph_file.NAME: sgraph[1]}
     return Artifacts(
         report,
         labelled(module.text, report),
-        _proof(request, choice.proved, derived),
+        _proof(request, choice.proved, derived, verdict, program, told),
         LockRecord(
             program=program_hash(request.program),
-            sgraph=key(choice.proved.sgraph),
+            sgraph=sgraph[0],
             target=request.target,
             device=request.device_name,
             evidence=choice.tuned.evidence,
@@ -167,7 +168,7 @@ def artifacts(
             compiler=platform.compiler,
             baseline=choice.baseline,
         ),
-        str(request.program),
+        program,
         weights,
         derived.certificate,
         dict(sorted(extra.items())),
@@ -233,8 +234,10 @@ def _rung(derived: Derivation) -> str:
     return "replay" if derived.reason else f"derivation of {derived.steps} steps"
 
 
-def _report(request: Request, found: SearchResult, choice: Choice, recorder: Recorder, where: str) -> RunReport:
-    sgraph, best, verdict = choice.proved.sgraph, choice.best, _verdict(request, choice.proved)
+def _report(
+    request: Request, found: SearchResult, choice: Choice, recorder: Recorder, verdict: Verdict, told: str
+) -> RunReport:
+    sgraph, best = choice.proved.sgraph, choice.best
     prepared = [x for x in sgraph.launches if x.kernels[0].name in sgraph.prepared]
     kept = [sgraph.tensors[t] for x in prepared for k in x.kernels for t in k.writes]
     return RunReport(
@@ -253,7 +256,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         enodes=found.enodes,
         peak_mb=peak_mb(),
         kernels=_kernels(choice),
-        sgraph_text=f"{text(sgraph).rstrip()}\n{where}",
+        sgraph_text=told,
         sgraph_dot=dot(sgraph),
         verdict=verdict.status.value,
         reason=verdict.reason,
@@ -404,8 +407,9 @@ def _role(role: Role) -> str:
             return "whole"
 
 
-def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> ProofRecord:
-    verdict = _verdict(request, proved)
+def _proof(
+    request: Request, proved: ProvedSGraph, derived: Derivation, verdict: Verdict, program: str, told: str
+) -> ProofRecord:
     return ProofRecord(
         status=verdict.status.value,
         reason=verdict.reason,
@@ -416,8 +420,8 @@ def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> Proof
         egglog=versions().get("egglog", ""),
         enodes=verdict.enodes,
         iterations=verdict.iterations,
-        program=str(request.program),
-        sgraph=text(proved.sgraph),
+        program=program,
+        sgraph=told,
         denotation="\n".join(map(str, proved.denotation.outputs)),
         rung="replay" if derived.reason else "derivation",
         why_not_derived=derived.reason,

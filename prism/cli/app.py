@@ -217,7 +217,7 @@ def optimize(
         json: print the report as JSON instead of the summary.
     """
     from prism.cli.progress import Progress
-    from prism.platforms.begun import Begun, begin
+    from prism.platforms.begun import Begun, begin, has_ended, note_ended
     from prism.process.deadline import Deadline, since_start
     from prism.report.folder import check_writable
 
@@ -230,8 +230,10 @@ def optimize(
     own = _own(rules)
     folder = check_writable(out if out is not None else Path(f"{model.stem}.prism"))
 
-    # What was written before is probably stored, and needs no children.
-    begun = Begun() if folder.exists() or rules else begin(target, search.fp)
+    # What was found before is probably stored, and needs no children.
+    asked = repr((target, shape, outside, trials, seed, baseline, search))
+    stored = not anew and (folder.exists() or has_ended(model, asked))
+    begun = Begun() if stored or rules else begin(target, search.fp)
 
     def run(progress: Progress, within: Deadline | None, again: bool) -> Callable[[], None]:
         progress.ends = None if within is None else within.end
@@ -316,6 +318,7 @@ def optimize(
     printed()
     if interrupt is not None:
         raise interrupt
+    note_ended(model, asked)
     return ExitCode.DONE
 
 

@@ -157,6 +157,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "compilers": "compilers that work",
         "timings": "measurements",
         "studies": "trials of studies",
+        "ended": "marks of models whose runs ended",
         "compiled": "what compilers said of kernels for GPUs",
         "cpp": "C++ kernels, compiled",
         "triton": "Triton's own: compiled kernels",

@@ -7,8 +7,10 @@ process did of it is known, the rest is others', time that a hypervisor took awa
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,8 +117,30 @@ def process_seconds(pid: int) -> float:
 
 
 def others_now() -> float | None:
-    """How many cores other processes keep busy at this moment; None where the system does not tell."""
-    return load_now(1, look_s=GLANCE_S).others
+    """How many cores other processes keep busy at this moment, children none of them; None where it is not told."""
+    watch = Watch(own=family_seconds)
+    time.sleep(GLANCE_S)
+    return watch.load(1).others
+
+
+def family_seconds() -> float:
+    """The processor time that this process and its children have taken, theirs included, whether they live or not.
+
+    A run may have begun children that it does not need, which import what they would have.
+    """
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total: float = time.process_time() + ended.ru_utime + ended.ru_stime
+    children: dict[int, list[tuple[int, int]]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            fields = stat_fields(int(folder.name))
+            children.setdefault(int(fields[1]), []).append((int(folder.name), sum(map(int, fields[11:15]))))
+    family = [*children.get(os.getpid(), ())]
+    for pid, _ in family:
+        family += children.get(pid, ())
+    ticks: int = os.sysconf("SC_CLK_TCK")
+    taken: float = sum(t for _, t in family) / ticks
+    return total + taken
 
 
 def slowed() -> float:

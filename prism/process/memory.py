@@ -31,3 +31,9 @@ def allocate_as(environment: Mapping[str, str]) -> None:
         for name, option in _OPTIONS.items():
             if name in environment:
                 mallopt(option, min(int(environment[name]), _MOST))
+
+
+def give_back() -> None:
+    """Give the system what was freed and is kept, where nothing as large is allocated soon."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
-from prism.contents import Content, is_there, pieces, sha256
+from prism.contents import Content, is_there, put, sha256
 from prism.errors import UsageError, VerificationError
 from prism.events import Artifacts
 from prism.report.html import render_html
@@ -183,7 +183,7 @@ def check_writable(out: Path) -> Path:
     # Parents that are missing are made when the folder is written; until then the nearest one that exists is tried.
     existing = next(p for p in final.parents if p.exists())
     with _staging(existing / final.name, out) as staged:
-        _write(staged / LOCK_NAME, bytes(ROOM))
+        put(staged / LOCK_NAME, bytes(ROOM), new=True)
     return final
 
 
@@ -216,7 +216,7 @@ def write_folder(out: Path, files: Mapping[str, Content | str]) -> Path:
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
             content = data.encode() if isinstance(data, str) else data
             if not (is_there(final / name, content) and _linked(final / name, staged / name)):
-                _write(staged / name, content)
+                put(staged / name, content, new=True)
         for inner in {folder for name in files for folder in PurePosixPath(name).parents}:
             _sync_directory(staged / inner)
         _put_in_place(staged, final)
@@ -321,14 +321,6 @@ def _linked(there: Path, path: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _write(path: Path, data: Content) -> None:
-    with path.open("xb") as f:
-        for piece in pieces(data):
-            f.write(piece)
-        f.flush()
-        os.fsync(f.fileno())
 
 
 def _sync_directory(path: Path) -> None:

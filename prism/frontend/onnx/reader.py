@@ -9,7 +9,6 @@ where it can (`fold`), and turns every other node into definitions.
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import sys
 from collections import Counter
@@ -27,6 +26,7 @@ import sympy
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import checker, external_data_helper, helper
 
+from prism.contents import Mapped
 from prism.errors import ModelError, ShapeError, UnsupportedError, UsageError
 from prism.frontend.onnx import (
     attention,
@@ -404,7 +404,7 @@ class Walk:
         for n in functions.nodes_within(model.graph.node):
             for i in n.input:
                 self._readers.setdefault(i, set()).add(n.op_type)
-        self._files: dict[Path, mmap.mmap] = {}
+        self._files: dict[Path, Mapped] = {}
         self._context = checker.C.CheckerContext()
         self._context.ir_version = model.ir_version
         self._context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": self.opset}
@@ -433,8 +433,7 @@ class Walk:
         if path.parent != self.directory:  # onnx's loader says which paths it follows
             return None
         if path not in self._files:
-            with path.open("rb") as file:
-                self._files[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._files[path] = Mapped.of(path)
         return np.frombuffer(self._files[path], kind, size, offset).reshape(tuple(tensor.dims))
 
     def take(self, info: onnx.ValueInfoProto) -> None:
