@@ -479,3 +479,24 @@ def test_the_command_keeps_the_memory_of_large_arrays_for_the_next(keeps: bool) 
     """
     said = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert said.stdout.split() == [str(keeps)]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries of C keep memory in their own ways")
+def test_memory_that_is_kept_is_given_back_when_that_is_asked_for() -> None:
+    code = """
+        import numpy as np
+        from pathlib import Path
+        from prism.process.memory import KEEPING, allocate_as, give_back
+        def held():
+            (line,) = [l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith("RssAnon")]
+            return int(line.split()[1]) >> 10
+        allocate_as(KEEPING)
+        arrays = [np.ones(8 << 20), np.ones(1 << 10)]
+        before = held()
+        arrays[0] = None
+        kept = held()
+        give_back()
+        print(before - kept < 32, kept - held() > 32)
+    """
+    said = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["True", "True"]

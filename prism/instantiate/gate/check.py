@@ -30,6 +30,7 @@ from prism.instantiate.gate.judge import Judgement, judge
 from prism.instantiate.gate.plan import GIVEN, Case, Sample, interpretable, plan_cases, plan_samples, spread_out
 from prism.process.child import Closing
 from prism.process.deadline import NEVER, Deadline
+from prism.process.memory import give_back
 from prism.process.worker import Ending, Pool, Reply, Worker
 from prism.program.arrays import ANNIHILATING, NUMPY, NumpyArrays
 from prism.program.evaluate import bind
@@ -387,6 +388,7 @@ def _checked(
                     if elements > KEPT_ELEMENTS:
                         drawn.drop()
                         runner.forget([t for r in under_way for t in r.inputs.tensors.values()])
+                        give_back()
                     begun = done + len(under_way)
                     if begun >= LEAST_CASES and until.left < drawn.oracle_s:
                         left = len(waiting)
