@@ -269,7 +269,7 @@ void window(int64_t K, int64_t M, int64_t height, int64_t width, int64_t stride,
     for (int again = 0; again < 2; ++again) {
         for (auto& v : c) v = 0.5f;
         multiply_window(fresh, c.data(), cm, x.data() - pad * (columns + 1) * step, xk, w.data(), wm, wk, along, 3,
-                        taps.data(), many, M, K, halves, pa.data(), pb.data(), last, 2, how % 3 ? &seen : nullptr);
+                        taps.data(), many, M, K, halves, pa.data(), pb.data(), last, 2, how % 3 ? &seen : nullptr, 2);
         for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
             const int64_t m = i / cm, n = i % cm / (height * width), h = i % cm / width % height, l = i % cm % width;
             double wanted = n < images && fresh ? 0 : 0.5;

@@ -546,7 +546,8 @@ class KernelEmitter:
                         to, kept = (
                             ("packed_a", "nullptr") if copy is None else (f"seen_{copy}", f"packed.seen + {copy}")
                         )
-                        w.line(f"{to}, packed_b, packed, {uses}, {kept});")
+                        again = " * ".join(factor(g.count, names) for g in self._apart(piece.seen, piece.offset)) or "1"
+                        w.line(f"{to}, packed_b, packed, {uses}, {kept}, {again});")
 
             self._each({n: f"n_{names(n)}" for n in window.shared}, multiplied)
 

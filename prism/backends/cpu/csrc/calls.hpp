@@ -73,11 +73,11 @@ struct Packed : Panels {
 };
 // c[m][pixels] += sum over taps and k of w[m][tap][k] * x[k][pixels and tap], of as many `taps` as are given, one number for
 // each axis. `halves` says that both may be rounded to bfloat16. `seen`: what `pa` holds,
-// of an x that stays as it is while a launch runs; null for any other.
+// of an x that stays as it is while a launch runs; null for any other. `turns`: how many calls in turn see the same.
 template <class X, class W>
 void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, const W* w, int64_t wm, int64_t wk,
                      const Along* along, int64_t axes, const int64_t* taps, int64_t many, int64_t M, int64_t K, bool halves,
-                     float* pa, float* pb, Panels& last, int64_t uses, Seen* seen);
+                     float* pa, float* pb, Panels& last, int64_t uses, Seen* seen, int64_t turns);
 
 #if PRISM_LANES == 16
 constexpr int64_t MR = 8, NR = 2;

@@ -390,7 +390,7 @@ PRISM_ALONE void mul_pixels(bool fresh, float* c, int64_t cm, const X* x, int64_
 template <class X, class W>
 void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, const W* w, int64_t wm, int64_t wk,
                      const Along* along, int64_t axes, const int64_t* taps, int64_t many, int64_t M, int64_t K, bool halves,
-                     float* pa, float* pb, Panels& last, int64_t uses, Seen* seen) {
+                     float* pa, float* pb, Panels& last, int64_t uses, Seen* seen, int64_t turns) {
     const Frame f(along, axes);
     const Inside within(f, taps, many);
     int64_t shifts[many + 1], own[many + 1];
@@ -416,8 +416,11 @@ void multiply_window(bool fresh, float* c, int64_t cm, const X* x, int64_t xk, c
         return found;
     };
 #if PRISM_PAIR_TILES
-    // Tiles take 16 rows and 32 terms, whole or not.
-    if (2 * M * K >= v_cdiv(M, TILE) * TILE * v_deep(K) && v_tiles()) {
+    // Tiles take 16 rows and 32 terms, whole or not; of few rows of few taps, taking apart what is seen takes longer than
+    // tiles gain (multiply-adds for each value, measured).
+    constexpr int64_t WORTH = 60;
+    const bool pays = M * many * (seen ? turns : 1) >= WORTH;
+    if (pays && 2 * M * K >= v_cdiv(M, TILE) * TILE * v_deep(K) && v_tiles()) {
         const Weights<true> how{f, halves, gathered};
         const float* second = v_panels(w, wk, wm, K, M, pb, last, uses, how);
         const int parts = *(const int32_t*)second;
