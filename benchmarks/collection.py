@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -2092,6 +2092,78 @@ def tiled_mlp(x: Any, w: Any, u: Any, d: Any) -> Any:
     return torch.cat([(functional.silu(c @ w) * (c @ u)) @ d for c in x.chunk(4)])
 
 
+def _gradient(function: Callable[..., Any], given: Sequence[Any], dy: Any = None) -> tuple[Any, ...]:
+    """A function's gradients to what it is given, by torch."""
+    import torch
+
+    given = [t.detach().requires_grad_() for t in given]
+    with torch.enable_grad():
+        made: tuple[Any, ...] = torch.autograd.grad(function(*given), given, dy)
+    return made
+
+
+def kto_gradient(x: Any, t: Any, r: Any, k: Any) -> tuple[Any, ...]:
+    """KTO's loss, differentiated by torch: logits x [b, s, v], tokens t [b, s], of sequences reference r and sign k."""
+
+    def loss(x: Any) -> Any:
+        chosen = x.log_softmax(-1).gather(-1, t[..., None])[..., 0].sum(-1)
+        return (1 - (0.1 * k * (chosen - r)).sigmoid()).mean()
+
+    return _gradient(loss, [x])
+
+
+def hyena_gradient(q: Any, k: Any, v: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+    """A gated causal convolution of a gated input, differentiated by torch: [b, c, t] and w [c, 1, 3]."""
+    from torch.nn import functional as F
+
+    def gated(q: Any, k: Any, v: Any, w: Any) -> Any:
+        return q * F.conv1d(F.pad(k * v, (2, 0)), w, groups=k.shape[1])
+
+    return _gradient(gated, [q, k, v, w], dy)
+
+
+def group_norm_silu_gradient(x: Any, g: Any, b: Any, dy: Any) -> tuple[Any, ...]:
+    """Of silu(GroupNorm of 32 groups), differentiated by torch: x and dy [n, c, s]."""
+    from torch.nn import functional as F
+
+    return _gradient(lambda x, g, b: F.silu(F.group_norm(x, 32, g, b)), [x, g, b], dy)
+
+
+def sink_attention_gradient(q: Any, k: Any, v: Any, z: Any, do: Any) -> tuple[Any, ...]:
+    """Causal attention with a learned sink z [h], differentiated by torch."""
+    import torch
+
+    def attention(q: Any, k: Any, v: Any, z: Any) -> Any:
+        s = _seen(_scores(q, k), lambda i, j: j <= i)
+        beside = z[:, None, None].expand(*s.shape[:2], 1)
+        return torch.cat([s, beside], -1).softmax(-1)[..., :-1] @ v
+
+    return _gradient(attention, [q, k, v, z], do)
+
+
+def xielu_gradient(x: Any, a: Any, b: Any, dy: Any) -> tuple[Any, ...]:
+    """Of xIELU with learned a and b, differentiated by torch."""
+    import torch
+
+    def xielu(x: Any, a: Any, b: Any) -> Any:
+        below = (torch.expm1(x.clamp(max=-1e-6)) - x) * b + 0.5 * x
+        return torch.where(x > 0, a * x * x + 0.5 * x, below)
+
+    return _gradient(xielu, [x, a, b], dy)
+
+
+def gated_residual_gradient(x: Any, y: Any, a: Any, s: Any, b: Any, dz: Any, dn: Any) -> tuple[Any, ...]:
+    """Of z = x + a*y and its LayerNorm, scaled by 1 + s and shifted by b, differentiated by torch (adaLN-zero)."""
+
+    def loss(x: Any, y: Any, a: Any, s: Any, b: Any) -> Any:
+        z = x + a[:, None] * y
+        centred = z - z.mean(-1, keepdim=True)
+        n = centred * (centred.square().mean(-1, keepdim=True) + EPS).rsqrt() * (1 + s[:, None]) + b[:, None]
+        return (z * dz).sum() + (n * dn).sum()
+
+    return _gradient(loss, [x, y, a, s, b])
+
+
 def compressed_attention(q: Any, k: Any, v: Any) -> Any:
     """NSA's first branch: q [h, s, d], k and v [s, d], each block of 32 places as its mean once it has ended."""
     import torch
@@ -3406,7 +3478,7 @@ KNOWN = (
         "32*b*c",
         2,
         "causal-conv1d (Dao): one kernel that shares the edges of its tiles, partial dw per batch",
-        reason="the activation's gradient is stored, and dx and dw read it in a kernel each",
+        reason="tiles share no edges in an sGraph: the activation's gradient is stored and read back",
     ),
     Known(
         "attention with a shared prefix",
@@ -3679,5 +3751,68 @@ KNOWN = (
         2,
         f"means of blocks, then {FLASH} (NSA, Yuan 2025)",
         vector="h*s*s/64*10",
+    ),
+    Known(
+        "KTO differentiated",
+        kto_gradient,
+        "x:b,s,v t:b,s/int64<v r:b k:b",
+        "b=4 s=512 v=32768",
+        "0",
+        "2*b*s*v + 16*b*s",
+        2,
+        f"{LIGER}: logits read for their sums and once more for the gradient",
+    ),
+    Known(
+        "Hyena gate differentiated",
+        hyena_gradient,
+        "q:b,c,t k:b,c,t v:b,c,t w:c,1,3 dy:b,c,t",
+        "b=8 c=1024 t=2048",
+        "0",
+        "64*4*c",
+        2,
+        "one kernel that keeps the edges of its tiles, partial dw per batch",
+    ),
+    Known(
+        "GroupNorm+SiLU differentiated",
+        group_norm_silu_gradient,
+        "x:n,c,s g:c b:c dy:n,c,s",
+        "n=16 c=512 s=1024",
+        "0",
+        "0",
+        2,
+        "Liger-Kernel's GroupNorm backward: a group at a time, partial dg and db",
+        reason="three regions, as its 11 reductions are more than a search of it as one takes",
+    ),
+    Known(
+        "attention with sinks differentiated",
+        sink_attention_gradient,
+        "q:h,s,d k:h,s,d v:h,s,d z:h do:h,s,d",
+        "h=16 s=2048 d=64",
+        "7*h*s*s*d",
+        "8*h*s*d + 16*h*s",
+        3,
+        FLASH,
+        reason="three regions, as its 7 products are more than a search of it as one takes: the weights are stored",
+        vector="7*h*s*s",
+    ),
+    Known(
+        "xIELU differentiated",
+        xielu_gradient,
+        "x:m,n a:1 b:1 dy:m,n",
+        "m=8192 n=4096",
+        "0",
+        "16*P",
+        2,
+        "one pass with partial sums of da and db",
+    ),
+    Known(
+        "adaLN-zero differentiated",
+        gated_residual_gradient,
+        "x:b,s,d y:b,s,d a:b,d s:b,d c:b,d dz:b,s,d dn:b,s,d",
+        "b=16 s=1024 d=1152",
+        "0",
+        "64*3*b*d",
+        2,
+        "one pass over the rows, partial sums of three gradients",
     ),
 )

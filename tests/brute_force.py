@@ -116,7 +116,8 @@ class BruteForce:
         # Outputs over other axes take kernels of their own.
         most = self.max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in task.formulas}) - 1
         plain = [(stage, group) for (stage, _), group in stages.items()]
-        for made in (plain, *_fused(form, stages, stored, task.classes.axes, task.classes.roots)):
+        given = form, stages, stored, task.classes.axes, task.classes.roots
+        for made in (plain, *_fused(*given), *_taken_along(*given)):
             if len(made) <= most:
                 found += self._combined(form, made, stored, buffers)
         return found
@@ -323,6 +324,38 @@ def _fused(
         ):
             left = [(key[0], group) for key, group in stages.items() if key not in (mine, wider)]
             yield [*left, (mine[0], [*stages[wider], *stages[mine]])]
+
+
+def _taken_along(
+    form: Form,
+    stages: Mapping[Stage, list[Target]],
+    stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
+    axes: Mapping[int, frozenset[Axis]],
+    roots: Sequence[int],
+) -> Iterator[list[tuple[int, list[Target]]]]:
+    """The kernels with outputs put into one before, which stores for others what these sum."""
+    names = {t.tensor: key for key, group in stages.items() for t in group}
+    for mine, wider in itertools.permutations(stages, 2):
+        mine_only, wider_only = mine[1] - wider[1], wider[1] - mine[1]
+        rest = [t for key, group in stages.items() if key != mine for t in group]
+        read = _read(form, [t for t in rest if t not in stages[wider]], stored) | _read(form, stages[wider], stored)
+        if mine[0] <= wider[0] or not wider_only or not all(t.cls in roots for t in stages[mine]):
+            continue
+        if not all(t.cls in roots or t.tensor in read for t in stages[wider]):
+            continue
+        both = [*stages[wider], *stages[mine]]
+        apart = {c: s for c, s in stored.items() if c not in {t.cls for t in both}}
+        within = {t: _below(form, [t.cls], apart) for t in both}
+        summed = {t: {a for c in within[t] for a in form[c].reduced} for t in both}
+        alike = not any(mine_only & axes[c] for t in stages[wider] for c in within[t])
+        if (
+            all(names[n][0] < wider[0] for n in _read(form, stages[mine], apart))
+            and all(wider_only <= summed[t] for t in stages[mine])
+            and (alike or all(mine_only <= summed[t] for t in stages[wider]))
+            and _reads_alike(form, stages[mine], stages[wider], apart, wider_only)
+        ):
+            left = [(key[0], group) for key, group in stages.items() if key not in (mine, wider)]
+            yield [*left, (wider[0], both)]
 
 
 def _read(form: Form, group: Sequence[Target], stored: Mapping[int, tuple[str, tuple[Axis, ...]]]) -> set[str]:

@@ -143,6 +143,15 @@ def test_outputs_that_each_lack_an_axis_of_the_other_may_be_of_one_kernel(engine
     assert compare(search_task(program("p", {"z": (20, 32), "x": (20, 32, 3)}, outputs), engine), OPEN)
 
 
+def test_outputs_that_reduce_what_another_kernel_stores_may_be_of_it(engine: Engine) -> None:
+    """What a product reads is stored, and its greatest of a column found as it is."""
+    a, b, c = Axis("a", 20), Axis("b", 4), Axis("c", 12)
+    z = op("tanh", read("x", a, b))
+    products: dict[str, tuple[tuple[Axis, ...], Expr]] = {"o": ((a, c), reduce("sum", b, mul(z, read("y", b, c))))}
+    outputs = {**products, "s": ((b,), reduce("max", a, z))}
+    assert compare(search_task(program("p", {"x": (20, 4), "y": (4, 12)}, outputs), engine), OPEN)
+
+
 def test_what_is_found_on_the_way_may_be_stored(engine: Engine) -> None:
     """Rows' sums are needed by what is stored along the rows, and by another kernel."""
     a, b, c = Axis("a", 20), Axis("b", 4), Axis("c", 32)

@@ -463,13 +463,33 @@ def test_masks_over_the_same_positions_are_nothing_in_common() -> None:
         "a": ((i, d), reduce("sum", j, mul(back, read("v", j, d)))),
         "b": ((i, d), reduce("sum", j, mul(ahead, read("u", j, d)))),
     }
-    t = task(program("p", {"s": (8, 8), "v": (8, 4), "u": (8, 4)}, outputs))
+    groups = stored_by_each(program("p", {"s": (8, 8), "v": (8, 4), "u": (8, 4)}, outputs))
+    assert any(("a",) in g and ("b",) in g for g in groups)
+    assert any(("a", "b") in g for g in groups)
+
+
+def stored_by_each(p: Program) -> list[list[tuple[str, ...]]]:
+    """What the kernels of each plan store; buffers are named by their e-classes."""
+    t = task(p)
     weights = Weights(t.classes, t.hints, t.device.tiles.dot)
     (form,) = forms(t.classes, options(t.classes, frozenset(), Counter()), weights, 1).found
     plans = Planner(t.formulas, t.inputs, Within(form.choices), weights, t.device).plans(3, 6, Counter())
-    groups = [[tuple(target.tensor for target in group) for _, group in p.groups] for p in plans]
-    assert any(("a",) in g and ("b",) in g for g in groups)
-    assert any(("a", "b") in g for g in groups)
+    return [[tuple(target.tensor for target in group) for _, group in plan.groups] for plan in plans]
+
+
+def test_what_is_stored_for_others_is_summed_by_the_kernel_that_stores_it() -> None:
+    """A layer's activation, which a product reads, and its sum over rows."""
+    row, k, n = Axis("m", 64), Axis("k", 32), Axis("n", 16)
+    z = op("tanh", read("x", row, k))
+    product = reduce("sum", k, mul(z, read("w", k, n)))
+    outputs: dict[str, tuple[tuple[Axis, ...], Expr]] = {"y": ((row, n), product), "s": ((k,), reduce("sum", row, z))}
+    together = [
+        plan
+        for plan in stored_by_each(program("p", {"x": (64, 32), "w": (32, 16)}, outputs))
+        if any("s" in group and any(t.startswith("t") for t in group) for group in plan)
+    ]
+    assert together
+    assert all(("y",) in plan for plan in together), "what none reads need not be stored"
 
 
 def test_a_contraction_the_other_way_round_is_the_same_value() -> None:

@@ -511,6 +511,36 @@ def test_windows_that_overlap_come_from_memory_once(role: str, step: int, times:
     assert found.bytes == pytest.approx((times + 1) * rows * columns * 2, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("role", "window", "offset", "times"),
+    [
+        *((role, *near, 1.0) for role in ("grid", "loop") for near in [(1, 0), (1, 3), (-1, 3)]),
+        # Programs that run together have a row between them, a trip of a loop has one tile.
+        ("grid", 1, 1 << 11, 1.5),
+        ("loop", 1, 1 << 11, 2.25),
+    ],
+)
+def test_what_a_window_has_is_not_loaded_again(role: str, window: int, offset: int, times: float) -> None:
+    """Four taps about a place and the place itself, which lies within them or far off, of a tensor beyond the cache."""
+    rows, columns = 1 << 15, 1 << 13
+    m, n, k = Axis("m", rows), Axis("n", columns), Axis("k", 4)
+    tile, row = (sympy.Symbol(f"T_{a}", integer=True, positive=True) for a in "nm")
+    taps = Index.axis(n) + Index.axis(k).scaled(window) + (3 if window < 0 else 0)
+    body: tuple[Stmt, ...] = (
+        Load("a", "x", (Index.axis(m), taps)),
+        TileReduce("s", ReduceKind.SUM, k, "a"),
+        Load("b", "x", (Index.axis(m), Index.axis(n) + offset)),
+        Pointwise("c", "mul", ("s", "b")),
+        Store("z", (Index.axis(m), Index.axis(n)), "c"),
+    )
+    roles: dict[str, Role] = {"grid": Grid(tile), "loop": LoopRole(tile)}
+    kernel = Kernel("k", ((m, Grid(row)), (n, roles[role]), (k, Whole())), (Loop(n, body),) if role == "loop" else body)
+    x = Tensor("x", (rows, columns + offset + 4), DType.BFLOAT16)
+    g = SGraph("g", (x,), (), (Tensor("z", (rows, columns), DType.BFLOAT16),), (kernel,))
+    found = estimate(g, Config({"T_m": 1, "T_n": 256}, {"k": 4}, {"k": 1})).per_kernel[0]
+    assert found.bytes == pytest.approx((times + 1) * rows * columns * 2, rel=0.03)
+
+
 def test_a_tap_a_trip_is_added_by_the_matrix_units_too() -> None:
     """Sums over an axis of which a trip has one place are no work: the product goes into the accumulator itself."""
     m, n, c, k = Axis("m", 512), Axis("n", 768), Axis("c", 64), Axis("k", 9)

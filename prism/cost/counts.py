@@ -19,7 +19,7 @@ axis that is not in A; visited for every enclosing loop with a range. Of a load 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -156,6 +156,16 @@ def _renamed(a: Index, b: Index) -> bool:
     return c == d and isinstance(x, Axis) and isinstance(y, Axis) and x.extent == y.extent
 
 
+def _ends(index: Index, lengths: Mapping[Axis, Any], binding: Binding) -> tuple[Any, Any]:
+    """The first and the last place that it takes where so many places of each axis are looked at, from 0 on."""
+    first = last = value(index.offset, binding)
+    for a, c in index.terms:
+        step = value(c, binding)
+        far = step * ((lengths.get(a, 1) if isinstance(a, Axis) else 1) - 1)
+        first, last = (first + far, last) if step < 0 else (first, last + far)
+    return first, last
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """One load or store statement.
@@ -248,6 +258,33 @@ class Access:
             span = sum(abs(c) * (n - 1) for (_, c), n in zip(steps, lengths, strict=True))
             common *= max(0.0, 1 - distance / (span + math.gcd(*(c for _, c in steps))))
         return 1 - common
+
+    def beyond(self, other: Access, lengths: Mapping[Axis, Any], at_once: Set[Axis], binding: Binding) -> Any:
+        """The share of elements that the other access of the same trip does not load; 1 where that is not told.
+
+        So a window has what is read at its place, and the next window most of it.
+
+        Args:
+            other: the other access.
+            lengths: how many places of each axis are looked at, numbers or arrays.
+            at_once: axes of which that is all places.
+            binding: values of the extents' symbols.
+        """
+        if (self.tensor, self.nest) != (other.tensor, other.nest):
+            return 1.0
+        common: Any = 1.0
+        for a, b in zip(self.index, other.index, strict=True):
+            if a == b:
+                continue
+            mine, theirs = ({x: value(c, binding) for x, c in i.terms} for i in (a, b))
+            differ = {x for x in mine.keys() | theirs.keys() if mine.get(x, 0) != theirs.get(x, 0)}
+            steps = [abs(c) for c in theirs.values()]
+            if not differ <= at_once or not steps or min(steps) != 1:
+                return 1.0
+            (first, last), (start, end) = (_ends(i, lengths, binding) for i in (a, b))
+            held = np.minimum(last, end) - np.maximum(first, start) + 1
+            common = common * np.maximum(0.0, held) / (last - first + 1)
+        return 1.0 - common
 
     def distinct(self, lengths: Mapping[Axis, Any], binding: Binding) -> Any:
         """The share of distinct elements among those that it asks for: less than 1 where windows overlap.

@@ -706,6 +706,31 @@ class Planner:
                 yield joined
                 yield from self._crossed(joined)
         yield from self._crossed(plan)
+        yield from self._taken_along(plan)
+
+    def _taken_along(self, plan: Plan) -> Iterator[Plan]:
+        """The plan with kernels as one where outputs reduce what another before them stores, and may run as early.
+
+        So a convolution's dw, or a bias's gradient, is carried along by the kernel that stores what is summed.
+        """
+        over = [frozenset(group[0].axes) for _, group in plan.groups]
+        outputs = {f.tensor.name for f in self.formulas}
+        for n, (rank, group) in enumerate(plan.groups):
+            if not all(t.tensor in outputs for t in group):
+                continue
+            for m, (other, wider) in enumerate(plan.groups):
+                if other == PREPARED or rank <= other or over[n] >= over[m]:
+                    continue
+                if not {t.tensor for t in wider} <= outputs | self._read_beside(plan, group):
+                    continue  # it need not be stored then
+                own = {t.cls for t in (*group, *wider)}
+                apart = {c: s for c, s in plan.stored.items() if c not in own}
+                if (
+                    self._joins(group, over[n], wider, over[m], apart)
+                    and self._early(plan, other, group, apart)
+                    and self._shares(group, over[m] - over[n], wider, apart)
+                ):
+                    yield from self._merged(plan, {n: m})
 
     def _crossed(self, plan: Plan) -> Iterator[Plan]:
         for n, m in self._crossing(plan):
@@ -735,20 +760,46 @@ class Planner:
             mine, theirs = over[n], over[m]
             if rank != other or rank == PREPARED or mine <= theirs or theirs <= mine:
                 continue
-            if not all(theirs - mine <= self._reduced_under(t.cls) for t in group):
-                continue  # what is read back only makes these fewer
             own = {t.cls for t in (*group, *wider)}
             apart = {c: s for c, s in plan.stored.items() if c not in own}
-            lacks = mine - theirs
-            alike = lacks <= self._reduced(wider, apart) or not any(
-                lacks & self.weights.classes.axes[c] for c in self._needs(wider, apart).used
-            )
-            if (
-                alike
-                and theirs - mine <= self._reduced(group, apart)
-                and self._shares(group, theirs - mine, wider, apart)
-            ):
+            if self._joins(group, mine, wider, theirs, apart) and self._shares(group, theirs - mine, wider, apart):
                 yield n, m
+
+    def _joins(
+        self,
+        group: Sequence[Target],
+        mine: frozenset[Axis],
+        wider: Sequence[Target],
+        theirs: frozenset[Axis],
+        apart: Mapping[int, tuple[str, tuple[Index, ...]]],
+    ) -> bool:
+        """Whether the first, over its axes, reduces those of the other that it lacks, and the other its own or none.
+
+        `apart` is what is stored beside both.
+        """
+        if not all(theirs - mine <= self._reduced_under(t.cls) for t in group):
+            return False  # what is read back only makes these fewer
+        lacks = mine - theirs
+        alike = lacks <= self._reduced(wider, apart) or not any(
+            lacks & self.weights.classes.axes[c] for c in self._needs(wider, apart).used
+        )
+        return alike and theirs - mine <= self._reduced(group, apart)
+
+    def _read_beside(self, plan: Plan, *groups: Sequence[Target]) -> set[str]:
+        """The tensors that kernels other than these groups' read back."""
+        others = (each for _, each in plan.groups if not any(each is g for g in groups))
+        return {plan.stored[c][0] for each in others for c in self._needs(each, plan.stored).back}
+
+    def _early(
+        self,
+        plan: Plan,
+        rank: int,
+        targets: Sequence[Target],
+        apart: Mapping[int, tuple[str, tuple[Index, ...]]],
+    ) -> bool:
+        """Whether all that the targets read back, of what is stored apart, is there before kernels of a rank."""
+        made = {t.tensor: number for number, each in plan.groups for t in each}
+        return all(made[apart[c][0]] < rank for c in self._needs(targets, apart).back)
 
     def _feeds(
         self,
@@ -767,13 +818,8 @@ class Planner:
         axes = self.weights.classes.axes
         if any(lacks & axes[c] and any(self.within.needs(t.cls, c) for t in targets) for c in self._products):
             return False
-        made = {t.tensor: number for number, each in plan.groups for t in each}
-        elsewhere = {f.tensor.name for f in self.formulas}
-        for _, others in plan.groups:
-            if others is not targets and others is not wider:
-                elsewhere |= {plan.stored[c][0] for c in self._needs(others, plan.stored).back}
-        early = all(made[apart[c][0]] < rank for c in self._needs(wider, apart).back)
-        return early and all(t.tensor in elsewhere for t in targets)
+        elsewhere = {f.tensor.name for f in self.formulas} | self._read_beside(plan, targets, wider)
+        return self._early(plan, rank, wider, apart) and all(t.tensor in elsewhere for t in targets)
 
     def _shares(
         self,
