@@ -272,7 +272,7 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
         # One kernel is what there is to find, however long, and the first round has what is better stored.
         walk.bounds = bounds = replace(bounds, max_ops=max(bounds.max_ops, len(table)), max_rounds=1)
     if soon is not None and own is not None and bounds.below == math.inf:
-        first = _Walk(task, bounds, reaches=walk.reaches, ranged=walk.ranged)
+        first = _Walk(task, bounds, reaches=walk.reaches, ranged=walk.ranged, made=walk.made)
         first.keep_written(own, (), weights)
         if first.written is not None:
             soon(first.candidate(first.written))
@@ -559,11 +559,22 @@ class _Agenda:
                     walk.visit(listed.plan, looping)
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The families of one kernel that can run, with what they reach; and what was counted on the way."""
+
+    found: tuple[tuple[Family, Reach], ...]
+    generated: int
+    built: int
+    pruned: Counter[str]
+
+
 @dataclass(slots=True)
 class _Walk:
     """The state of one generation.
 
     Attributes:
+        made: kernels that were built, also of other walks of the task: they count where each comes to them.
         found: what can run, by its key, in the order in which it was found.
         given: keys of what was built of the model's own products before the rounds, and not found by these.
     """
@@ -575,6 +586,7 @@ class _Walk:
     built: int = 0
     reaches: dict[object, Reach | str] = field(default_factory=dict)
     ranged: Ranged = field(default_factory=dict)
+    made: dict[object, _Made] = field(default_factory=dict)
     reached: dict[object, list[tuple[Family, Reach]]] = field(default_factory=dict)
     kernels: dict[object, list[_Kept]] = field(default_factory=dict)
     numbers: dict[Family, int] = field(default_factory=dict)
@@ -739,7 +751,13 @@ class _Walk:
             return known
         bounds = self.bounds
         before = self.reached.get(key, [])
-        found = self._build(plan, group, stored, suffix, looping)
+        made = self.made.get((key, looping))
+        if made is None:
+            made = self.made[key, looping] = self._build(plan, group, stored, suffix, looping)
+        self.generated += made.generated
+        self.built += made.built
+        self.pruned.update(made.pruned)
+        found = made.found
         self.reached[key] = both = [*before, *found]
         if not found and looping and (key, False) in self.kernels:
             kept = self.kernels[key, False]
@@ -768,24 +786,26 @@ class _Walk:
         stored: Mapping[int, tuple[str, tuple[Index, ...]]],
         suffix: str,
         looping: bool,
-    ) -> list[tuple[Family, Reach]]:
+    ) -> _Made:
         """The families of one kernel that can run, with what they reach."""
         task, bounds = self.task, self.bounds
         builder = Builder(plan.choices, task.classes.axes, stored, {})
         given = bounds.roles, bounds.max_ops, bounds.max_loops, task.device, self.points
         space = Space(*given, looping, bounds.off, task.operands, self.ranged)
         reached: list[tuple[Family, Reach]] = []
+        pruned = Counter[str]()
+        generated = built = 0
         seen: set[Family] = set()
         tensors = {t.name: t for t in (*plan.buffers, *(f.tensor for f in task.formulas))}
-        for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, space, self.pruned, tensors):
-            self.generated += 1
+        for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, space, pruned, tensors):
+            generated += 1
             if isinstance(family, str):
-                self.built += 1
-                self.pruned[family] += 1
+                built += 1
+                pruned[family] += 1
                 continue
-            self.built += max(1, sum(len(list(k.statements())) for k in family.kernels) // LONG)
+            built += max(1, sum(len(list(k.statements())) for k in family.kernels) // LONG)
             if family in seen and "duplicate" not in bounds.off:
-                self.pruned["duplicate"] += 1
+                pruned["duplicate"] += 1
                 continue
             seen.add(family)
             whole = self._whole(plan, family)
@@ -798,10 +818,10 @@ class _Walk:
                 answer = reach(family.kernels, whole, task.device, self.points)
                 self.reaches[like] = answer
             if isinstance(answer, str):
-                self.pruned[answer] += 1
+                pruned[answer] += 1
             else:
                 reached.append((family, answer))
-        return reached
+        return _Made(tuple(reached), generated, built, pruned)
 
     def result(self, complete: bool) -> Generated:
         """The best sGraphs, best first."""
