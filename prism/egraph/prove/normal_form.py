@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from prism.egraph.prove.exact import exact, factors, logarithm, number
-from prism.egraph.prove.polynomials import UNIT, Algebra, Unfit
+from prism.egraph.prove.polynomials import UNIT, Algebra, Unfit, leading
 from prism.egraph.prove.products import HALF, ONE, Poly, Term, ordered
 from prism.egraph.prove.windows import windows
 from prism.program.build import add, const, mul, neg, op, position, recip
@@ -57,7 +57,9 @@ def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False)
 
 
 def same_quotient(reference: Expr, candidate: Expr) -> bool:
-    """Whether two expressions are one over their common denominator: what a reference divides by is not 0.
+    """Whether two expressions are one over their common denominator.
+
+    Where what both divide by is 0, neither has a value.
 
     Raises:
         Unfit: one of them is no sum of products.
@@ -67,8 +69,8 @@ def same_quotient(reference: Expr, candidate: Expr) -> bool:
     machine = _Machine(facts=Facts())
     try:
         sides = [machine.poly(canonical(simplified(e))) for e in (reference, candidate)]
-        below = {b for d in _divisors(reference) for b in machine.below(d)}
-        one, other = machine.cleared(sides, below)
+        below, under = ({b for d in _divisors(e) for b in machine.below(d)} for e in (reference, candidate))
+        one, other = machine.cleared(sides, below & under)
     except (OverflowError, ZeroDivisionError, RecursionError):
         raise Unfit from None
     return one == other
@@ -257,6 +259,11 @@ class _Machine(Algebra):
         p = self.poly(a)
         if not p:
             raise Unfit
+        quotient = self._over_one(p)
+        if quotient is not None:
+            p, below = quotient
+            under = [self.scaled(self._log_of(b), -n) for b, n in below.items()]
+            return self.sum([self._log(self.expr(p)), *under])
         shared, rest = self._shared(p)
         ((common, scale),) = shared.items()
         nonneg = rest == {ONE: 1} and all(n > 0 and self._square(b, n) for b, n in common.factors)
@@ -286,7 +293,7 @@ class _Machine(Algebra):
         ((common, scale),) = shared.items()
         parts = [self._log_number(scale), *(self.scaled(self._log_of(b), n) for b, n in common.factors)]
         if rest not in ({ONE: 1}, {ONE: -1}):
-            size = self.expr(rest if _leading(rest) > 0 else self.scaled(rest, -1))
+            size = self.expr(rest if leading(rest) > 0 else self.scaled(rest, -1))
             parts.append(self.atom(Map("log", (op("abs", size),))))
         return self.sum(parts)
 
@@ -316,7 +323,7 @@ class _Machine(Algebra):
     def _odd(self, name: str, p: Poly) -> Poly:
         if not p:
             return {}
-        if _leading(p) < 0:
+        if leading(p) < 0:
             return self.scaled(self._odd(name, self.scaled(p, -1)), -1)
         return self.atom(Map(name, (self.expr(p),)))
 
@@ -357,7 +364,7 @@ class _Machine(Algebra):
             return {}
         if set(p) == {ONE}:
             return {ONE: p[ONE]} if p[ONE] > 0 else {}
-        if _leading(p) < 0:
+        if leading(p) < 0:
             return self.sum([self._ramp(self.scaled(p, -1)), p])
         scale, rest = self._scale(p)
         if rest == {ONE: UNIT}:
@@ -534,7 +541,7 @@ class _Machine(Algebra):
             p = self.poly(found.core)
             outside = {t: c for t, c in p.items() if t.free().isdisjoint(found.axes)}
             inside = {t: c for t, c in p.items() if t not in outside}
-            scale = abs(_leading(inside)) if inside else UNIT
+            scale = abs(leading(inside)) if inside else UNIT
             if outside or scale != 1:
                 rest = replace(found, core=self.expr(self.scaled(inside, 1 / scale))).expr
                 return self.sum([outside, self.scaled(self.poly(rest), scale) if inside else {}])
@@ -561,7 +568,7 @@ class _Machine(Algebra):
 
     def _scale(self, p: Poly, axis: Axis | None = None) -> tuple[Poly, Poly]:
         """(c, q): p is c*q, where c is not less than 0, finite, and has not the axis."""
-        scale = abs(_leading(p))
+        scale = abs(leading(p))
         shared: list[tuple[Expr, Fraction]] = []
         for b in sorted({b for t in p for b, _ in t.factors if axis not in free_axes(b)}, key=str):
             powers = [[n for x, n in t.factors if x == b] for t in p]
@@ -662,10 +669,6 @@ def _few(times: Fraction) -> bool:
 def _is_sum(p: Poly) -> bool:
     """Whether an infinite factor must not be multiplied in: inf * (1 + 0) is infinite, inf*1 + inf*0 undefined."""
     return len(p) > 1 or any(t.bound for t in p)
-
-
-def _leading(p: Poly) -> Fraction:
-    return p[min(p, key=lambda t: t.key)]
 
 
 __all__ = ["Unfit", "normal_form"]

@@ -25,7 +25,7 @@ from prism.egraph.prove.products import (
     turned,
     written,
 )
-from prism.program.build import add, const, size
+from prism.program.build import add, const, neg, size
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, free_axes
@@ -162,6 +162,8 @@ class Algebra:
                     cosine = self.atom(Map("cos", base.args), Fraction(2))
                     rest: list[tuple[Expr, Fraction]] = [(base, power - 2)] if power > 2 else []
                     expand += [self.sum([{ONE: UNIT}, self.scaled(cosine, -1)]), self.term([], [*rest])]
+                elif whole and 2 <= power <= _NESTED and (square := self._square_of(base)) is not None:
+                    expand += [square, self.term([], [(base, power - 2)] if power > 2 else [])]
                 elif power >= 1 and is_sum(base) and (whole or self.facts.nonneg(base)):
                     expand += [self.poly(base)] * int(power)
                     if not whole:
@@ -177,6 +179,14 @@ class Algebra:
                 result = self.over(axis, result)
             return result
         return self._summed(bound, flat, scale)
+
+    def _square_of(self, base: Expr) -> Poly | None:
+        """The square of exp(max(x, 0)), by itself and exp x: it is one of exp x and 1. None of others."""
+        match base:
+            case Map("exp", (Map("maximum", (x, Const(0.0))),)) if self.facts.finite(x):
+                other = self.poly(Map("exp", (x,)))
+                return self.sum([self.times(self.atom(base), self.sum([{ONE: UNIT}, other])), self.scaled(other, -1)])
+        return None
 
     def _summed(self, bound: list[Axis], factors: list[tuple[Expr, Fraction]], scale: Fraction) -> Poly:
         for axis in list(bound):
@@ -217,6 +227,13 @@ class Algebra:
         """p^q, of p that is at least 0 where q is no whole number; `source` is p as it was written."""
         if not p:
             raise Unfit
+        if _whole(q) and leading(p) < 0 and not self.facts.positive(source):
+            return self.scaled(self.power(self.scaled(p, -1), q, neg(source)), -1 if q % 2 else 1)
+        quotient = self._over_one(p) if _whole(q) else None
+        if quotient is not None:
+            p, below = quotient
+            divided = self.term([], [(b, -n * q) for b, n in below.items()])
+            return self.times(self.power(p, q, self.expr(p)), divided)
         result, rest, sign = self._content(p, q)
         if rest == {ONE: 1}:
             return result
@@ -260,6 +277,15 @@ class Algebra:
             inverse = Term((), tuple((b, -n) for b, n in shared))
             divided = self._divided(t, inverse)
             left[divided] = left.get(divided, _ZERO) + c / scale
+        if any(n >= 2 and self._square_of(b) is not None for t in left for b, n in t.factors):
+            # As e^2 + e^x of e = exp(max(x, 0)), which is e*(1 + e^x).
+            squared = self.sum([self.scaled(self.term(list(t.bound), list(t.factors)), c) for t, c in left.items()])
+            if not squared:
+                raise Unfit
+            more, rest = self._shared(squared)
+            whole = self.times({Term((), ordered(shared)): scale}, more)
+            if len(whole) == 1:
+                return whole, rest
         return {Term((), ordered(shared)): scale}, left
 
     def _divided(self, t: Term, inverse: Term) -> Term:
@@ -357,16 +383,32 @@ class Algebra:
         """
         made = list(polys)
         for _ in range(_NESTED):
-            below: dict[Expr, Fraction] = {}
-            for t in itertools.chain(*made):
-                for b, n in t.factors:
-                    outside = n < 0 and _whole(n) and free_axes(b).isdisjoint(t.bound)
-                    if outside and (b in nonzero or (is_sum(b) and self._cancels(b))):
-                        below[b] = max(below.get(b, _ZERO), -_power(t, b))
+            below = self._denominators(made, nonzero)
             if not below:
                 break
-            made = [self.sum([self.scaled(self._raised(t, below), c) for t, c in p.items()]) for p in made]
+            made = [self._times_powers(p, below) for p in made]
         return made
+
+    def _denominators(self, polys: Iterable[Poly], nonzero: Collection[Expr] = ()) -> dict[Expr, Fraction]:
+        """The powers of sums by which polynomials are divided."""
+        below: dict[Expr, Fraction] = {}
+        for t in itertools.chain(*polys):
+            for b, n in t.factors:
+                outside = n < 0 and _whole(n) and free_axes(b).isdisjoint(t.bound)
+                if outside and (b in nonzero or (is_sum(b) and self._cancels(b))):
+                    below[b] = max(below.get(b, _ZERO), -_power(t, b))
+        return below
+
+    def _over_one(self, p: Poly) -> tuple[Poly, dict[Expr, Fraction]] | None:
+        """(q, powers): p is q over them, which are more than 0, in fewer terms: 1 - 1/(1 + x) is x over 1 + x."""
+        below = self._denominators([p]) if len(p) > 1 else {}
+        if not below:
+            return None
+        q = self._times_powers(p, below)
+        return (q, below) if q and len(q) < len(p) else None
+
+    def _times_powers(self, p: Poly, by: Mapping[Expr, Fraction]) -> Poly:
+        return self.sum([self.scaled(self._raised(t, by), c) for t, c in p.items()])
 
     def _raised(self, t: Term, by: Mapping[Expr, Fraction]) -> Poly:
         """A term times powers of bases that are finite, and not 0."""
@@ -396,6 +438,11 @@ def _quotients(t: Term, base: Expr, whole: Poly) -> Iterator[tuple[Term, Fractio
             rest = _without(numerator, [(canonical(substitute(b, mapping)), n) for b, n in first.factors])
             if rest is not None and not any(free_axes(b) & set(chosen) for b, _ in rest):
                 yield named([a for a in t.bound if a not in chosen], rest), d
+
+
+def leading(p: Poly) -> Fraction:
+    """The coefficient of the first term, by text."""
+    return p[min(p, key=lambda t: t.key)]
 
 
 def _power(t: Term, base: Expr) -> Fraction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -103,10 +104,13 @@ class Evaluator:
                 value = self.value(a)
                 return NamedNumbers(value.axes, self._scaled(value.numbers, c))
             case Map("pow", (a, Const(c))) if (2 * c).is_integer() and abs(c) <= LARGEST_POWER:
-                value = self.value(a)
                 if c.is_integer():
+                    value = self.value(a)
                     return NamedNumbers(value.axes, self.field.power(value.numbers, int(c)))
-                return NamedNumbers(value.axes, self.field.power(self.field.sqrt(value.numbers), int(2 * c)))
+                root = self.value(Map("sqrt", (a,)))
+                return NamedNumbers(root.axes, self.field.power(root.numbers, int(2 * c)))
+            case Map("sqrt", (a,)) if (apart := _without_squares(a)) is not None:
+                return self.value(apart)
             case Map(op, args):
                 values = [self.value(a) for a in args]
                 axes = self._order([a for v in values for a in v.axes])
@@ -256,3 +260,36 @@ class Evaluator:
         residues = np.concatenate([(whole % p).astype(np.uint64) for p in self.field.primes])
         on = (residues == a.f).all(axis=0, keepdims=True) & a.d.all(axis=0, keepdims=True)
         return Numbers(residues, finite & ((step > 1e-6) | on), n)
+
+
+def _without_squares(a: Expr) -> Expr | None:
+    """The root of a product in which something stands more than once, by sqrt(x^2) = |x|; None of others.
+
+    The residue of what is more than 0 need not be a square, so the root of its square, which is, would be another one.
+    """
+    powers: dict[Expr, int] = {}
+    todo = [(a, 1)]
+    while todo:
+        e, n = todo.pop()
+        match e:
+            case Map("mul", (x, y)):
+                todo += [(y, n), (x, n)]
+            case Map("recip", (x,)):
+                todo.append((x, -n))
+            case Map("pow", (x, Const(c))) if c.is_integer() and abs(c) <= LARGEST_POWER:
+                todo.append((x, int(c) * n))
+            case _:
+                powers[e] = powers.get(e, 0) + n
+    if all(abs(n) < 2 for n in powers.values()):
+        return None
+    outside = [_raised(Map("abs", (e,)), n) for e, n in powers.items() for _ in range(abs(n) // 2)]
+    inside = [_raised(e, n) for e, n in powers.items() if n % 2]
+    return _product([*outside, *([Map("sqrt", (_product(inside),))] if inside else [])])
+
+
+def _raised(e: Expr, sign: int) -> Expr:
+    return e if sign > 0 else Map("recip", (e,))
+
+
+def _product(factors: Sequence[Expr]) -> Expr:
+    return functools.reduce(lambda x, y: Map("mul", (x, y)), factors)
