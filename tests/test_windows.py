@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,15 @@ import torch
 import torch.nn.functional as F
 from frontend_onnx_models import model, node_model, run_program
 
+from prism.backends.eager import TorchArrays
 from prism.errors import PrismError
 from prism.frontend.onnx.reader import from_model
 from prism.frontend.torch.reader import trace
+from prism.program.evaluate import Interpreter, evaluate_expr, run
+from prism.program.fold import op
+from prism.program.index import Axis, Index
 from prism.program.inline import inline
-from prism.program.nodes import Program
+from prism.program.nodes import Const, Expr, Position, Program, Read, Reduce, ReduceKind
 
 RNG = np.random.default_rng(3)
 
@@ -176,6 +181,76 @@ def test_torch(place: int) -> None:
     program = trace(function, tensors, name="windows")
     given = {t.name: a for t, a in zip(program.inputs, arrays, strict=False)}
     agrees(program, given, function(*tensors))
+
+
+class Recording(TorchArrays):
+    """What is computed by torch's functions for windows: how many windows see how many taps."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"), torch.float32)
+        self.seen: list[tuple[str, int, list[int]]] = []
+
+    def windowed(self, kind: ReduceKind, *args: Any) -> torch.Tensor | None:
+        """See TorchArrays."""
+        groups, windows = args[2:]
+        self.seen.append((kind.name, groups, [int(w.taps) for w in windows]))
+        return super().windowed(kind, *args)
+
+
+# (function, its operands, the reduction, groups, and taps that the library's function is called with)
+KNOWN: list[tuple[Callable[..., torch.Tensor], list[np.ndarray], str, int, list[int]]] = [
+    (lambda x, w: F.conv1d(x, w, stride=2, dilation=2, padding=3), [X1, f(6, 4, 3)], "SUM", 1, [3]),
+    (lambda x, w: F.conv2d(x, w, padding=1), [X2, f(3, 4, 3, 3)], "SUM", 1, [3, 3]),
+    (lambda x, w: F.conv2d(F.pad(x, (1, 2, 0, 3)), w, stride=(1, 2)), [X2, f(3, 4, 2, 3)], "SUM", 1, [2, 3]),
+    (lambda x, w: F.conv2d(x, w, padding=2, groups=2), [X2, f(6, 2, 5, 5)], "SUM", 2, [5, 5]),
+    (lambda x, w: F.conv2d(torch.relu(x), 2 * w, padding=1, groups=4), [X2, f(8, 1, 3, 3)], "SUM", 4, [3, 3]),
+    (lambda x, w: F.conv3d(x, w, padding=1), [X3, f(2, 2, 3, 3, 2)], "SUM", 1, [3, 3, 2]),
+    (lambda x: F.max_pool1d(x, 3, 2, 1), [X1], "MAX", 1, [3]),
+    (lambda x: F.max_pool2d(x, 3, 2, 1, dilation=2), [X2], "MAX", 1, [3, 3]),
+    (lambda x: F.avg_pool1d(x, 3, 1, 1), [X1], "SUM", 1, [3]),
+    (lambda x: F.avg_pool3d(x, 2, 1), [X3], "SUM", 1, [2, 2, 2]),
+]
+
+
+@pytest.mark.parametrize("place", range(len(KNOWN)))
+def test_torch_computes_windows_by_its_own_functions(place: int) -> None:
+    function, arrays, kind, groups, taps = KNOWN[place]
+    tensors = [torch.from_numpy(a) for a in arrays]
+    program = trace(function, tensors, name="windows")
+    arrays_of = Recording()
+    given = {t.name: x for t, x in zip(program.inputs, tensors, strict=True)}
+    found = run(program, given, {}, arrays_of)[program.outputs[0]]
+    torch.testing.assert_close(found, function(*tensors), rtol=1e-4, atol=1e-4)
+    assert arrays_of.seen == [(kind, groups, taps)]
+
+
+PIXEL, K = Axis("i", 6), Axis("k", 3)
+AT = Index.axis(PIXEL) + Index.axis(K)
+SEEN = Read("x", (AT + (-1),))
+HERE = op("le", Const(1.0), Position(AT))
+WEIGHT, FACTOR = Read("w", (Index.axis(K),)), Read("v", (Index.axis(PIXEL),))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "windows"),
+    [
+        (ReduceKind.SUM, op("mul", op("where", HERE, SEEN, Const(0.0)), WEIGHT), 1),
+        (ReduceKind.SUM, op("mul", op("where", HERE, SEEN, Const(1.0)), WEIGHT), 0),  # ones beside what is seen
+        (ReduceKind.SUM, op("mul", op("mul", SEEN, WEIGHT), FACTOR), 0),  # a factor for each pixel
+        (ReduceKind.SUM, op("mul", Read("x", (Index.axis(K) + Index.axis(PIXEL).scaled(-1) + 5,)), WEIGHT), 0),
+        (ReduceKind.SUM, op("mul", SEEN, Read("x", (AT,))), 0),  # no weights
+        (ReduceKind.MAX, op("where", HERE, SEEN, Const(-math.inf)), 1),
+        (ReduceKind.MAX, SEEN, 0),  # zeros, and no -inf, beside what is seen
+        (ReduceKind.MAX, op("where", HERE, SEEN, Const(0.0)), 0),
+    ],
+)
+def test_only_a_window_is_one(kind: ReduceKind, body: Expr, windows: int) -> None:
+    arrays = {"x": f(9) - 2, "w": f(3), "v": f(6)}
+    expr = Reduce(kind, K, body)
+    arrays_of = Recording()
+    found = Interpreter({n: torch.from_numpy(a) for n, a in arrays.items()}, {}, arrays_of).value(expr)
+    np.testing.assert_allclose(found.array.numpy(), evaluate_expr(expr, arrays, {}, (PIXEL,)), rtol=1e-5, atol=1e-5)
+    assert len(arrays_of.seen) == windows
 
 
 def test_both_readers_make_one_formula() -> None:

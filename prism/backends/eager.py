@@ -1,8 +1,8 @@
 """A Program run operator by operator in torch: the baseline that is timed, and the yardstick of rounding error.
 
 Each definition is computed as eager torch would: a sum of products of stored tensors by a matrix product in the
-tensors' own data type, everything else in float32 where the tensors are half precision, and the result rounded to the
-definition's data type.
+tensors' own data type, or by a convolution where it is one, pools as pools (`prism.program.windows`), everything else
+in float32 where the tensors are half precision, and the result rounded to the definition's data type.
 
 What rounding does to a program is not what it does in one order on one machine. Where few sums decide a result and they
 cancel, one order has all of the luck. So `reordered` runs it as it might as well be: sums in other orders, functions as
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from prism.errors import UsageError
 from prism.program.arrays import NUMPY
@@ -25,6 +26,7 @@ from prism.program.evaluate import bind, run
 from prism.program.nodes import DType, Program, ReduceKind
 from prism.program.ops import ROUNDED
 from prism.program.prefix import Recurrence
+from prism.program.windows import Window
 
 _DTYPES: Mapping[DType, torch.dtype] = {d: getattr(torch, d.value) for d in DType}
 
@@ -244,6 +246,45 @@ class TorchArrays:
             return torch.matmul(a.float(), b.float()).to(a.dtype)
         return torch.matmul(a, b)
 
+    def windowed(
+        self,
+        kind: ReduceKind,
+        image: torch.Tensor,
+        weights: torch.Tensor | None,
+        groups: int,
+        windows: Sequence[Window],
+    ) -> torch.Tensor | None:
+        """A convolution of [batch, channels, places ...] with [rows, channels of a group, taps ...], or a pool.
+
+        Without weights it is the sum or the maximum of what each window sees. None where torch has no function for it.
+        """
+        if not 0 < len(windows) <= len(_CONVOLUTIONS):
+            return None
+        if self._plain and self._device.type != "cpu":
+            return None  # cuDNN takes TF32 if it is not told, which is no measure
+        stride, dilation = [w.stride for w in windows], [w.dilation for w in windows]
+        alike = weights is not None and all(w.before == w.after for w in windows)
+        around = [n for w in reversed(windows) for n in (w.before, w.after)]
+        if not alike and any(around):
+            image = functional.pad(image, around, value=kind.identity)
+        if weights is None:
+            taps = [int(w.taps) for w in windows]
+            if kind is ReduceKind.MAX:
+                largest: torch.Tensor = _MAX_POOLS[len(windows) - 1](self._wide(image), taps, stride, 0, dilation)
+                return largest
+            if kind is not ReduceKind.SUM or any(w.dilation != 1 for w in windows):
+                return None
+            return _summed(self._wide(image), taps, stride)
+        half = image.dtype
+        if image.dtype != weights.dtype or not image.dtype.is_floating_point:
+            image, weights = self._wide(image), self._wide(weights)
+            half = image.dtype
+        elif self._plain and self._device.type == "cpu" and half.itemsize == 2:
+            image, weights = image.float(), weights.float()
+        padding = [w.before if alike else 0 for w in windows]
+        convolution = _CONVOLUTIONS[len(windows) - 1]
+        return convolution(image, weights, None, stride, padding, dilation, groups).to(half)
+
     def all_finite(self, array: Any) -> bool:
         """See Arrays. Looking would wait for the device; eager torch does not look either."""
         return True
@@ -270,6 +311,21 @@ _SO_FAR: Mapping[ReduceKind, Callable[[torch.Tensor, int], torch.Tensor]] = {
 def _bitand(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     both: torch.Tensor = a.to(torch.int64) & b.to(torch.int64)
     return both.to(torch.promote_types(a.dtype, b.dtype))
+
+
+_CONVOLUTIONS: Sequence[Callable[..., torch.Tensor]] = (functional.conv1d, functional.conv2d, functional.conv3d)
+_MAX_POOLS: Sequence[Callable[..., torch.Tensor]] = (
+    functional.max_pool1d,
+    functional.max_pool2d,
+    functional.max_pool3d,
+)
+
+
+def _summed(image: torch.Tensor, taps: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    if len(taps) == 1:  # of one dimension alone torch divides by what it likes
+        return _summed(image.unsqueeze(-2), (1, *taps), (1, *stride)).squeeze(-2)
+    pool = functional.avg_pool2d if len(taps) == 2 else functional.avg_pool3d
+    return pool(image, tuple(taps), tuple(stride), divisor_override=1)
 
 
 # torch takes a Python number as an operand of most of these, but not of these.
@@ -389,6 +445,21 @@ class Reordered(TorchArrays):
         if self._order is Order.HALVES:
             a, b = (x.to(self._half).to(torch.float32) for x in (a, b))
         return super().matmul(a, b)
+
+    def windowed(
+        self,
+        kind: ReduceKind,
+        image: torch.Tensor,
+        weights: torch.Tensor | None,
+        groups: int,
+        windows: Sequence[Window],
+    ) -> torch.Tensor | None:
+        """See TorchArrays; in another order, sums are those of the matrix products that it is as well."""
+        if kind is ReduceKind.SUM and (weights is None or self._order is Order.SHUFFLED):
+            return None
+        if self._order is Order.HALVES and weights is not None:
+            image, weights = (x.to(self._half).to(torch.float32) for x in (image, weights))
+        return super().windowed(kind, image, weights, groups, windows)
 
     def _shuffled(self, array: torch.Tensor, dim: int) -> torch.Tensor:
         if self._order is not Order.SHUFFLED:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from prism.program import build
-from prism.program.extents import Extent, add, at_most, cdiv, mul
+from prism.program.extents import Extent, add, at_most, mul
 from prism.program.fold import div, op
 from prism.program.formulas import power
 from prism.program.index import Axis, Index
 from prism.program.integers import range_of
 from prism.program.nodes import Const, DType, Expr, ReduceKind, free_axes
 from prism.program.views import same_extent
+from prism.program.windows import Window
 
 
 class Operand(Protocol):
@@ -30,61 +31,6 @@ class Operand(Protocol):
 
     def at(self, index: Sequence[Index]) -> Expr:
         """The element at an index per dimension."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """How windows lie along a dimension of a tensor.
-
-    Attributes:
-        extent: of the dimension.
-        taps: elements of a window.
-        stride: from a window to the next.
-        dilation: from an element of a window to the next.
-        before: places that are put before the dimension.
-        after: places that are put behind it.
-    """
-
-    extent: Extent
-    taps: Extent
-    stride: int = 1
-    dilation: int = 1
-    before: int = 0
-    after: int = 0
-
-    @property
-    def reach(self) -> Extent:
-        """From the first element of a window to its last, both counted."""
-        return add(mul(add(self.taps, -1), self.dilation), 1)
-
-    @property
-    def room(self) -> Extent:
-        """How far a window can be moved within the dimension and what is put around it; negative where none fits."""
-        return add(self.extent, add(mul(-1, self.reach), self.before + self.after))
-
-    def count(self, *, ceil: bool = False) -> Extent:
-        """How many windows there are; with `ceil` one more may end behind the padding that starts before it."""
-        if not ceil:
-            return cdiv(add(self.room, 1), self.stride)
-        many = add(cdiv(self.room, self.stride), 1)
-        if isinstance(many, int) and isinstance(self.extent, int):
-            return many - ((many - 1) * self.stride >= self.extent + self.before)
-        return many
-
-    def at(self, place: Axis, tap: Axis) -> Index:
-        """Where a window's element lies in the dimension; outside of it where it lies in the padding."""
-        return Index.axis(place).scaled(self.stride) + Index.axis(tap).scaled(self.dilation) + (-self.before)
-
-    def meets(self, places: Extent) -> bool:
-        """Whether every window is known to have an element of the dimension."""
-        near = self.dilation == 1 and at_most(self.before + 1, self.taps)
-        if near and at_most(add(mul(add(places, -1), self.stride), 1 - self.before), self.extent):
-            return True
-        if not (isinstance(places, int) and isinstance(self.taps, int) and isinstance(self.extent, int)):
-            return False
-        starts = range(-self.before, places * self.stride - self.before, self.stride)
-        within = range(self.extent)
-        return all(any(s + t * self.dilation in within for t in range(self.taps)) for s in starts)
 
 
 def inside(index: Index, low: Extent, high: Extent) -> list[Expr]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import sympy
@@ -39,6 +41,7 @@ from prism.program.nodes import (
 )
 from prism.program.prefix import carried
 from prism.program.transform import Numbering
+from prism.program.windows import NoWindow, Sight, need, seen, sight
 
 # Above this many elements a product is not held whole, even for the sake of infinities (see _sum_of_product).
 _WHOLE_PRODUCT = 1 << 22
@@ -407,10 +410,14 @@ class Interpreter:
         goes = sent(body, bound) if expr.kind is ReduceKind.SUM and adds is not None else None
         if goes is not None and adds is not None and places is not None:
             return self._added(goes, bound, places, adds)
-        if expr.kind is ReduceKind.SUM:
-            sign, factors = self._factors(body)
-            return self._sum_of_product(bound, sign, factors)
-        return self._fold(expr.kind, self.value(body), bound)
+        if expr.kind is not ReduceKind.SUM:
+            windowed = self._windowed(expr.kind, bound, [body])
+            return self._fold(expr.kind, self.value(body), bound) if windowed is None else windowed
+        sign, factors = _factors(body)
+        windowed = self._windowed(expr.kind, bound, factors)
+        if windowed is None:
+            return self._sum_of_product(bound, sign, [self.value(f) for f in factors])
+        return windowed if sign == 1.0 else self._pointwise("mul", (windowed, NamedArray((), sign)))
 
     def _looked_up(self, chosen: Lookup, places: Callable[[Array], Array]) -> NamedArray:
         """The elements at their places, which `places` makes integers; 0 where there is none."""
@@ -457,22 +464,57 @@ class Interpreter:
             return self._pointwise("pow", (result, NamedArray((), float(repeats))))
         return result
 
-    def _factors(self, body: Expr) -> tuple[float, list[NamedArray]]:
-        """The factors of nested products, and the sign and constants in front of them."""
-        scale, factors = 1.0, []
-        stack = [body]
-        while stack:
-            match stack.pop():
-                case Map("mul", (a, b)):
-                    stack += (b, a)
-                case Map("neg", (a,)):
-                    scale = -scale
-                    stack.append(a)
-                case Const(number) if math.isfinite(number):
-                    scale *= number
-                case other:
-                    factors.append(self.value(other))
-        return scale, factors
+    def _windowed(self, kind: ReduceKind, bound: Sequence[Axis], factors: Sequence[Expr]) -> NamedArray | None:
+        """A reduction over the taps of a window by the array library's own function for it; None where it is none."""
+        function = getattr(self._xp, "windowed", None)
+        if function is None:
+            return None
+        for n, factor in enumerate(factors):
+            with suppress(NoWindow):
+                read, asked = seen(factor, kind.identity)
+                need(any(not i.axes() <= {*bound} and i.axes() & {*bound} for i in read.index))
+                more = [self.value(f) for f in (*factors[:n], *factors[n + 1 :])]
+                weights = reduce(lambda a, b: self._pointwise("mul", (a, b)), more) if more else None
+                theirs = weights.axes if weights is not None else ()
+                shape = tuple(self._tensors[read.tensor].shape)
+                found = sight(read, asked, shape, bound, theirs, self._size_of, kind is ReduceKind.SUM)
+                made = function(kind, *self._through(read, bound, found, weights), found.windows)
+                if made is not None:
+                    return self._of_digits(found, made)
+        return None
+
+    def _through(
+        self, read: Read, bound: Sequence[Axis], found: Sight, weights: NamedArray | None
+    ) -> tuple[Array, Array | None, int]:
+        """What windows see as [batch, channels, places ...], weights as [rows, depth, taps ...], and groups of both."""
+        begin, sizes, steps = found.view
+        flat = self._xp.reshape(self._tensors[read.tensor], [-1])
+        seen_by = self._xp.strided(flat, sizes, [begin], [steps])
+        need(seen_by is not None)
+        batch, groups, rows, depth = (
+            math.prod(found.sizes[n] for n in part) for part in (found.batch, found.shared, found.rows, found.depth)
+        )
+        image = self._xp.reshape(seen_by, [batch, groups * depth, *sizes[len(sizes) - len(found.axes) :]])
+        if weights is None:
+            return image, None, groups
+        axes = list(dict.fromkeys((*weights.axes, *(a for a in bound if self.size(a) > 1))))
+        names = [n for a in axes for n in found.digits[a]]
+        wanted = [*found.shared, *found.rows, *found.depth, *(a.tap for a in found.axes if a.tap is not None)]
+        need(sorted(names) == sorted(wanted))
+        split = self._xp.reshape(self.over(weights, axes), [found.sizes[n] for n in names])
+        turned = self._xp.transpose(split, [names.index(n) for n in wanted])
+        return image, self._xp.reshape(turned, [groups * rows, depth, *(a.taps for a in found.axes)]), groups
+
+    def _of_digits(self, found: Sight, array: Array) -> NamedArray:
+        """What an array of [batch, channels, pixels ...] is by axes."""
+        names = [*found.batch, *found.shared, *found.rows, *(a.lane for a in found.axes if a.lane is not None)]
+        axes = tuple(a for a, own in found.digits.items() if all(n in names for n in own))
+        order = [names.index(n) for a in axes for n in found.digits[a]]
+        split = self._xp.reshape(array, [found.sizes[n] for n in names])
+        return NamedArray(axes, self._xp.reshape(self._xp.transpose(split, order), [self.size(a) for a in axes]))
+
+    def _size_of(self, extent: Extent) -> int:
+        return extents.evaluate(extent, self._binding)
 
     def _sum_of_product(self, bound: Sequence[Axis], scale: float, factors: list[NamedArray]) -> NamedArray:
         if not factors:
@@ -527,6 +569,24 @@ class Interpreter:
         result = self._xp.matmul(self._xp.reshape(left, [*leading, m, k]), self._xp.reshape(right, [*leading, k, n]))
         axes = (*stack, *rows, *columns)
         return NamedArray(axes, self._xp.reshape(result, [self.size(x) for x in axes]))
+
+
+def _factors(body: Expr) -> tuple[float, list[Expr]]:
+    """The factors of nested products, and the sign and constants in front of them."""
+    scale, factors = 1.0, []
+    stack = [body]
+    while stack:
+        match stack.pop():
+            case Map("mul", (a, b)):
+                stack += (b, a)
+            case Map("neg", (a,)):
+                scale = -scale
+                stack.append(a)
+            case Const(number) if math.isfinite(number):
+                scale *= number
+            case other:
+                factors.append(other)
+    return scale, factors
 
 
 def _axes(factors: Sequence[NamedArray], *but: int) -> set[Axis]:

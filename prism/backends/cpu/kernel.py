@@ -15,12 +15,13 @@ from prism.backends.cpu.levels import with_products_of_bytes
 from prism.backends.cpu.nest import NestEmitter, Storage, loads_of
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
-from prism.backends.cpu.windows import Window, WindowAxis, find_windows
+from prism.backends.cpu.windows import Window, find_windows
 from prism.backends.place import write_place
 from prism.backends.tile import GridAxis, Size, Stmt, TileProgram, scalars, symbol
 from prism.ir.kit import statements
 from prism.program.extents import Extent, add, mul
 from prism.program.nodes import DType, ReduceKind
+from prism.program.windows import WindowAxis
 
 TENSOR_TYPES = {
     DType.FLOAT32: "float",

@@ -8,12 +8,13 @@ from types import MappingProxyType
 
 from prism.frontend import windows
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Operand, Translator
-from prism.frontend.windows import Margin, Pool, Window
+from prism.frontend.windows import Margin, Pool
 from prism.program.extents import Extent, add, at_most, cdiv, is_static, mul
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr
 from prism.program.views import Shape, axes_of, same_extent
+from prism.program.windows import Window
 
 
 def _each(node: Node, name: str, spatial: int, default: int) -> list[int]:

@@ -9,12 +9,13 @@ from prism.frontend import windows
 from prism.frontend.rows import folded
 from prism.frontend.torch.reduce import Reduction
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, number
-from prism.frontend.windows import Margin, Pool, Window
+from prism.frontend.windows import Margin, Pool
 from prism.program.extents import Extent
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import Shape, axes_of
+from prism.program.windows import Window
 
 
 def _each(values: int | Sequence[int], spatial: int) -> list[int]:
