@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 from prism.api import prove
+from prism.egraph.prove.equality import _same_forms as same_forms
 from prism.egraph.prove.segments import alike_in_pieces
 from prism.program.build import add, const, mul, op, read
 from prism.program.evaluate import evaluate_expr
@@ -15,6 +19,8 @@ from prism.program.index import Axis
 from prism.program.nodes import Expr, Map
 from prism.program.transform import rebuilt
 from prism.program.verdict import Status
+
+Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 GRID = np.arange(-12.0, 12.0, 0.125)
 N = Axis("n", len(GRID))
@@ -156,3 +162,47 @@ def test_windows_with_gaps_are_left_alone() -> None:
         return torch.stack((x[:-6].unfold(0, 3, 1).amax(-1), x[4:-2].unfold(0, 3, 1).amax(-1))).amax(0)
 
     assert prove(gaps, lambda x: x[:-1].unfold(0, 7, 1).amax(-1)[:8], [x]).status is not Status.PROVED
+
+
+def lattice(rng: np.random.Generator, depth: int) -> Expr:
+    """Random maxima and minima of a, b and c."""
+    if depth == 0:
+        return read("abc"[rng.integers(3)], N)
+    a, b = (lattice(rng, depth - 1 if rng.random() < 0.8 else 0) for _ in range(2))
+    return op("maximum" if rng.random() < 0.5 else "minimum", a, b)
+
+
+def test_maxima_and_minima_of_three_numbers_are_one_where_they_are_in_every_order() -> None:
+    """What they are is decided by the order of the three: 27 triples have them all, with ties."""
+    rng = np.random.default_rng(0)
+    triples = np.array(list(itertools.product(range(3), repeat=3)), dtype=float)
+    at = {name: np.resize(triples[:, n], len(GRID)) for n, name in enumerate("abc")}
+    made = [lattice(rng, 3) for _ in range(60)]
+    values = [evaluate_expr(e, at, {}, (N,)) for e in made]
+    proved = 0
+    for (a, u), (b, v) in itertools.combinations(zip(made, values, strict=True), 2):
+        alike = bool((u == v).all())
+        if not alike and rng.random() < 0.7:
+            continue
+        assert (same_forms([a], [b]) is not None) == alike, (str(a), str(b))
+        proved += alike and a != b
+    assert proved > 20
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            lambda a, b, c: torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c)),
+            lambda a, b, c: a + b + c - a.maximum(b).maximum(c) - a.minimum(b).minimum(c),
+        ),
+        (lambda a, b, c: a.maximum(b.minimum(c)), lambda a, b, c: a.maximum(b).minimum(a.maximum(c))),
+        (
+            lambda a, b, c: a.maximum(b.minimum(c)).minimum(b.maximum(c)),
+            lambda a, b, c: a.minimum(b.maximum(c)).maximum(b.minimum(c)),
+        ),
+    ],
+)
+def test_what_several_numbers_are_in_order_is_proved(one: Function, other: Function) -> None:
+    """The middle of three, distribution, and a clamp by bounds in any order."""
+    assert prove(one, other, [torch.randn(8) for _ in range(3)]).status is Status.PROVED

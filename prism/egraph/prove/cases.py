@@ -186,11 +186,19 @@ MAX_NODES = 600
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """That `less` is not more than `more`; is less, where it is strict."""
+    """That `less` is not more than `more`; is less, where it is strict.
+
+    Attributes:
+        less: one value.
+        more: the other.
+        strict: whether they differ.
+        within: the case that this is one of, if any.
+    """
 
     less: Expr
     more: Expr
     strict: bool
+    within: Case | None = None
 
     def of(self, exprs: Sequence[Expr]) -> list[Expr]:
         """The expressions where it is so."""
@@ -198,24 +206,46 @@ class Case:
 
     def _known(self, e: Expr) -> Expr:
         match e:
-            case Map("maximum", (a, b)) if {a, b} == {self.less, self.more}:
-                return self.more
-            case Map("minimum", (a, b)) if {a, b} == {self.less, self.more}:
-                return self.less
-            case Map("le", (self.less, self.more)):
-                return const(1.0)
-            case Map("lt", (self.more, self.less)):
-                return const(0.0)
-            case Map("lt", (self.less, self.more)) if self.strict:
-                return const(1.0)
-            case Map("le", (self.more, self.less)) if self.strict:
-                return const(0.0)
-            case Map("eq", (a, b)) if self.strict and {a, b} == {self.less, self.more}:
-                return const(0.0)
+            case Map("maximum" | "minimum", (a, b)) if a == b:
+                return a
+            case Map("maximum" | "minimum" as name, (a, b)) if (order := self._order(a, b)) is not None:
+                return b if (order[0] is a) == (name == "maximum") else a
+            case Map("lt" | "le" | "eq" as name, (a, b)) if (order := self._order(a, b)) is not None:
+                below, strict = order[0] is a, order[1]
+                if name == "eq":
+                    return const(0.0) if strict else e
+                if strict or below == (name == "le"):
+                    return const(float(below))
         return e
 
+    def _order(self, a: Expr, b: Expr) -> tuple[Expr, bool] | None:
+        """Which of two is not more than the other, and whether it is less; None where that is open."""
+        for low, high in ((a, b), (b, a)):
+            strict = self._less(low, high)
+            if strict is not None:
+                return low, strict
+        return None
 
-def cases(a: Expr, b: Expr) -> tuple[Case, Case] | None:
+    def _less(self, low: Expr, high: Expr) -> bool | None:
+        """Whether one is less than the other by a chain of the cases; None where it may be more."""
+        edges: list[Case] = []
+        case: Case | None = self
+        while case is not None:
+            edges.append(case)
+            case = case.within
+        reached = {low: False}
+        todo = [low]
+        while todo:
+            at = todo.pop()
+            for edge in edges:
+                strict = reached[at] or edge.strict
+                if edge.less == at and strict > reached.get(edge.more, -1):
+                    reached[edge.more] = strict
+                    todo.append(edge.more)
+        return reached.get(high) if high != low else None
+
+
+def cases(a: Expr, b: Expr, within: Case | None = None) -> tuple[Case, Case] | None:
     """Two cases of which one holds everywhere, by the smallest comparison in two expressions; None without any.
 
     Only values that no reduction binds are compared: a case is one of the whole expression.
@@ -229,6 +259,7 @@ def cases(a: Expr, b: Expr) -> tuple[Case, Case] | None:
         for e in nodes
         if isinstance(e, Map)
         and e.op in ("maximum", "minimum", "le", "lt")
+        and e.args[0] != e.args[1]
         and free_axes(e).isdisjoint(bound)
         and not any(isinstance(x, Const) and x.value in _INFINITE for x in e.args)
     ]
@@ -236,7 +267,7 @@ def cases(a: Expr, b: Expr) -> tuple[Case, Case] | None:
         return None
     first = min(found, key=lambda e: (len(str(e)), str(e)))
     x, y = first.args
-    return Case(x, y, first.op == "lt"), Case(y, x, first.op != "lt")
+    return Case(x, y, first.op == "lt", within), Case(y, x, first.op != "lt", within)
 
 
 _INFINITE = (float("inf"), float("-inf"))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from prism.egraph.language import Budget
-from prism.egraph.prove.cases import cases, defined_alike
+from prism.egraph.prove.cases import Case, cases, defined_alike
 from prism.egraph.prove.coefficients import read_alike, stored_alike
 from prism.egraph.prove.hidden import without_numbers
 from prism.egraph.prove.matching import Matched
@@ -40,7 +40,7 @@ from prism.program.verdict import Status, Verdict
 
 ARITHMETIC = "arithmetic"
 """Stands for the rule families in the verdict on what has one normal form."""
-MAX_CASES = 2
+MAX_CASES = 3
 """Comparisons by which two expressions are taken apart, each into two cases."""
 
 
@@ -243,7 +243,7 @@ def _same_forms(
     return tuple(assumed)
 
 
-def _same_form(a: Expr, b: Expr, assume: bool, depth: int) -> dict[Expr, None] | None:
+def _same_form(a: Expr, b: Expr, assume: bool, depth: int, within: Case | None = None) -> dict[Expr, None] | None:
     """What the equality of two normal forms rests on, in each of the cases that comparisons leave; None where not so.
 
     Raises:
@@ -256,13 +256,13 @@ def _same_form(a: Expr, b: Expr, assume: bool, depth: int) -> dict[Expr, None] |
     else:
         if (depth == MAX_CASES and alike_in_pieces(a, b)) or same_quotient(a, b):
             return {}
-        split = cases(a, b) if depth else None
+        split = cases(a, b, within) if depth else None
         if split is None or not all(Facts().finite(x) for x in (split[0].less, split[0].more)):
             return None
         assumed: dict[Expr, None] = {}
         for case in split:
             one, other = case.of([a, b])
-            found = _same_form(one, other, assume, depth - 1)
+            found = _same_form(one, other, assume, depth - 1, case)
             if found is None:
                 return None
             assumed |= found
