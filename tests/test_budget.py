@@ -58,7 +58,7 @@ from prism.generate.partition import RegionBounds, partition
 from prism.instantiate import machine_load
 from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import confirm
-from prism.instantiate.gate.check import KernelRunner
+from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.gate.plan import Case
 from prism.instantiate.study import Candidate, Outcome, TuneResult, tune
 from prism.platforms import cpu
@@ -364,6 +364,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_gate: None, unopt
 
 REGIONS = """m (float[4, 32] x, float[32, 32] w) => (float[4, 32] y, float[4, 32] z) {
     p = MatMul(x, w)  y = Sigmoid(p)  t = Tanh(x)  z = Mul(t, x) }"""
+
+
+FINER_ONCE = RegionBounds(products=1, reductions=1, operators=2, outputs=1)
+"""By these bounds regions of `REGIONS` are of two operators."""
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -759,6 +763,110 @@ def test_a_run_whose_time_is_over_says_so_and_the_next_one_goes_on(run: Run) -> 
     run.forbid("prism.api.composing.run_search", "prism.api.choosing.tune")
     run(seconds=30.0)
     assert run.stages == ["stored"]
+
+
+OVER = "the time ended before"
+
+
+def late(*_: object, **__: object) -> Any:
+    raise OutOfTimeError
+
+
+def test_a_run_that_ended_with_nothing_goes_on_from_what_it_finished_and_makes_nothing_better(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Searches, what the model chooses, and what is checked are kept; so the match has the time that they took."""
+    one_by_one(monkeypatch)
+    monkeypatch.setattr(composing, "LEAST_S", 1000.0)
+    again: list[bool] = []
+    search_again = partitioned._Searching.search_again
+
+    def noted(searching: Any, found: Any, time: SearchTime) -> Any:
+        again.append(bool(time.until.left))
+        return search_again(searching, found, time)
+
+    monkeypatch.setattr("prism.api.partitioned._Searching.search_again", noted)
+    with pytest.MonkeyPatch.context() as first:
+        first.setattr(composing, "composed_choice", late)
+        with pytest.raises(NoImprovementError, match=OVER) as over:
+            run(REGIONS, seconds=120.0)
+    assert "what was finished is kept" in over.value.fix
+    monkeypatch.setattr(partitioned, "run_search", done_again)
+    monkeypatch.setattr(composing, "_estimated", done_again)
+    monkeypatch.setattr(choosing, "tune", done_again)
+    checked: list[Path] = []
+    with pytest.MonkeyPatch.context() as second:
+
+        def counted(program: Program, module: Path, *args: Any, **options: Any) -> Any:
+            checked.append(module)
+            return check_module(program, module, *args, **options)
+
+        second.setattr(choosing, "check_module", counted)
+        second.setattr(choosing, "confirm", late)
+        with pytest.raises(NoImprovementError, match=OVER) as over:
+            run(REGIONS, seconds=120.0)
+    assert len(checked) == 1
+    assert again == [True, False]
+    assert "what was finished is kept" in over.value.fix
+    with pytest.MonkeyPatch.context() as third:
+        third.setattr(choosing, "check_module", done_again)
+        third.setattr(choosing, "confirm", late)
+        with pytest.raises(NoImprovementError, match=OVER) as over:
+            run(REGIONS, seconds=120.0)
+        assert over.value.fix.startswith("give it more time"), "there is nothing left that would be kept"
+        with pytest.raises(NoImprovementError, match=OVER):
+            run(REGIONS, seconds=200.0)
+        third.setattr(choosing, "confirm", confirm)
+        made = run(REGIONS, seconds=60.0)
+    assert made.report.measurement is not None
+    assert made.report.check.cases > 0
+    monkeypatch.setattr(choosing, "tune", tune)
+    again.clear()
+    run(REGIONS, seconds=1.0e5)
+    assert again == [True], "one with more time makes it better"
+
+
+def test_trials_of_a_program_that_is_one_region_are_put_to_use_where_the_match_had_no_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned: list[TuneResult] = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        tuned.append(tune(*args, **options))
+        return tuned[-1]
+
+    monkeypatch.setattr(choosing, "tune", counted)
+    text = "m (float[4, 48] x) => (float[4, 48] y) { t = Tanh(x)  r = Mul(t, x)  y = Exp(r) }"
+    with pytest.MonkeyPatch.context() as first:
+        first.setattr(choosing, "confirm", late)
+        with pytest.raises(NoImprovementError, match=OVER):
+            run(text, seconds=120.0)
+    monkeypatch.setattr(composing, "run_search", done_again)
+    monkeypatch.setattr(choosing, "check_module", done_again)
+    made = run(text, seconds=120.0)
+    assert [t.point for t in tuned[1].trials] == [t.point for t in tuned[0].trials]
+    assert tuned[1].resumed == len(tuned[1].trials) > 0
+    assert made.report.measurement is not None
+
+
+def test_a_region_for_which_nothing_will_do_has_parts_though_the_time_of_regions_is_over(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, FINER_ONCE))
+    monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
+    monkeypatch.setattr("prism.api.partitioned.pairs", lambda *given: [])
+    monkeypatch.setattr("prism.api.composing.regions_end", lambda time, matches: time.part(0.0))
+    estimated = composing._estimated
+
+    def refused(request: Any, *args: Any) -> Any:
+        if request.program.operator_count > 1:
+            raise NoImprovementError("no kernel could be compiled")
+        return estimated(request, *args)
+
+    monkeypatch.setattr(composing, "_estimated", refused)
+    made = run(REGIONS, seconds=240.0)
+    assert [w for w in run.warnings if "is kept as 2 parts" in w]
+    assert made.report.measurement is not None
 
 
 class Hanging(Arena):

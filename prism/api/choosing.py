@@ -32,15 +32,15 @@ from prism.instantiate.cache import Cache, Store, version_of
 from prism.instantiate.confirm import LEAST_MATCHES, challenged, confirm, installed, rematch
 from prism.instantiate.confirm import NAMES as BASELINES
 from prism.instantiate.gate.check import Drawn, KernelRunner, check_given, check_module
-from prism.instantiate.gate.plan import plan_cases
+from prism.instantiate.gate.plan import Case, plan_cases
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.machine_load import others_now, quiet
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
 from prism.instantiate.options import foreign
-from prism.instantiate.study import LEADERS, Best, Failure, TuneResult, leading, tune
+from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, leading, tune
 from prism.platforms.estimating import Estimating
 from prism.platforms.platform import Estimated, Platform, Timed
-from prism.process.deadline import NEVER, Deadline
+from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 from prism.process.memory import give_back
 from prism.program.nodes import Program
 from prism.report.units import on_threads
@@ -63,6 +63,10 @@ SHOWN = 4
 
 class _NothingRunsError(NoImprovementError):
     """Nothing that was proved has a configuration that could be compiled and run; the model as it is still has."""
+
+
+class UnmatchedError(OutOfTimeError):
+    """The time ended within the first match: all that comes before is done, and kept."""
 
 
 class RoundsWorseError(Exception):
@@ -93,6 +97,9 @@ class Tools:
         time: when all of it ends.
         cut: what was cut short for that.
         part: whether what is chosen becomes a part of another module, which is checked as one, too.
+        hurried: whether an earlier run with as much time ended with nothing: what that one finished is put together,
+            and what is missing is made, and nothing is made better.
+        matched: whether that one had come to its first match.
     """
 
     platform: Platform
@@ -106,6 +113,8 @@ class Tools:
     time: Deadline
     cut: list[str]
     part: bool = False
+    hurried: bool = False
+    matched: bool = False
 
     def begin(self, program: Program) -> None:
         """Make sure that what compiles works, and start the children that import for seconds, during the search.
@@ -132,6 +141,8 @@ def tools_of(
     """They end with the stack; their processes start when they are first needed."""
     if isinstance(platform, Timed):
         platform = stack.enter_context(platform.lending())
+    results = results_of(request, platform, cache, anew=anew, closing=time.closing)
+    matched = results.unfinished(request, time.given)
     return Tools(
         platform,
         stack.enter_context(platform.estimating(request.program.hints)) if isinstance(platform, Estimated) else None,
@@ -139,10 +150,12 @@ def tools_of(
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prism-"))),
         recorder,
         Store(Cache("timings", cache), anew=anew),
-        results_of(request, platform, cache, anew=anew, closing=time.closing),
+        results,
         cache / "studies",
         time,
         [],
+        hurried=matched is not None,
+        matched=bool(matched),
     )
 
 
@@ -162,7 +175,7 @@ def bench_of(
     return bench
 
 
-def begin_contest(request: Request, bench: Bench | None, tools: Tools) -> None:
+def _begin_contest(request: Request, bench: Bench | None, tools: Tools) -> None:
     """Begin to make ready what kernels will be compared with; they are checked meanwhile."""
     if bench is not None and isinstance(tools.platform, Timed):
         bench.begin(*_contests(request, tools.platform, tools))
@@ -230,7 +243,6 @@ def _choose(request: Request, chosen: list[Finalist], tools: Tools, bench: Bench
     platform, recorder = tools.platform, tools.recorder
     tuned = _tuned(request, chosen, bench, tools)
     with recorder.stage("check") as detail:
-        begin_contest(request, bench, tools)
         # A region meets no baseline by itself: the fastest of those that met each other is taken.
         several = bench is not None and not quiet(bench.load) and bool(request.baselines) and not tools.time.finite
         limit = SHORT_CASES if tools.time.finite else None
@@ -256,6 +268,8 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
         else:
             assert tools.estimating is not None
             evaluator = tools.estimating
+        guessed = by_model(chosen, tools.platform, request.program.hints)
+        until = tools.time.part(0.0) if tools.hurried and guessed else trials_end(tools.time, tools.part)
         with tools.recorder.stage("tuning") as detail:
             while True:
                 tuned = tune(
@@ -267,10 +281,10 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                     seed=request.seed,
                     anew=tools.store.anew and bench is not None,
                     on_trial=partial(tools.recorder.count, "trials"),
-                    until=trials_end(tools.time, tools.part),
+                    until=until,
                     least=evaluator.least if isinstance(evaluator, Estimating) else None,
                 )
-                ranking = tuned.ranking or by_model(chosen, tools.platform, request.program.hints)
+                ranking = tuned.ranking or guessed
                 # What was begun meanwhile is nearly done; other finalists would begin anew.
                 if tuned.trials or not tuned.feasible or ranking or not here(LEAST_S) < tools.time.left < math.inf:
                     break
@@ -344,33 +358,37 @@ def _right_of(
     late: list[str] = []
     passed: list[tuple[Best, CheckSummary]] = []
     drawn = Drawn(request.program)
-    if bench is not None:
-        bench.tell(drawn)
     until = NEVER if tools.part else tools.time.moved(-here(MATCH_S))
     waiting = [*tuned.ranking]
     close = [b for b in waiting if b.seconds <= CLOSE * waiting[0].seconds]
     for best in close[:wanted]:
         c = chosen[best.candidate].candidate
-        offered = c.points[:ALTERNATIVES]
-        bounded = tools.runner.bounded
-        cases = plan_cases(request.program, c.sgraph, best.config, offered, request.seed, bounded=bounded)[:limit]
-        tools.runner.ahead(c.module, c.sgraph, cases)
+        cases = _cases(request, c, best, tools, limit)
+        if tools.results.gate(request, _called(c, best), cases, tools.time.given) is None:
+            tools.runner.ahead(c.module, c.sgraph, cases)
+    _begin_contest(request, bench, tools)  # while that is compiled
+    if bench is not None:
+        bench.tell(drawn)
     for best in waiting:
         if passed and best not in close:
             continue
         c = chosen[best.candidate].candidate
-        report = check_module(
-            request.program,
-            c.module,
-            c.sgraph,
-            best.config,
-            seed=request.seed,
-            runner=tools.runner,
-            alternatives=c.points[:ALTERNATIVES],
-            limit=limit,
-            drawn=drawn,
-            until=until,
-        )
+        cases = _cases(request, c, best, tools, limit)
+        report = tools.results.gate(request, _called(c, best), cases, tools.time.given)
+        if report is None:
+            report = check_module(
+                request.program,
+                c.module,
+                c.sgraph,
+                best.config,
+                seed=request.seed,
+                runner=tools.runner,
+                alternatives=c.points[:ALTERNATIVES],
+                limit=limit,
+                drawn=drawn,
+                until=until,
+            )
+            tools.results.keep_gate(request, _called(c, best), cases, tools.time.given, report)
         if report.passed:
             tools.cut.extend([f"{report.left} cases of the numeric gate were not run"] if report.left else [])
             passed.append((best, report.summary()))
@@ -423,6 +441,17 @@ def _right_of(
         why=failures[0],
         fix="report it with the model: this is a bug in prism",
     )
+
+
+def _cases(request: Request, c: Candidate, best: Best, tools: Tools, limit: int | None) -> Sequence[Case]:
+    """What the numeric gate runs of a candidate; `limit` as for `check_module`."""
+    offered, bounded = c.points[:ALTERNATIVES], tools.runner.bounded
+    return plan_cases(request.program, c.sgraph, best.config, offered, request.seed, bounded=bounded)[:limit]
+
+
+def _called(c: Candidate, best: Best) -> str:
+    """What is kept of a check is kept of this."""
+    return f"{key(c.sgraph)} {best.config.key()}"
 
 
 def _without_library(candidate: int, tuned: TuneResult) -> list[Best]:
@@ -538,9 +567,12 @@ def confirmed(
             f"{platform.device_name} {platform.compiler} {versions()} {version_of('onnxruntime')} protocol {PROTOCOL}"
         )
         until, first = tools.time.moved(-here(CLOSING_S)), tools.time.moved(-here(WRITING_S))
-        outcome = confirm(
-            bench, kernels, found, store=tools.store, basis=basis, until=until, first=first, most=request.matches
-        )
+        try:
+            outcome = confirm(
+                bench, kernels, found, store=tools.store, basis=basis, until=until, first=first, most=request.matches
+            )
+        except OutOfTimeError:
+            raise UnmatchedError from None
         detail.append(f"stored, of {outcome.date}" if outcome.stored else "timed anew")
     busy = others_now() if outcome.stored and outcome.loads else None
     ours, theirs = outcome.deciding.best(KERNEL), outcome.deciding.best(BASELINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from prism.api.choosing import (
     ESTIMATED_BASELINE,
     RoundsWorseError,
     Tools,
-    begin_contest,
     bench_of,
     beside,
     by_model,
@@ -50,6 +49,7 @@ from prism.api.time_limit import (
     search_end,
     search_time,
 )
+from prism.cost.model import CostModel
 from prism.egraph.worker import Worker
 from prism.errors import NoImprovementError, VerificationError, of_one_part, of_part
 from prism.events import CheckSummary, Evidence, Recorder
@@ -61,6 +61,7 @@ from prism.instantiate.study import Candidate, TuneResult
 from prism.platforms.platform import Estimated
 from prism.process.deadline import OutOfTimeError
 from prism.program.region import Region
+from prism.sgraph.nodes import SGraph
 from prism.sgraph.show import key
 
 WHOLE_CASES = 3
@@ -165,7 +166,7 @@ def _recalled(request: Request, tools: Tools) -> tuple[SearchResult, Choice] | N
     refused = kept.error()
     if refused is not None:
         raise refused
-    found, choice = kept.found(lambda g: tools.platform.model(g, request.program.hints))
+    found, choice = kept.found(_model_of(request, tools))
     if request.baselines and choice.confirmation is not None and choice.confirmation.loads:
         choice = replace(choice, others_now=others_now())
     if request.baselines:
@@ -173,6 +174,11 @@ def _recalled(request: Request, tools: Tools) -> tuple[SearchResult, Choice] | N
         said += ", timed" if choice.confirmation is not None else ""
         tools.recorder.passed("stored", tools.recorder.clock() - start, f"of {kept.date}: {said} (--anew: again)")
     return found, choice
+
+
+def _model_of(request: Request, tools: Tools) -> Callable[[SGraph], CostModel]:
+    """The cost model of an sGraph of the request's program."""
+    return lambda g: tools.platform.model(g, request.program.hints)
 
 
 def _region_searched(request: Request, worker: Worker, tools: Tools) -> SearchResult | None:
@@ -219,13 +225,15 @@ def _searched_in_time(request: Request, worker: Worker, tools: Tools) -> SearchR
     worker.ready()
     until, first = search_end(tools.time), None
     last = max(until, tools.time.part(UNPROVED))
-    if tools.time.finite and here(1.0) >= CROWDED:
+    if tools.time.finite and (tools.hurried or here(1.0) >= CROWDED):
         with last.limited():
             first = run_search(program, device, hurried(request.budget), worker, Recorder(), tools.time.part(0.0))
     if first is None or not first.proved:
         with last.limited():
             return run_search(program, device, request.budget, worker, tools.recorder, until)
     first = replace(first, interrupted=True)
+    if tools.hurried:
+        return first
     try:
         with until.limited():
             found = run_search(program, device, request.budget, worker, tools.recorder, until)
@@ -254,6 +262,8 @@ def _composed(
         bench = bench_of(request, tools, own, trials=False)
         with recorder.stage("search") as detail:
             time = search_time(tools.time)
+            if tools.hurried:
+                time = time.proofs_alone()
             with time.last.limited():
                 searches = search_regions(
                     program,
@@ -270,12 +280,11 @@ def _composed(
             tools.cut.extend(SHORT for r in searches.distinct.values() if r.result.interrupted)
             proved = sum(len(r.result.proved) for r in searches.distinct.values())
             detail.append(f"{searches}, {proved} proved")
-        if bench is not None and regions_end(tools.time, request.matches).left:
+        if bench is not None and not tools.hurried and regions_end(tools.time, request.matches).left:
             bench.ready()  # nothing else runs beside trials
         searches, choices = _each_chosen(request, searches, worker, tools)
         picks = [choices[r.canonical.key] for r in searches.regions]
         with recorder.stage("composition") as detail:
-            begin_contest(request, bench, tools)
             whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
             sgraph, config = whole.proved.sgraph, whole.best.config
             found = searches.result(whole.proved)
@@ -319,7 +328,7 @@ def _each_chosen(
         PrismError: nothing will do for one operator (`in_part`).
     """
     choices: dict[str, Choice] = {}
-    until = regions_end(tools.time, request.matches)
+    until = tools.time.part(0.0) if tools.hurried else regions_end(tools.time, request.matches)
     short = took = 0.0
     while True:
         refused: set[str] = set()
@@ -387,7 +396,8 @@ def _each_chosen(
                 known,
                 tools.results,
                 as_one=False,
-                time=search_time(until),
+                # Its parts are to have a proof, too, where it is known late that nothing will do for it.
+                time=search_time(until) if until.left else search_time(tools.time).proofs_alone(),
             )
             detail.append(str(searches))
         searches = replace(searches, waiting=waiting)
@@ -445,6 +455,17 @@ def _in_time(request: Request, found: SearchResult, tools: Tools, place: Path, p
             return _region_chosen(request, found, own, place)
     except OutOfTimeError:
         tools.cut.append("a region is tuned by the cost model alone")
+    return tools.results.estimated(
+        request, found, _model_of(request, tools), lambda: _estimated(request, found, tools, place)
+    )
+
+
+def _estimated(request: Request, found: SearchResult, tools: Tools, place: Path) -> Choice:
+    """The best of a region's search by the cost model alone.
+
+    Raises:
+        OutOfTimeError: the device does not say what a kernel takes before it is compiled.
+    """
     platform, hints = tools.platform, request.program.hints
     spare = place / "estimated"
     spare.mkdir()

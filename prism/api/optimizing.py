@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from prism.api.choosing import right_for, tools_of
+from prism.api.choosing import UnmatchedError, right_for, tools_of
 from prism.api.comparing import of_another_machine, warn_of_load, why_no_better
 from prism.api.composing import choice_of_program
 from prism.api.finalists import formula_of
@@ -28,7 +28,7 @@ from prism.api.options import Options, ProgramOptions, by_keywords, check_dimens
 from prism.api.records import Request, artifacts, certificate_of, conditions
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.api.second_opinion import recorded
-from prism.api.time_limit import ending, grace
+from prism.api.time_limit import LONGER, MORE_TIME, ending, grace, out_of_time
 from prism.api.trivial import check_gain
 from prism.api.user_rules import rule_paths
 from prism.backends.protocol import ModuleSource, load_function
@@ -53,6 +53,8 @@ from prism.report.units import duration, evidence_note, times_line
 from prism.sgraph import record as sgraph_file
 from prism.sgraph.show import key
 
+BEFORE = "anything was proved, checked and measured"
+"""What a run whose time ended did not come to."""
 FLOAT32_WHOLE = 2.0**24
 """float32 holds all whole numbers up to this."""
 
@@ -187,7 +189,7 @@ def produce(
     """
     baselines, time = options.baselines, options.time
     with ExitStack() as stack:
-        stack.enter_context(ending(time, "anything was proved, checked and measured", program.name))
+        stack.enter_context(ending(time, BEFORE, program.name))
         if not time.left:
             raise OutOfTimeError
         if baselines is not None and not baselines and only_better:
@@ -226,8 +228,13 @@ def produce(
         stack.enter_context(refusing_depth(program.name))
         worker = stack.enter_context((options.begun or Begun()).prover(files, request.budget.fp))
         tools = tools_of(request, platform, recorder, stack, cache, options.anew, time)
-        with time.limited():  # what is chosen later than that would not be written in time
-            found, choice = choice_of_program(request, worker, tools)
+        try:
+            with time.limited():  # what is chosen later than that would not be written in time
+                found, choice = choice_of_program(request, worker, tools)
+        except OutOfTimeError as error:
+            matched = isinstance(error, UnmatchedError)
+            tools.results.keep_unfinished(request, time.given, matched)
+            raise out_of_time(BEFORE, program.name, LONGER if matched and tools.matched else MORE_TIME) from None
         if weights is not None:
             weights.begin()
         if only_better and not choice.better:

@@ -24,7 +24,7 @@ from prism.api.options import Options, RangedOptions, by_keywords, check_ranges
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.api.results import cells_of
 from prism.api.searching import search
-from prism.api.time_limit import MORE_TIME
+from prism.api.time_limit import LATE, MORE_TIME
 from prism.backends.loading import load_module
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.contents import Content, put
@@ -369,7 +369,7 @@ def _original(program: Program, options: RangedOptions) -> Path | None:
 
 def _nothing(found: Sequence[Cell], errors: Sequence[PrismError]) -> NoImprovementError:
     said = (f"{c.text}: {e.what}{f' ({e.why})' if e.why else ''}" for c, e in zip(found, errors, strict=True))
-    ended = any(e.fix == MORE_TIME for e in errors)
+    ended = any(e.fix in LATE for e in errors)
     return NoImprovementError(
         "nothing beats what was given, at any length",
         where=errors[0].where,

@@ -35,16 +35,21 @@ from prism.folders import cache_root
 from prism.generate.cells import Cell, plain, predicate_of
 from prism.instantiate.cache import Cache, digest, dumps, loads, version_of
 from prism.instantiate.confirm import now_text
+from prism.instantiate.gate.check import CheckReport
+from prism.instantiate.gate.plan import Case
 from prism.instantiate.lock import program_hash, versions
 from prism.platforms.platform import Platform
 from prism.program.assumptions import Stated
 from prism.program.nodes import Conformance, Program
 from prism.program.returned import Returned
+from prism.sgraph import show
 from prism.sgraph.nodes import SGraph
 
 SEARCHES, CHOICES, CERTIFICATES, COMPARISONS = "searches", "choices", "certificates", "comparisons"
 MODULES = "modules"
 """Kinds of entries."""
+MUCH_MORE = 2.0
+"""Of so many times the time in which a run came to nothing, a part is for making better what it finished."""
 _ELSEWHERE = b"location"
 """What the bytes of a model hold that keeps data in other files."""
 _CODE = (".py", ".egg", ".hpp", ".cpp", ".h")
@@ -92,9 +97,9 @@ class Kept:
         """The search and the choice, by the cost model of an sGraph."""
         assert self.search is not None
         assert self.choice is not None
-        c = self.choice.choice
+        c = self.choice.by(model)
         confirmation = None if c.confirmation is None else replace(c.confirmation, stored=True)
-        return self.search, replace(c, model=model(c.proved.sgraph), confirmation=confirmation)
+        return self.search, replace(c, confirmation=confirmation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +108,15 @@ class _Chosen:
 
     fields: tuple[object, ...]
 
-    @property
-    def choice(self) -> Choice:
+    def by(self, model: Callable[[SGraph], CostModel]) -> Choice:
+        """The choice, by the cost model of an sGraph."""
         proved, best, tuned, checked, *rest = self.fields
-        return Choice(proved, best, None, tuned, checked, *rest)  # type: ignore[arg-type]
+        return Choice(proved, best, model(proved.sgraph), tuned, checked, *rest)  # type: ignore[arg-type, attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
 class _Timely:
-    """What a run came to: a search that was cut off, a certificate, or cells; `given` as in `Kept`."""
+    """What a run came to: a search that was cut off, a certificate, a check, or cells; `given` as in `Kept`."""
 
     value: Any
     given: float
@@ -194,6 +199,35 @@ class Results:
         if given:
             self._put(CHOICES, self._chosen(request), Kept(now_text(), None, None, refusal, tuple(warnings), given))
 
+    def estimated(
+        self, request: Request, search: SearchResult, model: Callable[[SGraph], CostModel], make: Callable[[], Choice]
+    ) -> Choice:
+        """What the cost model alone chooses of what a search proved: what `make` does, where no earlier run did.
+
+        It can be emitted: that is tried then.
+        """
+        of = [show.key(p.sgraph) for p in search.proved]
+        key = digest("estimated", self._searched(request.program, request.budget), self.machine, of)
+        return self._kept(CHOICES, key, _Chosen, lambda: _without_model(make())).by(model)
+
+    def unfinished(self, request: Request, given: float) -> bool | None:
+        """Whether an earlier run that ended with nothing came to its first match; None where there was none.
+
+        It counts for runs that have not much more time than that one and time nothing again, until one comes to its
+        end: one with more time makes that better.
+        """
+        key = self._chosen(request)
+        found = None if self.anew or not key else self._get(CHOICES, f"{key} unfinished", _Timely)
+        if found is None or given >= MUCH_MORE * found.given:
+            return None
+        return None if self.choice(request, found.given) is not None else bool(found.value)
+
+    def keep_unfinished(self, request: Request, given: float, matched: bool) -> None:
+        """Keep that a run ended with nothing, and whether it came to its first match."""
+        key = self._chosen(request)
+        if key and given:
+            self._put(CHOICES, f"{key} unfinished", _Timely(matched, given))
+
     def certificate(self, request: Request, sgraph: str, given: float, make: Callable[[], Derivation]) -> Derivation:
         """The certificate of an sGraph of the request's program.
 
@@ -249,6 +283,30 @@ class Results:
         drawn = [(n, x.dtype.str, x.shape, hashlib.sha256(x.tobytes()).hexdigest()) for n, x in sorted(given.items())]
         key = digest(self._searched(request.program, request.budget), self.machine, config, drawn)
         return self._kept(COMPARISONS, key, CheckSummary, make, anew=self.anew)
+
+    def gate(self, request: Request, config: str, cases: Sequence[Case], given: float) -> CheckReport | None:
+        """What the numeric gate said of kernels, all of which passed, in an earlier run of as much time.
+
+        Args:
+            request: what was asked for.
+            config: what was checked: the sGraph's key and its configuration's.
+            cases: what on.
+            given: the seconds of this run: one with less may have left some cases out.
+        """
+        found = None if self.anew else self._get(COMPARISONS, self._gate(request, config, cases), _Timely)
+        return None if found is None or given > found.given else found.value
+
+    def keep_gate(
+        self, request: Request, config: str, cases: Sequence[Case], given: float, report: CheckReport
+    ) -> None:
+        """Keep what the numeric gate says of kernels, where they pass; the rest as for `gate`."""
+        if report.passed:
+            kept = _Timely(report, given if report.left else math.inf)
+            self._put(COMPARISONS, self._gate(request, config, cases), kept)
+
+    def _gate(self, request: Request, config: str, cases: Sequence[Case]) -> str:
+        on = [(c.draw, sorted(c.binding.items()), c.config.key(), c.seed, c.struck) for c in cases]
+        return digest("gate", self._searched(request.program, request.budget), self.machine, config, on)
 
     def _searched(self, program: Program, budget: SearchBudget) -> str:
         return digest(self.basis, _identity(program), budget.as_dict(), budget.seconds)

@@ -65,6 +65,13 @@ GRACE_SHARE = 0.06
 AGAIN = "the same command gives this again, and one with more time (--budget), or without a limit, goes on"
 GOES_ON = "the same command goes on"
 MORE_TIME = "run it again: what was finished is kept, and not done again; or give it more time (--budget, seconds=)"
+LONGER = (
+    "give it more time (--budget, seconds=): all that comes before a first match is kept, and as much time did not do "
+    "for that by itself; or run it again when the machine has less to do"
+)
+"""What to do, after a run that went on from another which had come as far."""
+LATE = (MORE_TIME, LONGER)
+"""What errors of runs whose time ended say to do."""
 
 
 def here(seconds: float) -> float:
@@ -155,8 +162,9 @@ def ending(time: Deadline, before: str, where: str) -> Iterator[None]:
         with grace(time).limited():
             yield
     except OutOfTimeError:
-        raise NoImprovementError(
-            f"the time ended before {before}",
-            where=where,
-            fix=MORE_TIME,
-        ) from None
+        raise out_of_time(before, where) from None
+
+
+def out_of_time(before: str, where: str, fix: str = MORE_TIME) -> NoImprovementError:
+    """The error of a run whose time ended before something, with what to do."""
+    return NoImprovementError(f"the time ended before {before}", where=where, fix=fix)

@@ -36,7 +36,7 @@ from prism.api.options import ModelOptions, Options, by_keywords
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
 from prism.api.results import CHOICES, COMPARISONS, code_digest, load_compared
-from prism.api.time_limit import AGAIN, LEAST_S, MEETING_S, MORE_TIME, ending, here
+from prism.api.time_limit import AGAIN, LATE, LEAST_S, MEETING_S, MORE_TIME, ending, here
 from prism.api.trivial import nothing_to_gain
 from prism.api.user_rules import declared
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
@@ -602,7 +602,7 @@ class Run:
         except Exception as error:  # which costs this island its kernels, and not the model
             refused = of_part(error)
             failed = refused.in_part or not isinstance(refused, NoImprovementError)
-            return _Made(replace(report, why=refused.reason), program, failed=failed, ended=refused.fix == MORE_TIME)
+            return _Made(replace(report, why=refused.reason), program, failed=failed, ended=refused.fix in LATE)
         own = made.artifacts.report
         report = replace(
             report,
