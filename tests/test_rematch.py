@@ -11,11 +11,15 @@ import pytest
 import torch
 from test_measure import GPU, GRAPH, PROGRAM
 
+from prism.cost.device import multicore
 from prism.events import Evidence
+from prism.instantiate.cache import Store
 from prism.instantiate.confirm import LEADERS, rematch
+from prism.instantiate.machine_load import Load, Watch
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.proposals import Point
 from prism.instantiate.study import Best, Candidate, Failure, Outcome, Trial, TuneResult
+from prism.platforms.cpu import CpuPlatform
 from prism.process.worker import Ending, Reply, Worker
 from prism.sgraph.config import Config
 
@@ -26,11 +30,13 @@ class Clock(Worker):
     def __init__(self) -> None:
         super().__init__([sys.executable], {})
         self.asked: list[list[int]] = []
+        self.threads: list[int] = []
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
         (x,) = torch.load(request["inputs"])
         tiles = [c["config"]["symbols"]["T"] for c in request["contenders"]]
         self.asked.append(tiles)
+        self.threads += [c["threads"] for c in request["contenders"]]
         answers: list[dict[str, Any]] = []
         for t in tiles:
             # Quartiles apart from the median: of 4 samples, the lower ones are half as long.
@@ -106,3 +112,28 @@ def test_few_or_failed_trials_need_no_rematch() -> None:
 def test_no_more_than_the_leaders_meet() -> None:
     _, clock = again(result(*(trial(0, n + 1, 1e-6 + n * 1e-9) for n in range(LEADERS + 5))))
     assert [len(tiles) for tiles in clock.asked] == [LEADERS]
+
+
+class Others(Watch):
+    """Others keep so many of two cores busy."""
+
+    def __init__(self, cores: float) -> None:
+        self._busy = cores
+
+    def load(self, threads: int) -> Load:
+        return Load(2, threads, self._busy, None)
+
+
+@pytest.mark.parametrize(("others", "threads"), [(0.1, 0), (1.7, 1)])
+def test_where_others_take_cores_trials_are_timed_on_one_thread(others: float, threads: int) -> None:
+    platform = CpuPlatform(multicore("A CPU, 2 cores", 2, 32, 1 << 15, 1 << 19, 1 << 23), "g++ (GCC) 12")
+    clock = Clock()
+    bench = Bench(PROGRAM, GPU, {}, worker=clock)
+    bench.watch = Others(others)
+    try:
+        with platform.measuring(bench, Store()) as measuring:
+            rematch(result(trial(0, 8, 1.0e-6), trial(1, 4, 1.1e-6)), [candidate(n) for n in range(2)], measuring)
+            assert clock.threads == [threads, threads]
+            assert ("on 1 threads" in measuring.basis) == (threads == 1), "times of another number are others"
+    finally:
+        bench.close()

@@ -301,7 +301,8 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                     challengers(tuned.ranking, chosen),
                 )
                 tuned = rematch(tuned, [f.candidate for f in chosen], evaluator)
-            detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}")
+            alone = " on 1 thread" if isinstance(evaluator, Measuring) and evaluator.threads == 1 else ""
+            detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}{alone}")
             if tuned.resumed:
                 detail.append(f"{tuned.resumed} of {len(tuned.trials)} stored")
     return tuned

@@ -380,7 +380,7 @@ def rematch(found: TuneResult, candidates: Sequence[Candidate], measuring: Measu
     contenders = []
     for n, t in enumerate(leaders):
         c = candidates[t.point.candidate]
-        contenders.append(Contender(str(n), c.module, c.sgraph, t.point.config))
+        contenders.append(Contender(str(n), c.module, c.sgraph, t.point.config, threads=measuring.threads))
     again = leading(
         Best(t.point.candidate, t.point.config, measuring.rank(timed.measurement), t.outcome.resources)
         for t, timed in zip(leaders, measuring.meet(contenders, REPEATS), strict=True)

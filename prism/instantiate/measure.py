@@ -36,7 +36,7 @@ from prism.instantiate.gate.check import Drawn, inputs_key, program_samples, sgr
 from prism.instantiate.gate.draws import as_stated, draw_inputs
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.lock import program_hash
-from prism.instantiate.machine_load import Load
+from prism.instantiate.machine_load import Load, Watch, family_seconds
 from prism.instantiate.rounds import AGAIN
 from prism.instantiate.study import Candidate, Failure, Outcome, over_limit, sources_of
 from prism.process.child import Closing
@@ -225,6 +225,8 @@ class Arena(ABC):
         self._closing = False
         self.load: Load | None = None
         """How busy the machine was when kernels were last timed; None where nobody told."""
+        self.watch = Watch(own=family_seconds)
+        """What others do since it is there: while candidates are written, before any is timed."""
         self._met: tuple[float, Load | None] = (-math.inf, None)
 
     @property
@@ -763,6 +765,7 @@ class Measuring(Closing):
         shared: whether others use the device, too: they only ever slow it down, so trials are ranked by the lower
             quartile and not by the median.
         store: where meetings of leaders are stored; nowhere by default.
+        threads: that trials run on; 0 for what they take by themselves.
     """
 
     evidence = Evidence.MEASURED
@@ -774,8 +777,10 @@ class Measuring(Closing):
         *,
         shared: bool = False,
         store: Store | None = None,
+        threads: int = 0,
     ) -> None:
         self.bench = bench
+        self.threads = threads
         self._shared = shared
         self._store = store or Store()
         self._least_s = math.inf
@@ -784,7 +789,8 @@ class Measuring(Closing):
     @property
     def basis(self) -> str:
         """What a measurement depends on besides the point."""
-        return f"{self.bench.device.name} {self.compiler.basis} torch {version_of('torch')} protocol {PROTOCOL}"
+        own = f"on {self.threads} threads" if self.threads else ""
+        return f"{self.bench.device.name} {self.compiler.basis} torch {version_of('torch')} protocol {PROTOCOL} {own}"
 
     def evaluate(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """The measurements, in the order of the points."""
@@ -799,7 +805,7 @@ class Measuring(Closing):
             if over:
                 yield Outcome(None, Failure.SHARED, over, outcome.resources)
                 continue
-            contender = Contender(candidate.key, candidate.module, candidate.sgraph, config)
+            contender = Contender(candidate.key, candidate.module, candidate.sgraph, config, threads=self.threads)
             (timed,) = self.bench.time([contender], REPEATS, self._least_s)
             seconds = None if timed.measurement is None else self.rank(timed.measurement)
             self._least_s = min(self._least_s, seconds or math.inf)

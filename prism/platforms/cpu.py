@@ -154,11 +154,16 @@ class CpuPlatform(Timed):
         return working_sets(sgraph, config, hints, self.device.processors)
 
     def measuring(self, bench: Bench, store: Store) -> Measuring:
-        """See Platform."""
+        """See Platform.
+
+        Where others take processors, threads that wait for each other take whatever that does to them, up to a hundred
+        times as long, and the fastest is the luckiest. One thread's waits for a processor are known, and not counted.
+        """
         compiler = CpuCompiler(
             self.device.processors, self.compiler, bench.hints, pool=self.pool, cache=self.cache, products=self.products
         )
-        return Measuring(bench, compiler, shared=True, store=store)
+        crowded = bench.watch.load(default_threads(self.device.processors)).crowded
+        return Measuring(bench, compiler, shared=True, store=store, threads=1 if crowded else 0)
 
 
 class CpuCompiler:
