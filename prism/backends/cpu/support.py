@@ -23,8 +23,9 @@ PRODUCTS = "// products: "
 LINKERS = ("ld returned", "linker command failed")
 # What a compiler is asked for that takes too long: products and sums are still made one instruction.
 LESS = ("-O1", "-fexpensive-optimizations")
-# After how many seconds a folder that something was compiled in is what a process left that was killed.
-LEFT_S = 3600.0
+# After how many seconds a folder that something was compiled in is what a process left that was killed: each run of a
+# compiler begins with a file in it, and is ended after two minutes.
+LEFT_S = 600.0
 # What a compiler or machine may not have, the best first.
 TUNING = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 
