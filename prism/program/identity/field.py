@@ -186,6 +186,12 @@ class Field:
         d = a.d & (root * root % self.p(root) == a.f) & (a.r >= 0)
         return Numbers(root, d, np.sqrt(a.r))
 
+    def goes_with_sign(self, a: Numbers) -> np.ndarray:
+        """Where residues are squares exactly if the shadows are positive, as those of inputs are."""
+        root = self._power(a.f, [(p + 1) // 4 for p in self.primes])
+        square: np.ndarray = root * root % self.p(root) == a.f
+        return square == (a.r > 0)
+
     def exp(self, a: Numbers) -> Numbers:
         """exp a; of -inf it is 0."""
         known = self.exponential(a)

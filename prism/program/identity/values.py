@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -109,13 +108,27 @@ class Evaluator:
                     return NamedNumbers(value.axes, self.field.power(value.numbers, int(c)))
                 root = self.value(Map("sqrt", (a,)))
                 return NamedNumbers(root.axes, self.field.power(root.numbers, int(2 * c)))
-            case Map("sqrt", (a,)) if (apart := _without_squares(a)) is not None:
-                return self.value(apart)
+            case Map("sqrt", (a,)):
+                return self._root(a)
             case Map(op, args):
                 values = [self.value(a) for a in args]
                 axes = self._order([a for v in values for a in v.axes])
                 return NamedNumbers(axes, self._pointwise(op, [self._align(v, axes) for v in values]))
         raise TypeError(f"not an expression: {expr!r}")
+
+    def _root(self, a: Expr) -> NamedNumbers:
+        """The square root; undefined where a factor of several has a residue that its sign does not go with.
+
+        The residue of 1 + x^2 need not be a square, so the root of its square, which is one, would be another number.
+        """
+        value, factors = self.value(a), _factors(a)
+        root = self.field.sqrt(value.numbers)
+        if len(factors) > 1:
+            for e in dict.fromkeys(factors):
+                known = self.value(e)
+                own = Numbers(known.numbers.f, self.field.goes_with_sign(known.numbers), known.numbers.r)
+                root = dataclasses.replace(root, d=root.d & self._align(NamedNumbers(known.axes, own), value.axes).d)
+        return NamedNumbers(value.axes, root)
 
     def _constant(self, number: float) -> Numbers:
         if not math.isfinite(number):
@@ -262,34 +275,13 @@ class Evaluator:
         return Numbers(residues, finite & ((step > 1e-6) | on), n)
 
 
-def _without_squares(a: Expr) -> Expr | None:
-    """The root of a product in which something stands more than once, by sqrt(x^2) = |x|; None of others.
-
-    The residue of what is more than 0 need not be a square, so the root of its square, which is, would be another one.
-    """
-    powers: dict[Expr, int] = {}
-    todo = [(a, 1)]
-    while todo:
-        e, n = todo.pop()
-        match e:
-            case Map("mul", (x, y)):
-                todo += [(y, n), (x, n)]
-            case Map("recip", (x,)):
-                todo.append((x, -n))
-            case Map("pow", (x, Const(c))) if c.is_integer() and abs(c) <= LARGEST_POWER:
-                todo.append((x, int(c) * n))
-            case _:
-                powers[e] = powers.get(e, 0) + n
-    if all(abs(n) < 2 for n in powers.values()):
-        return None
-    outside = [_raised(Map("abs", (e,)), n) for e, n in powers.items() for _ in range(abs(n) // 2)]
-    inside = [_raised(e, n) for e, n in powers.items() if n % 2]
-    return _product([*outside, *([Map("sqrt", (_product(inside),))] if inside else [])])
-
-
-def _raised(e: Expr, sign: int) -> Expr:
-    return e if sign > 0 else Map("recip", (e,))
-
-
-def _product(factors: Sequence[Expr]) -> Expr:
-    return functools.reduce(lambda x, y: Map("mul", (x, y)), factors)
+def _factors(e: Expr) -> list[Expr]:
+    """What is multiplied to a value, or divides it, as often as it is."""
+    match e:
+        case Map("mul", (x, y)):
+            return [*_factors(x), *_factors(y)]
+        case Map("recip", (x,)):
+            return _factors(x)
+        case Map("pow", (x, Const(c))) if c.is_integer() and 1 <= abs(c) <= LARGEST_POWER:
+            return _factors(x) * int(abs(c))
+    return [] if isinstance(e, Const | Size | Position) else [e]
