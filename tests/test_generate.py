@@ -20,7 +20,7 @@ from sgraph_programs import ALL, attention, decode, gated, layer_norm, norm_line
 from sgraph_simulator import simulate
 
 from prism.cost.constraints import RoleBounds, domains, footprint, too_large
-from prism.cost.device import Tiles
+from prism.cost.device import Device, Tiles
 from prism.cost.roofline import full
 from prism.errors import IllegalIRError
 from prism.frontend.onnx.reader import from_model
@@ -544,6 +544,54 @@ def test_each_program_has_all_places_of_a_scan_when_a_plan_is_looked_at() -> Non
     looked = PlanEstimate(weights, within, t.formulas, t.inputs, t.device).seconds(plan) - t.device.launch_overhead_s
     once = float(full(t.device, 2 * 4 * 4096, weights.work(root, form.choices[root])))
     assert math.isclose(looked, t.device.processors * once)
+
+
+def looked_at_as_one(p: Program) -> tuple[float, Device]:
+    """What the plan of one kernel looks as if it took, launches apart, in seconds."""
+    t = task(p)
+    weights = Weights(t.classes, t.hints, t.device.tiles.dot)
+    form, *_ = forms(t.classes, options(t.classes, frozenset(), Counter()), weights, 1).found
+    within = Within(form.choices)
+    plans = Planner(t.formulas, t.inputs, within, weights, t.device).plans(1, 0, Counter())
+    plan = next(p for p in plans if len(p.groups) == 1)
+    looked = PlanEstimate(weights, within, t.formulas, t.inputs, t.device).seconds(plan)
+    return looked - t.device.launch_overhead_s, t.device
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_each_program_has_all_of_an_axis_over_which_others_go_with_its_sum_when_a_plan_is_looked_at(
+    needed: bool,
+) -> None:
+    """The sum itself may be found part by part: where nothing waits for it, many programs go along its axis."""
+    b, m = Axis("b", 4), Axis("m", 1 << 16)
+    total = reduce("sum", m, read("x", b, m))
+    y = mul(read("x", b, m), total if needed else const(3))
+    p = program("p", {"x": (4, 1 << 16)}, {"y": ((b, m), y), "z": ((b,), total)})
+    looked, device = looked_at_as_one(p)
+    once = float(full(device, 2 * 4 * 4 * (1 << 16), 0.0))
+    assert (looked >= device.processors / 4 * once) == needed
+
+
+def test_of_sums_over_each_others_axes_a_program_has_all_of_one_axis_and_a_part_of_the_other() -> None:
+    b, m = Axis("b", 256), Axis("m", 255)
+    x = read("x", b, m)
+    sums: dict[str, tuple[tuple[Axis, ...], Expr]] = {
+        "y": ((b,), reduce("sum", m, x)),
+        "z": ((m,), reduce("sum", b, x)),
+    }
+    looked, device = looked_at_as_one(program("p", {"x": (256, 255)}, sums))
+    once = float(full(device, 4 * 256 * 255, 0.0))
+    assert looked >= device.processors / (256 / device.tiles.loop_tile) * once
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_number_is_found_by_one_program_where_it_takes_two_passes(passes: int) -> None:
+    m = Axis("m", 1 << 16)
+    x = read("x", m)
+    body = x if passes == 1 else op("tanh", add(x, mul(const(-1), reduce("max", m, x))))
+    looked, device = looked_at_as_one(program("p", {"x": (1 << 16,)}, {"y": ((), reduce("sum", m, body))}))
+    once = float(full(device, 4 * (1 << 16), 0.0))
+    assert (looked >= device.processors * once) == (passes == 2)
 
 
 @pytest.mark.parametrize(

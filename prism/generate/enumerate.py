@@ -378,10 +378,13 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
         before = walk.best
         if before is None or walk.is_near(least):
             break
-        fastest = dict.fromkeys(id(p.plan) for p in sorted(walk.found.values(), key=lambda p: p.seconds))
-        plans = {id(p.plan): p.plan for p in walk.found.values()}
+        # Of forms that cut the program alike and take as long, one.
+        alike: dict[object, Plan] = {}
+        for pick in sorted(walk.found.values(), key=lambda p: p.seconds):
+            alike.setdefault((pick.seconds, pick.plan.cut_signature()), pick.plan)
+        fastest = {id(plan): plan for plan in alike.values()}
         agenda, below = _Agenda(()), HOPE * before.seconds
-        for plan in [plans[n] for n in fastest][:DEEPENED]:
+        for plan in [*fastest.values()][:DEEPENED]:
             agenda.deepen(plan, forms, walk.task.launches, below)
         if not agenda.promises((1 - GAIN) * before.seconds):
             break

@@ -8,7 +8,9 @@ without building any; loops and most constraints are left to the search. The til
     wide    one axis in one tile, the others shorter where both together would not fit in registers: what does not
             depend on the axis is computed once
     whole   all of the axes that are also reduced under the same name, or that scans go along, one tile after another in
-            one program: what is needed of all of them is computed once, by as few programs as the other axes leave
+            one program: what is needed of all of them is computed once, by as few programs as the other axes leave.
+            Of those that some results are sums over, while others go along them, each program has all in any case, or
+            one part of several
 
 A sum that goes where data say may be added up there instead: stored, and then each term read, and added, once.
 
@@ -20,9 +22,10 @@ by several programs: that costs storing, reading and combining what each of them
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from types import MappingProxyType
 from typing import TypeAlias
 
 from prism.cost.constraints import RoleBounds
@@ -44,9 +47,12 @@ SHORTEST = 16
 RESULT = Tiles().elements // 2
 # Shorter reductions are one tile and cannot be shared.
 SHORT = RoleBounds().short
+WHOLE = RoleBounds().whole
 
 _Axes: TypeAlias = "frozenset[Axis]"
+_Costs: TypeAlias = "Mapping[tuple[_Axes, _Axes], tuple[float, float]]"
 _NONE: _Axes = frozenset()
+_NOTHING: _Costs = MappingProxyType({})
 _ONCE = (_NONE,)
 _Places: TypeAlias = "frozenset[_Axes]"
 _NOWHERE: _Places = frozenset()
@@ -55,6 +61,21 @@ _HERE: _Places = frozenset({_NONE})
 
 def _by_length(axes: _Axes) -> tuple[int, list[str]]:
     return len(axes), sorted(a.name for a in axes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """How programs may share reductions.
+
+    Attributes:
+        axis: along what.
+        most: so many programs may.
+        costs: of what lies under these reductions and does not have the axis, as those of `_Kernel`: each needs it.
+    """
+
+    axis: Axis
+    most: float
+    costs: _Costs
 
 
 @dataclass(slots=True)
@@ -67,54 +88,93 @@ class _Kernel:
         costs: (bytes read, work), each once, by the output axes that the value has; those of a value that is needed
             again because one of the axes `again` is also reduced, apart.
         stored: bytes of the results, in full precision.
-        parts: tells how many programs may share its longest reduction; 1 where none may.
+        parts: tells along what programs may share reductions; None where none may. Where true is given, along an axis
+            that all results are over, else along one that some result is not over.
         scanned: the output axes that scans go along, all of which each program has.
+        carried: the output axes that only some results are over, and others reduce: each program has all of them, or of
+            one a part; with the bytes that a part leaves, infinite where all of the axis is needed at once.
     """
 
     outer: Mapping[Axis, float]
     batch: _Axes
-    costs: Mapping[tuple[_Axes, _Axes], tuple[float, float]]
+    costs: _Costs
     stored: float
-    parts: Callable[[], float]
+    parts: Callable[[bool], _Sharing | None]
     scanned: _Axes
+    carried: Mapping[Axis, float]
 
     def seconds(self, device: Device) -> float:
         """The time at the best of the tilings."""
         again = self.scanned.union(a for _, reduced in self.costs for a in reduced)
+        if self.carried:
+            return self._carrying(again, device)
         best = self._whole(again, device) if again else math.inf
         if self.scanned:
             return min(best, self._whole(self.scanned, device))
         for lengths in self._tilings():
             tiles = self._tiles(lengths)
-            short = device.processors / math.prod(tiles.values())
-            if short > 1:
-                most = self.parts()
-                if most >= 2:
-                    parts = min(-(-short // 1), most)
-                    combined = float(full(device, 2 * parts * self.stored, 0.0)) + device.launch_overhead_s
-                    best = min(best, self.roofline(tiles, device) * max(1.0, short / parts) + combined)
-                tiles = self._filling(lengths, device)
-            best = min(best, self.roofline(tiles, device))
+            if math.prod(tiles.values()) < device.processors:
+                long, tiles = tiles, self._filling(lengths, device)
+                if (sharing := self.parts(False)) is not None:
+                    best = min(best, *(self._shared(t, sharing, self.stored, device) for t in (long, tiles)))
+            # Tiles may be as short as an element; where that leaves processors without a program nothing helps.
+            idle = max(1.0, device.processors / math.prod(self.outer.values()))
+            best = min(best, self.roofline(tiles, device) * idle)
         return best
 
-    def roofline(self, tiles: Mapping[Axis, float], device: Device) -> float:
-        """The time with so many tiles of the output axes, were the device full."""
+    def roofline(
+        self, tiles: Mapping[Axis, float], device: Device, more: float = 0.0, costs: _Costs = _NOTHING
+    ) -> float:
+        """The time with so many tiles of the output axes, were the device full, and so many times `costs` beside."""
         moved, work = self.stored, 0.0
-        for (over, again), (loaded, computed) in self.costs.items():
-            if again and not any(tiles.get(a, 1.0) > 1 for a in again):
-                continue
-            repeated = 1.0
-            for a, n in tiles.items():
-                if a not in over:
-                    repeated *= n
-            moved += loaded * repeated
-            work += computed * repeated
+        for found, times in ((self.costs, 1.0), (costs, more)):
+            for (over, again), (loaded, computed) in found.items():
+                if again and not any(tiles.get(a, 1.0) > 1 for a in again):
+                    continue
+                repeated = times
+                for a, n in tiles.items():
+                    if a not in over:
+                        repeated *= n
+                moved += loaded * repeated
+                work += computed * repeated
         return float(full(device, moved, work))
 
     def _whole(self, axes: _Axes, device: Device) -> float:
         """The time where each program has all of these axes."""
         tiles = self._filling({**self._even(), **{a: self.outer[a] for a in axes}}, device, axes)
         return self.roofline(tiles, device) * max(1.0, device.processors / math.prod(tiles.values()))
+
+    def _shared(self, tiles: Mapping[Axis, float], sharing: _Sharing, left: float, device: Device) -> float:
+        """The time where several programs share reductions, each of which leaves so many bytes."""
+        short = device.processors / math.prod(tiles.values())
+        parts = min(-(-short // 1), sharing.most)
+        if parts < 2:
+            return math.inf
+        combined = float(full(device, 2 * parts * left, 0.0)) + device.launch_overhead_s
+        if sharing.axis in self.outer:
+            tiles = {**tiles, sharing.axis: parts}
+        return self.roofline(tiles, device, parts - 1, sharing.costs) * max(1.0, short / parts) + combined
+
+    def _carrying(self, again: _Axes, device: Device) -> float:
+        """The time where each program has all of the axes that are carried, or a part of one of them."""
+        held = self.scanned.union(self.carried)
+        best = math.inf
+        for axes in (held, held | again):
+            best = min(best, self._whole(axes, device))
+            tiles = self._tiles({**self._even(), **{a: self.outer[a] for a in axes}})
+            for a, left in self.carried.items():
+                if left < math.inf:
+                    most = min(float(Tiles().parts), self.outer[a] // Tiles().loop_tile)
+                    best = min(best, self._shared(tiles, _Sharing(a, most, _NOTHING), left, device))
+        sharing = self.parts(True)
+        if sharing is not None and all(self.outer[a] <= WHOLE for a in held.union(again) - {sharing.axis}):
+            # What all waits for may be shared by parts, under a name of its own, and the stage after them stores the
+            # rest: it holds the other axes, so what is needed again because of them is there.
+            needed = [cost for (_, more), cost in self.costs.items() if not more or sharing.axis in more]
+            moved = self.stored + sum(loaded for loaded, _ in needed)
+            work = sum(computed for _, computed in needed)
+            best = min(best, float(full(device, moved, work)) + device.launch_overhead_s)
+        return best
 
     def _even(self) -> dict[Axis, float]:
         return {a: 1.0 if a in self.batch else min(n, float(TILE)) for a, n in self.outer.items()}
@@ -321,42 +381,83 @@ class PlanEstimate:
         choices, axes = self.within.choices, self.weights.classes.axes
         here = [c for c in used if c not in read]
         reducing = [c for c in here if choices[c].op in REDUCING]
-        reduced = {a for c in reducing for a in self.within.reduced[c]}
-        # What some targets reduce and others range over is gone through once.
+        reduced = frozenset(a for c in reducing for a in self.within.reduced[c])
         one = every & frozenset.intersection(*(frozenset(t.axes) for t in group))
-        places = self._places(group, inside, one) if reduced & one else {}
-        # By the axes of values, which are few, and only then by what of them is the output's.
-        apart: dict[tuple[_Axes, tuple[_Axes, ...]], list[float]] = {}
-        for cls in used:
-            if cls in read:
-                over, loaded, computed = axes[cls], self._loaded(cls, read[cls]), 0.0
-            else:
-                over, loaded, computed = self._costs.get(cls) or self._cost(cls)
-            both = apart.setdefault((over, places.get(cls, _ONCE)), [0.0, 0.0])
-            both[0] += loaded
-            both[1] += computed
-        costs: dict[tuple[_Axes, _Axes], tuple[float, float]] = {}
-        for (over, bounds), (loaded, computed) in apart.items():
-            for bound in bounds:
-                key = ((over & every) - bound, bound - bounds[0])
-                before = costs.get(key, (0.0, 0.0))
-                costs[key] = before[0] + loaded, before[1] + computed
-        stored = sum(self.weights.size(axes[t.cls]) * 4 for t in group)
-        parts = cache(lambda: self._parts(here, reducing, reduced - one))
-        scanned = frozenset(p.axis for c in reducing if isinstance(p := choices[c].payload, Along))
-        return _Kernel(outer, self._batch(reducing) & every, costs, stored, parts, scanned & every)
+        places = self._places(group, inside) if reduced & every else {}
+        again = frozenset(a for bounds in places.values() for bound in bounds for a in bound)
+        # By an axis that is carried each goes as if alone; one that is another by chance may go along that one instead.
+        carried = {
+            a: math.inf if a in again else sum(self.weights.size(axes[t.cls]) * 4 for t in group if a not in t.axes)
+            for a in outer
+            if a in reduced and a not in one and not any(b.extent == a.extent for b in reduced - every)
+        }
 
-    def _places(self, group: Sequence[Target], kernel: Inside, every: _Axes) -> dict[int, tuple[_Axes, ...]]:
+        def costs(of: Iterable[int]) -> _Costs:
+            # By the axes of values, which are few, and only then by what of them is the output's.
+            apart: dict[tuple[_Axes, tuple[_Axes, ...]], list[float]] = {}
+            for cls in of:
+                if cls in read:
+                    over, loaded, computed = axes[cls], self._loaded(cls, read[cls]), 0.0
+                else:
+                    over, loaded, computed = self._costs.get(cls) or self._cost(cls)
+                both = apart.setdefault((over, places.get(cls, _ONCE)), [0.0, 0.0])
+                both[0] += loaded
+                both[1] += computed
+            found: dict[tuple[_Axes, _Axes], tuple[float, float]] = {}
+            for (over, bounds), (loaded, computed) in apart.items():
+                for bound in bounds:
+                    key = ((over & every) - bound, bound - bounds[0])
+                    before = found.get(key, (0.0, 0.0))
+                    found[key] = before[0] + loaded, before[1] + computed
+            return found
+
+        @cache
+        def parts(outer: bool) -> _Sharing | None:
+            sharing = self._parts(here, reducing, reduced & one if outer else reduced - one)
+            if sharing is None or outer:
+                return sharing
+            return replace(sharing, costs=costs(self._beside(inside, sharing.axis)))
+
+        stored = sum(self.weights.size(axes[t.cls]) * 4 for t in group)
+        scanned = frozenset(p.axis for c in reducing if isinstance(p := choices[c].payload, Along))
+        return _Kernel(outer, self._batch(reducing) & every, costs(used), stored, parts, scanned & every, carried)
+
+    def _beside(self, kernel: Inside, axis: Axis) -> Iterator[int]:
+        """What lies under reductions along an axis and does not have it."""
+        under: set[int] = set()
+        for cls in reversed(kernel.used):
+            if cls in kernel.back:
+                continue
+            if cls in under or axis in self.within.reduced[cls]:
+                under.update(self.choices[cls].children)
+        axes = self.weights.classes.axes
+        return (c for c in kernel.used if c in under and axis not in axes[c])
+
+    def _places(self, group: Sequence[Target], kernel: Inside) -> dict[int, tuple[_Axes, ...]]:
         """For each e-class, the sets of output axes that are reduced where it is needed, smallest first.
 
-        Under its reduction such an axis is another one by the same name: all of it is needed for each output.
+        Under its reduction such an axis is another one by the same name: all of it is needed for each element of what
+        ranges over it.
         """
-        choices, reduced = self.within.choices, self.within.reduced
+        alike: dict[_Axes, list[int]] = {}
+        for t in group:
+            alike.setdefault(frozenset(t.axes), []).append(t.cls)
         # Few sets come again and again: each once.
         sets: dict[_Places, _Places] = {}
+        first, *others = (self._places_of(targets, kernel, over, sets) for over, targets in alike.items())
+        for found in others:
+            first = {c: mine | found[c] for c, mine in first.items()}
+        ordered = {s: tuple(sorted(s, key=_by_length)) for s in set(first.values())}
+        return {c: ordered[s] for c, s in first.items()}
+
+    def _places_of(
+        self, targets: Sequence[int], kernel: Inside, every: _Axes, sets: dict[_Places, _Places]
+    ) -> dict[int, _Places]:
+        """The same of targets over the same axes, in any order."""
+        choices, reduced = self.within.choices, self.within.reduced
         found: dict[int, _Places] = dict.fromkeys(kernel.used, _NOWHERE)
-        for t in group:
-            found[t.cls] = _HERE
+        for t in targets:
+            found[t] = _HERE
         for cls in reversed(kernel.used):
             if cls in kernel.back:
                 continue
@@ -371,8 +472,7 @@ class PlanEstimate:
                 if theirs is not mine:
                     both = mine | theirs if theirs else mine
                     found[child] = sets.setdefault(both, both)
-        ordered = {s: tuple(sorted(s, key=_by_length)) for s in set(found.values())}
-        return {c: ordered[s] for c, s in found.items()}
+        return found
 
     def _batch(self, reducing: Sequence[int]) -> _Axes:
         """The axes that both operands of some matrix product have, beside the contracted one."""
@@ -390,24 +490,27 @@ class PlanEstimate:
             found |= product.batch if product is not None else _NONE
         return found
 
-    def _parts(self, here: Sequence[int], reducing: Sequence[int], reduced: set[Axis]) -> float:
-        """How many programs may share the longest of the reductions; 1 where it takes several passes."""
-        axis = max(reduced, key=lambda a: (self.weights.size(frozenset({a})), a.name), default=None)
-        extent = 1.0 if axis is None else self.weights.size(frozenset({axis}))
-        if extent <= SHORT:
-            return 1.0
+    def _parts(self, here: Sequence[int], reducing: Sequence[int], reduced: _Axes) -> _Sharing | None:
+        """Along the longest axis that a single pass goes along; costs apart."""
+        by = self.within.reduced
+        lengths = {a: self.weights.size(frozenset({a})) for a in reduced}
+        for axis in sorted((a for a in reduced if lengths[a] > SHORT), key=lambda a: (-lengths[a], a.name)):
+            passing = [c for c in reducing if axis in by[c]]
+            if not self.within.depend(passing) or self._one_pass(axis, here):
+                return _Sharing(axis, min(float(Tiles().parts), lengths[axis] / Tiles().loop_tile), _NOTHING)
+        return None
+
+    def _one_pass(self, axis: Axis, here: Sequence[int]) -> bool:
+        """Whether what is stored lies between the reductions along an axis."""
         choices, by = self.within.choices, self.within.reduced
-        passing = [c for c in reducing if axis in by[c]]
-        if self.within.depend(passing):
-            # Unless what is stored lies between them.
-            passing_under: set[int] = set()
-            for cls in here:
-                before = not passing_under.isdisjoint(choices[cls].children)
-                if before and axis in by[cls]:
-                    return 1.0
-                if before or axis in by[cls]:
-                    passing_under.add(cls)
-        return min(float(Tiles().parts), extent / Tiles().loop_tile)
+        passing: set[int] = set()
+        for cls in here:
+            before = not passing.isdisjoint(choices[cls].children)
+            if before and axis in by[cls]:
+                return False
+            if before or axis in by[cls]:
+                passing.add(cls)
+        return True
 
     def _is_product(self, group: Sequence[Target], inside: Inside) -> bool:
         """Whether the kernel is a product of stored tensors, and what libraries add to one, and there is a library."""
