@@ -189,7 +189,7 @@ class Field:
     def goes_with_sign(self, a: Numbers) -> np.ndarray:
         """Where residues are squares exactly if the shadows are positive, as those of inputs are."""
         root = self._power(a.f, [(p + 1) // 4 for p in self.primes])
-        return np.equal(root * root % self.p(root) == a.f, a.r > 0)
+        return np.asarray((root * root % self.p(root) == a.f) == (a.r > 0))
 
     def exp(self, a: Numbers) -> Numbers:
         """exp a; of -inf it is 0."""
