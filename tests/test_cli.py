@@ -423,13 +423,13 @@ import prism
 from pathlib import Path
 from prism.report import folder
 api = types.ModuleType("prism.api")
-write = folder._write
-def slow(path, data):
-    write(path, data)
+write = folder.put
+def slow(path, data, **options):
+    write(path, data, **options)
     print("writing", flush=True)
     time.sleep(30)
 def optimize(program, *, out, **options):
-    folder._write = slow
+    folder.put = slow
     folder.write_folder(out, {"a.py": b"1", "b.py": b"2"})
 api.load_compared, api.SearchBudget, api.optimize = (lambda path, **_: (str(path), False)), dict, optimize
 api.better_in_parts = lambda path, target, baselines, program: ""

@@ -147,6 +147,8 @@ DOORS = {
     "ir.kit": "what a rewrite makes of a statement",
     "process.child": "whatever is closed at the end",
     "generate.enumerate": "who proves something while the rest is generated",
+    "program.coverage": "which nodes of the model are equal",
+    "program.transform": "what tensors are called",
     "program.evaluate": "the arrays that values are",
     "program.integers": "the bounds of names",
     "instantiate.measure": "the platform's compiler, and its child that times",

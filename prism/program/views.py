@@ -215,11 +215,10 @@ def places_index(elements: Elements, at: Sequence[Index]) -> Index | None:
     return total
 
 
-def stairs(table: Elements, axes: Sequence[Axis]) -> tuple[Axis, list[tuple[int, Index]]] | None:
-    """Elements that vary along one axis as stairs one after another: where each begins, and its index of the place.
+def progressions(table: Elements, axes: Sequence[Axis]) -> tuple[Axis, list[tuple[int, Index]]] | None:
+    """Elements that vary along one axis as progressions one after another: where each begins, and its index there.
 
-    Stairs go up by one step at every place, or at every few, of which the first ones may be fewer. None where there are
-    more than MAX_PIECES, another axis along which elements vary, or one that is no number.
+    None where there are more than MAX_PIECES, another axis along which elements vary, or one that is no number.
 
     Args:
         table: the elements.
@@ -229,35 +228,16 @@ def stairs(table: Elements, axes: Sequence[Axis]) -> tuple[Axis, list[tuple[int,
     elements = table.ravel().tolist()
     if len(along) != 1 or not elements or not all(isinstance(e, int) for e in elements):
         return None
-    at = Index.axis(along[0])
     pieces: list[tuple[int, Index]] = []
     start = 0
-    while start < len(elements):
-        first, run = elements[start], _alike(elements, start)
-        end, stair = start + run, Index.const(first)
-        if end < len(elements):
-            step = elements[end] - first
-            wide = _alike(elements, end)
-            for width, skipped in ((run, 0), (wide, wide - run)):
-                last = end
-                while skipped >= 0 and last < len(elements):
-                    if elements[last] != first + (last - start + skipped) // width * step:
-                        break
-                    last += 1
-                if last > end:
-                    end, place = last, at + (skipped - start)
-                    stair = (place if width == 1 else place.floordiv(width)).scaled(step) + first
-        pieces.append((start, stair))
+    while start < len(elements) and len(pieces) <= MAX_PIECES:
+        step = elements[start + 1] - elements[start] if start + 1 < len(elements) else 0
+        end = start + 1
+        while end < len(elements) and elements[end] == elements[end - 1] + step:
+            end += 1
+        pieces.append((start, Index.axis(along[0]).scaled(step) + (elements[start] - step * start)))
         start = end
     return (along[0], pieces) if len(pieces) <= MAX_PIECES else None
-
-
-def _alike(elements: Sequence[int], start: int) -> int:
-    """How many elements from one on are equal."""
-    end = start + 1
-    while end < len(elements) and elements[end] == elements[start]:
-        end += 1
-    return end - start
 
 
 def _along(elements: Elements, d: int, p: int) -> tuple[int, ...]:

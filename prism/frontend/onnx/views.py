@@ -28,11 +28,11 @@ from prism.program.views import (
     broadcast_shapes,
     compare_extents,
     places_index,
+    progressions,
     reshape_index,
     resolve_shape,
     same_extent,
     shape_text,
-    stairs,
 )
 
 
@@ -377,7 +377,7 @@ def chosen(graph: Graph, node: Node, x: OnnxValue, axis: int, places: OnnxValue,
     if regular is not None:
         return element(regular)
     if wrapped is not None:
-        pieces = stairs(wrapped, over)
+        pieces = progressions(wrapped, over)
         if pieces is not None:
             along, steps = pieces
             return fold.in_a_row([element(at) for _, at in steps], [start for start, _ in steps], along)

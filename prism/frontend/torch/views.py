@@ -21,9 +21,9 @@ from prism.program.views import (
     axes_of,
     broadcast_index,
     places_index,
+    progressions,
     reshape_index,
     same_extent,
-    stairs,
 )
 
 _COUNTED = 1 << 14
@@ -398,7 +398,7 @@ def _places(
 ) -> Index | tuple[Axis, list[tuple[int, Index]]] | Expr | None:
     """What a value says of positions along a dimension: an index over the axes, a number that data give, or None.
 
-    Several indices, each from a place of an axis on, are for those on a few stairs; None is for a few on no stairs.
+    Several indices, each from a place of an axis on, are for those on a few lines; None is for a few on no line.
     """
     if v.dtype is DType.BOOL or (negative and v.dtype is DType.UINT8):  # both are masks to indexing
         raise n.unsupported("which elements are read depends on data", "keep masks outside the traced function")
@@ -412,7 +412,7 @@ def _places(
         regular = places_index(wrapped.astype(object), _indices(axes))
         if regular is not None:
             return regular
-        pieces = stairs(wrapped, axes)
+        pieces = progressions(wrapped, axes)
         if pieces is not None:
             return pieces
         if known is not None and known.size <= MAX_CHOICES:
