@@ -41,6 +41,8 @@ MAX_BOUND = 16
 MAX_STEPS = 100_000
 # How often a numerator's own denominators are cleared.
 _NESTED = 4
+# Powers of exp(max(x, 0)) that are taken apart.
+_POWERS = 4
 
 _ZERO = Fraction(0)
 UNIT = Fraction(1)
@@ -162,7 +164,7 @@ class Algebra:
                     cosine = self.atom(Map("cos", base.args), Fraction(2))
                     rest: list[tuple[Expr, Fraction]] = [(base, power - 2)] if power > 2 else []
                     expand += [self.sum([{ONE: UNIT}, self.scaled(cosine, -1)]), self.term([], [*rest])]
-                elif whole and 2 <= power <= _NESTED and (square := self._square_of(base)) is not None:
+                elif whole and 2 <= power <= _POWERS and (square := self._square_of(base)) is not None:
                     expand += [square, self.term([], [(base, power - 2)] if power > 2 else [])]
                 elif power >= 1 and is_sum(base) and (whole or self.facts.nonneg(base)):
                     expand += [self.poly(base)] * int(power)

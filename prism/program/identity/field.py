@@ -182,14 +182,17 @@ class Field:
 
     def sqrt(self, a: Numbers) -> Numbers:
         """The root that is a square; undefined where there is none, or the shadow is negative."""
-        root = self._power(a.f, [(p + 1) // 4 for p in self.primes])
-        d = a.d & (root * root % self.p(root) == a.f) & (a.r >= 0)
-        return Numbers(root, d, np.sqrt(a.r))
+        root, square = self._rooted(a)
+        return Numbers(root, a.d & square & (a.r >= 0), np.sqrt(a.r))
 
     def goes_with_sign(self, a: Numbers) -> np.ndarray:
         """Where residues are squares exactly if the shadows are positive, as those of inputs are."""
+        return np.asarray(self._rooted(a)[1] == (a.r > 0))
+
+    def _rooted(self, a: Numbers) -> tuple[np.ndarray, np.ndarray]:
+        """What is the root of the residues that are squares, and which are."""
         root = self._power(a.f, [(p + 1) // 4 for p in self.primes])
-        return np.asarray((root * root % self.p(root) == a.f) == (a.r > 0))
+        return root, root * root % self.p(root) == a.f
 
     def exp(self, a: Numbers) -> Numbers:
         """exp a; of -inf it is 0."""

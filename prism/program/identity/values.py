@@ -125,9 +125,8 @@ class Evaluator:
         root = self.field.sqrt(value.numbers)
         if len(factors) > 1:
             for e in dict.fromkeys(factors):
-                known = self.value(e)
-                own = Numbers(known.numbers.f, self.field.goes_with_sign(known.numbers), known.numbers.r)
-                root = dataclasses.replace(root, d=root.d & self._align(NamedNumbers(known.axes, own), value.axes).d)
+                own = self._align(self.value(e), value.axes)
+                root = dataclasses.replace(root, d=root.d & self.field.goes_with_sign(own))
         return NamedNumbers(value.axes, root)
 
     def _constant(self, number: float) -> Numbers:
