@@ -19,13 +19,9 @@ _AT_ONCE = 1 << 17
 
 
 class Mapped(mmap.mmap):
-    """A file that is read as it lies in memory; parts of it are copied from it.
+    """A file that is read as it lies in memory; parts of it are copied from it."""
 
-    Attributes:
-        descriptor: of the file, open as long as it is mapped.
-    """
-
-    descriptor: int = -1
+    descriptor: int = -1  # of the file, open as long as it is mapped
 
     @classmethod
     def of(cls, path: Path) -> Mapped:

@@ -44,30 +44,22 @@ class StageFinished:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How far the running stage is: `value` of `what` (sGraphs, trials), of `total` where that is known.
-
-    Attributes:
-        best: the best time so far, seconds; None where there is none.
-    """
+    """How far the running stage is: `value` of `what` (sGraphs, trials), of `total` where that is known."""
 
     what: str
     value: int
     total: int | None = None
-    best: float | None = None
+    best: float | None = None  # the best time so far, seconds; None where there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """What the stages that follow are of: `cell 1 of 2`, `island_0 of 3`, `region 5 of 8`; empty for the whole.
+    """What the stages that follow are of: `cell 1 of 2`, `island_0 of 3`, `region 5 of 8`; empty for the whole."""
 
-    Attributes:
-        level: 0 for a part of a range of lengths, 1 for an island, 2 for a region; to be within another ends what is
-            within the former.
-        what: which one.
-    """
-
+    # 0 for a part of a range of lengths, 1 for an island, 2 for a region; to be within another ends what is within the
+    # former.
     level: int
-    what: str
+    what: str  # which one
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,303 +162,181 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class Funnel:
-    """How many sGraphs there were at each station.
+    """How many sGraphs there were at each station."""
 
-    Attributes:
-        generated: sGraphs that the generator made, before any pruning.
-        pruned: how many of them each pruner or constraint removed, by its name.
-        proved: candidates proved equal to the reference.
-        refuted: candidates shown to differ from it.
-        unknown: candidates on which the prover stopped at its budget.
-        timed_or_estimated: proved sGraphs that were tuned; the report's evidence says which of the two it was.
-    """
-
-    generated: int
+    generated: int  # sGraphs that the generator made, before any pruning
+    # How many of them each pruner or constraint removed, by its name.
     pruned: Mapping[str, int] = field(default_factory=dict)
-    proved: int = 0
-    refuted: int = 0
-    unknown: int = 0
-    timed_or_estimated: int = 0
+    proved: int = 0  # candidates proved equal to the reference
+    refuted: int = 0  # candidates shown to differ from it
+    unknown: int = 0  # candidates on which the prover stopped at its budget
+    timed_or_estimated: int = 0  # proved sGraphs that were tuned; the report's evidence says which of the two it was
 
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """One kernel of the chosen sGraph.
+    """One kernel of the chosen sGraph."""
 
-    Attributes:
-        name: as in the emitted module.
-        roles: each axis with its role, as text: `m:grid(T_m) k:loop(T_k)`.
-        config: the chosen values, as text: `T_m=64 T_k=32 warps=4 stages=3`.
-        shared: shared memory, bytes per block; what else it counts, the report's `memory` says.
-        registers: per thread; 0 when not known.
-        spills: bytes of register spills per thread.
-        seconds: per launch, by the report's evidence.
-        limiter: what bounds it: `memory`, `compute`, `launch`, ...; empty when not known.
-        once: whether it runs once for weights that stay, and no call waits for it; `seconds` are a call's share then.
-    """
-
-    name: str
-    roles: str
-    config: str
-    shared: int
-    registers: int
-    spills: int
-    seconds: float
-    limiter: str = ""
+    name: str  # as in the emitted module
+    roles: str  # each axis with its role, as text: `m:grid(T_m) k:loop(T_k)`
+    config: str  # the chosen values, as text: `T_m=64 T_k=32 warps=4 stages=3`
+    shared: int  # shared memory, bytes per block; what else it counts, the report's `memory` says
+    registers: int  # per thread; 0 when not known
+    spills: int  # bytes of register spills per thread
+    seconds: float  # per launch, by the report's evidence
+    limiter: str = ""  # what bounds it: `memory`, `compute`, `launch`, ...; empty when not known
+    # Whether it runs once for weights that stay, and no call waits for it; `seconds` are a call's share then.
     once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSummary:
-    """What running the emitted kernels against the float64 oracle gave.
+    """What running the emitted kernels against the float64 oracle gave."""
 
-    Attributes:
-        runner: where they ran: `Triton's interpreter`, or the device's name.
-        cases: how many (draw, shape) cases ran; all of them passed, or there would be no report.
-        worst: by kind of draw (`ordinary`, `large`, ...), the largest error as a multiple of what is allowed (<= 1).
-    """
-
-    runner: str
-    cases: int
+    runner: str  # where they ran: `Triton's interpreter`, or the device's name
+    cases: int  # how many (draw, shape) cases ran; all of them passed, or there would be no report
+    # By kind of draw (`ordinary`, `large`, ...), the largest error as a multiple of what is allowed (<= 1).
     worst: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ContenderReport:
-    """What was timed against others: a kernel or a baseline, on a number of threads. Seconds of one call.
+    """What was timed against others: a kernel or a baseline, on a number of threads. Seconds of one call."""
 
-    Attributes:
-        name: of what runs it: `torch eager`, `onnxruntime`, `prism`.
-        threads: that it ran on; 0 where that is not for the host to say.
-        lower: the lower quartile, which is what counts: other processes only ever make a call slower.
-        median: the median.
-        upper: the upper quartile.
-        samples: how many samples these are of.
-        chosen: whether the report's times are this one's.
-    """
-
-    name: str
-    threads: int
-    lower: float
+    name: str  # of what runs it: `torch eager`, `onnxruntime`, `prism`
+    threads: int  # that it ran on; 0 where that is not for the host to say
+    lower: float  # the lower quartile, which is what counts: other processes only ever make a call slower
     median: float
-    upper: float
-    samples: int
-    chosen: bool = False
+    upper: float  # the upper quartile
+    samples: int  # how many samples these are of
+    chosen: bool = False  # whether the report's times are this one's
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementReport:
-    """How the report's times were measured.
+    """How the report's times were measured."""
 
-    Attributes:
-        contenders: of the measurement that counts, the one with the least gain; then what was out of reach before.
-        gains: of the best kernel over the best baseline, in each measurement, each in a process of its own.
-        between: what the gain lies between, as far as all rounds tell; None where that is not known.
-        faster: whether that is a gain beyond what may be noise.
-        date: when it was measured, UTC.
-        stored: whether an earlier run of the same command measured it.
-        cores: that this process may use; 0 where it was not looked at.
-        threads: the most that a contender ran on.
-        others: how many cores other processes kept busy meanwhile, at most; None where that is not known.
-        load_average: of the last minute, at most; None where that is not known.
-        others_now: of a stored measurement, how many cores they keep busy now; None where that is not known.
-        missing: baselines that were not timed, and why.
-    """
-
+    # Of the measurement that counts, the one with the least gain; then what was out of reach before.
     contenders: tuple[ContenderReport, ...]
+    # Of the best kernel over the best baseline, in each measurement, each in a process of its own.
     gains: tuple[float, ...]
-    date: str
-    stored: bool = False
-    cores: int = 0
-    threads: int = 0
+    date: str  # when it was measured, UTC
+    stored: bool = False  # whether an earlier run of the same command measured it
+    cores: int = 0  # that this process may use; 0 where it was not looked at
+    threads: int = 0  # the most that a contender ran on
+    # How many cores other processes kept busy meanwhile, at most; None where that is not known.
     others: float | None = None
-    load_average: float | None = None
-    missing: Mapping[str, str] = field(default_factory=dict)
+    load_average: float | None = None  # of the last minute, at most; None where that is not known
+    missing: Mapping[str, str] = field(default_factory=dict)  # baselines that were not timed, and why
+    # What the gain lies between, as far as all rounds tell; None where that is not known.
     between: tuple[float, float] | None = None
-    faster: bool = True
+    faster: bool = True  # whether that is a gain beyond what may be noise
+    # Of a stored measurement, how many cores they keep busy now; None where that is not known.
     others_now: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProofRecord:
-    """What it takes to prove the chosen sGraph again (the *replay* rung).
+    """What it takes to prove the chosen sGraph again (the *replay* rung)."""
 
-    Attributes:
-        status: `proved`, `refuted` or `unknown`.
-        reason: how it was shown, or why it stopped.
-        rules: the rule families that were loaded.
-        rule_hashes: rule file name to SHA-256 of its bytes.
-        egglog: the version of egglog.
-        enodes: size of the e-graph when the verdict fell.
-        iterations: rounds that the rules ran.
-        program: the reference, in index notation.
-        sgraph: the candidate, as text.
-        denotation: what the candidate computes, in index notation, as the prover read it off.
-        rung: the kind of certificate: `replay`, `derivation`.
-        why_not_derived: on rung `replay`, why there is no derivation.
-        split: the extents of the axes over whose parts the reference was written, as the candidate is.
-        identity: what the identity test over finite fields says, as text.
-        classes: floating-point classes of the rules that matched on the way to the proof, which used at most these.
-        assumptions: what the proof rests on besides finite inputs, a clause each; the reason names them, too.
-        stated: of these what the user states of inputs, by their names.
-    """
-
-    status: str
-    reason: str
-    rules: tuple[str, ...]
-    rule_hashes: Mapping[str, str]
-    egglog: str
-    enodes: int
-    iterations: int
-    program: str
-    sgraph: str
-    denotation: str
-    rung: str = "replay"
-    why_not_derived: str = ""
+    status: str  # `proved`, `refuted` or `unknown`
+    reason: str  # how it was shown, or why it stopped
+    rules: tuple[str, ...]  # the rule families that were loaded
+    rule_hashes: Mapping[str, str]  # rule file name to SHA-256 of its bytes
+    egglog: str  # the version of egglog
+    enodes: int  # size of the e-graph when the verdict fell
+    iterations: int  # rounds that the rules ran
+    program: str  # the reference, in index notation
+    sgraph: str  # the candidate, as text
+    denotation: str  # what the candidate computes, in index notation, as the prover read it off
+    rung: str = "replay"  # the kind of certificate: `replay`, `derivation`
+    why_not_derived: str = ""  # on rung `replay`, why there is no derivation
+    # The extents of the axes over whose parts the reference was written, as the candidate is.
     split: tuple[str, ...] = ()
-    identity: str = ""
+    identity: str = ""  # what the identity test over finite fields says, as text
+    # Floating-point classes of the rules that matched on the way to the proof, which used at most these.
     classes: tuple[str, ...] = ()
+    # What the proof rests on besides finite inputs, a clause each; the reason names them, too.
     assumptions: tuple[str, ...] = ()
-    stated: Mapping[str, str] = field(default_factory=dict)
+    stated: Mapping[str, str] = field(default_factory=dict)  # of these what the user states of inputs, by their names
 
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """What it takes to make the same choice again. Holds no time, date or path, so equal runs give equal bytes.
+    """What it takes to make the same choice again. Holds no time, date or path, so equal runs give equal bytes."""
 
-    Attributes:
-        program: SHA-256 of the program's text.
-        sgraph: canonical key of the chosen sGraph.
-        target: the target that it was tuned for.
-        device: the device's name, or the model of it that was used.
-        evidence: measured or estimated.
-        config: the chosen value of every symbol and launch option.
-        shapes: the values of the symbolic dimensions at which it was tuned.
-        seed: of the search and the draws.
-        trials: how many points were tried at most.
-        budget: the search's bounds, by name.
-        versions: of prism and the packages that the choice depends on.
-        compiler: the system's compiler that the kernels were timed with; empty where a package brings it.
-        baseline: what the kernels were found to be faster than.
-    """
-
-    program: str
-    sgraph: str
-    target: str
-    device: str
-    evidence: Evidence
-    config: Mapping[str, int]
-    shapes: Mapping[str, int]
-    seed: int
-    trials: int
-    budget: Mapping[str, int]
-    versions: Mapping[str, str]
-    compiler: str = ""
-    baseline: str = ""
+    program: str  # SHA-256 of the program's text
+    sgraph: str  # canonical key of the chosen sGraph
+    target: str  # the target that it was tuned for
+    device: str  # the device's name, or the model of it that was used
+    evidence: Evidence  # measured or estimated
+    config: Mapping[str, int]  # the chosen value of every symbol and launch option
+    shapes: Mapping[str, int]  # the values of the symbolic dimensions at which it was tuned
+    seed: int  # of the search and the draws
+    trials: int  # how many points were tried at most
+    budget: Mapping[str, int]  # the search's bounds, by name
+    versions: Mapping[str, str]  # of prism and the packages that the choice depends on
+    compiler: str = ""  # the system's compiler that the kernels were timed with; empty where a package brings it
+    baseline: str = ""  # what the kernels were found to be faster than
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of the emitted function that is no weight of the model.
-
-    Attributes:
-        name: its name.
-        dtype: its data type, as torch and numpy call it.
-        shape: its shape, symbolic dimensions at the values that were tuned for.
-        between: two ends of numbers that it may have, where something is stated of it.
-        mask: whether the ends are the only ones.
-    """
+    """One argument of the emitted function that is no weight of the model."""
 
     name: str
-    dtype: str
-    shape: tuple[int, ...]
-    between: tuple[float, float] | None = None
-    mask: bool = False
+    dtype: str  # its data type, as torch and numpy call it
+    shape: tuple[int, ...]  # its shape, symbolic dimensions at the values that were tuned for
+    between: tuple[float, float] | None = None  # two ends of numbers that it may have, where something is stated of it
+    mask: bool = False  # whether the ends are the only ones
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One run of `prism optimize`, as shown to the user. Times are seconds.
+    """One run of `prism optimize`, as shown to the user. Times are seconds."""
 
-    Attributes:
-        name: the program's name, and the launcher's.
-        formulas: by output, its formula as text.
-        target: what was tuned for: `sm_90`, `cuda`, `cpu`.
-        device: the device that ran, or the one that the model describes.
-        evidence: whether every kernel time here was measured or estimated.
-        baseline: what the baseline is: `operator by operator`, `torch eager`.
-        baseline_seconds: the baseline's time for one call.
-        best_seconds: the chosen sGraph's time for one call.
-        operator_count: kernels of the operator-by-operator program.
-        kernel_count: launches of the chosen sGraph that a call makes.
-        prepared_bytes: what launches that are made once, on weights alone, keep beside the weights, bytes.
-        funnel: how many sGraphs reached each station.
-        stages: wall time by stage, in order.
-        enodes: size of the saturated e-graph.
-        peak_mb: peak resident memory in MiB, workers included.
-        kernels: in launch order.
-        sgraph_text: the chosen sGraph, symbols unbound.
-        sgraph_dot: the same as a DOT drawing.
-        verdict: the status of the proof: `proved`.
-        reason: how it was proved.
-        rules: the rule families that were loaded.
-        check: the numeric check of the emitted kernels.
-        config: the chosen value of every symbol and launch option.
-        shapes: the values of the symbolic dimensions at which times are quoted.
-        seed: of the search and the draws.
-        versions: of prism and the packages that matter.
-        warnings: what the user should know.
-        output: the output folder; empty when none was written.
-        rung: the kind of certificate that the kernels have, with its size: `derivation of 12 steps`, `replay`.
-        identity: what the identity test over finite fields says of the chosen sGraph, as text.
-        classes: floating-point classes of the rules that matched on the way to the proof, which used at most these.
-        assumptions: what the proof rests on besides finite inputs, a clause each; the reason names them, too.
-        backend: what the kernels are written in.
-        compiler: the system's compiler that they were timed with; empty where a package brings it.
-        memory: what the kernels' `shared` counts, in a word.
-        arguments: what the emitted function is called with, in order.
-        measurement: how times were measured; None where they are estimated.
-        conformance: what the program was compared with when it was read, as text; empty for one that was not read.
-    """
-
-    name: str
-    formulas: Mapping[str, str]
-    target: str
-    device: str
-    evidence: Evidence
-    baseline_seconds: float
-    best_seconds: float
-    operator_count: int
-    kernel_count: int
-    funnel: Funnel
-    stages: Mapping[str, float]
-    enodes: int
-    peak_mb: float
-    kernels: tuple[KernelReport, ...]
-    sgraph_text: str
-    sgraph_dot: str
-    verdict: str
-    reason: str
-    rules: tuple[str, ...]
-    check: CheckSummary
-    config: Mapping[str, int]
-    seed: int
-    versions: Mapping[str, str]
+    name: str  # the program's name, and the launcher's
+    formulas: Mapping[str, str]  # by output, its formula as text
+    target: str  # what was tuned for: `sm_90`, `cuda`, `cpu`
+    device: str  # the device that ran, or the one that the model describes
+    evidence: Evidence  # whether every kernel time here was measured or estimated
+    baseline_seconds: float  # the baseline's time for one call
+    best_seconds: float  # the chosen sGraph's time for one call
+    operator_count: int  # kernels of the operator-by-operator program
+    kernel_count: int  # launches of the chosen sGraph that a call makes
+    funnel: Funnel  # how many sGraphs reached each station
+    stages: Mapping[str, float]  # wall time by stage, in order
+    enodes: int  # size of the saturated e-graph
+    peak_mb: float  # peak resident memory in MiB, workers included
+    kernels: tuple[KernelReport, ...]  # in launch order
+    sgraph_text: str  # the chosen sGraph, symbols unbound
+    sgraph_dot: str  # the same as a DOT drawing
+    verdict: str  # the status of the proof: `proved`
+    reason: str  # how it was proved
+    rules: tuple[str, ...]  # the rule families that were loaded
+    check: CheckSummary  # the numeric check of the emitted kernels
+    config: Mapping[str, int]  # the chosen value of every symbol and launch option
+    seed: int  # of the search and the draws
+    versions: Mapping[str, str]  # of prism and the packages that matter
+    # The values of the symbolic dimensions at which times are quoted.
     shapes: Mapping[str, int] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    baseline: str = "operator by operator"
-    output: str = ""
-    rung: str = ""
-    identity: str = ""
+    warnings: tuple[str, ...] = ()  # what the user should know
+    baseline: str = "operator by operator"  # what the baseline is: `operator by operator`, `torch eager`
+    output: str = ""  # the output folder; empty when none was written
+    rung: str = ""  # the kind of certificate that the kernels have, with its size: `derivation of 12 steps`, `replay`
+    identity: str = ""  # what the identity test over finite fields says of the chosen sGraph, as text
+    # Floating-point classes of the rules that matched on the way to the proof, which used at most these.
     classes: tuple[str, ...] = ()
-    backend: str = "Triton"
-    compiler: str = ""
-    memory: str = "shared"
-    arguments: tuple[Argument, ...] = ()
-    measurement: MeasurementReport | None = None
+    backend: str = "Triton"  # what the kernels are written in
+    compiler: str = ""  # the system's compiler that they were timed with; empty where a package brings it
+    memory: str = "shared"  # what the kernels' `shared` counts, in a word
+    arguments: tuple[Argument, ...] = ()  # what the emitted function is called with, in order
+    measurement: MeasurementReport | None = None  # how times were measured; None where they are estimated
+    # What the program was compared with when it was read, as text; empty for one that was not read.
     conformance: str = ""
+    # What the proof rests on besides finite inputs, a clause each; the reason names them, too.
     assumptions: tuple[str, ...] = ()
-    prepared_bytes: int = 0
+    prepared_bytes: int = 0  # what launches that are made once, on weights alone, keep beside the weights, bytes
 
     @property
     def speedup(self) -> float:
@@ -476,27 +346,17 @@ class RunReport:
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """All that an output folder is made from; `prism.report.folder` renders and writes it.
+    """All that an output folder is made from; `prism.report.folder` renders and writes it."""
 
-    Attributes:
-        report: the run.
-        module: the emitted module's source; it imports torch and triton alone, or where it is C++ numpy.
-        proof: the proof record.
-        lock: the lock record.
-        program: the program in index notation.
-        weights: the bytes of the weights file that the module loads; None when the model has none.
-        certificate: the derivation, or what is to be proved again, by the proof's rung; None when there is neither.
-        extra: files that the module needs beside it, by name.
-    """
-
-    report: RunReport
-    module: str
-    proof: ProofRecord
-    lock: LockRecord
-    program: str
-    weights: Content | None = None
+    report: RunReport  # the run
+    module: str  # the emitted module's source; it imports torch and triton alone, or where it is C++ numpy
+    proof: ProofRecord  # the proof record
+    lock: LockRecord  # the lock record
+    program: str  # the program in index notation
+    weights: Content | None = None  # the bytes of the weights file that the module loads; None when the model has none
+    # The derivation, or what is to be proved again, by the proof's rung; None when there is neither.
     certificate: bytes | None = None
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict)  # files that the module needs beside it, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,19 +454,12 @@ class IslandReport:
 
 @dataclass(frozen=True, slots=True)
 class KeptReport:
-    """Nodes of one operator that stay as they are, for one reason.
-
-    Attributes:
-        operator: the operator.
-        nodes: how many.
-        example: the label of one of them.
-        why: what the reader says.
-    """
+    """Nodes of one operator that stay as they are, for one reason."""
 
     operator: str
-    nodes: int
-    example: str
-    why: str
+    nodes: int  # how many
+    example: str  # the label of one of them
+    why: str  # what the reader says
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,40 +107,24 @@ def name_tensors(module: TileModule, taken: Iterable[str]) -> Tensors:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What an emitted module's function says and takes, besides what its sGraph does.
+    """What an emitted module's function says and takes, besides what its sGraph does."""
 
-    Attributes:
-        formula: what it computes, for docstrings.
-        configs: tuned configurations by target; without any it asks for one.
-        weights: whether arguments may be left out, and are then read from the weights file beside the module.
-        returned: what it returns, where that is not the sGraph's outputs in order.
-        ranges: the lengths that it is for, by symbol: others are refused.
-    """
-
-    formula: str
-    configs: Mapping[str, Sequence[Config]]
-    weights: bool
-    returned: Sequence[Returned]
-    ranges: Mapping[str, SymbolRange]
+    formula: str  # what it computes, for docstrings
+    configs: Mapping[str, Sequence[Config]]  # tuned configurations by target; without any it asks for one
+    weights: bool  # whether arguments may be left out, and are then read from the weights file beside the module
+    returned: Sequence[Returned]  # what it returns, where that is not the sGraph's outputs in order
+    ranges: Mapping[str, SymbolRange]  # the lengths that it is for, by symbol: others are refused
 
 
 @dataclass(slots=True)
 class Signature:
-    """What a launcher takes and returns.
+    """What a launcher takes and returns."""
 
-    Attributes:
-        module: the tile programs.
-        tensors: the names of tensors.
-        integers: how lengths are printed.
-        dtype: how a data type is.
-        launcher: what else it says and takes.
-    """
-
-    module: TileModule
-    tensors: Tensors
-    integers: PythonIntegers
-    dtype: Callable[[DType], str]
-    launcher: Launcher
+    module: TileModule  # the tile programs
+    tensors: Tensors  # the names of tensors
+    integers: PythonIntegers  # how lengths are printed
+    dtype: Callable[[DType], str]  # how a data type is
+    launcher: Launcher  # what else it says and takes
     lengths: dict[str, str] = field(init=False)
     """For each symbol of the extents, the expression that binds it."""
 

@@ -100,23 +100,14 @@ def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """What the kernels of an sGraph have in common.
+    """What the kernels of an sGraph have in common."""
 
-    Attributes:
-        tensors: by name, in the order of their declarations.
-        order: their places in it.
-        symbols: the sGraph's symbols by identifier.
-        lengths: the names in the tensors' extents that are no symbols.
-        taken: names that no kernel may give to something else.
-        on_chip: what is no tensor in memory but a tile that programs keep.
-    """
-
-    tensors: Mapping[str, Tensor]
-    order: Mapping[str, int]
-    symbols: Mapping[str, str]
-    lengths: frozenset[str]
-    taken: frozenset[str]
-    on_chip: frozenset[str]
+    tensors: Mapping[str, Tensor]  # by name, in the order of their declarations
+    order: Mapping[str, int]  # their places in it
+    symbols: Mapping[str, str]  # the sGraph's symbols by identifier
+    lengths: frozenset[str]  # the names in the tensors' extents that are no symbols
+    taken: frozenset[str]  # names that no kernel may give to something else
+    on_chip: frozenset[str]  # what is no tensor in memory but a tile that programs keep
 
 
 def _whole(sgraph: SGraph) -> _Whole:

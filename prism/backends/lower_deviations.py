@@ -46,59 +46,35 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """A statistic, or elements: then there are no squares, and each is its own mean.
+    """A statistic, or elements: then there are no squares, and each is its own mean."""
 
-    Attributes:
-        mean: of the elements.
-        squares: the sum of squares about it.
-        dims: of these.
-        count: how many elements there are; of what parts make up it is a value.
-        rest: what is to be added to the mean, which is rounded.
-    """
-
-    mean: str
-    squares: str | None
-    dims: tile.Dims
-    count: Extent | str = 1
-    rest: str | None = None
+    mean: str  # of the elements
+    squares: str | None  # the sum of squares about it
+    dims: tile.Dims  # of these
+    count: Extent | str = 1  # how many elements there are; of what parts make up it is a value
+    rest: str | None = None  # what is to be added to the mean, which is rounded
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The accumulators.
+    """The accumulators."""
 
-    Attributes:
-        base: what was seen first: an element, or the mean of a tile.
-        mean: of what was seen, less the base.
-        squares: about the mean.
-        dims: of these.
-        lanes: whether each lane along the axis merges on its own.
-        counts: how many elements each lane saw, where that is not the same for all; None where it is.
-    """
-
-    base: str
-    mean: str
-    squares: str
-    dims: tile.Dims
-    lanes: bool
-    counts: str | None
+    base: str  # what was seen first: an element, or the mean of a tile
+    mean: str  # of what was seen, less the base
+    squares: str  # about the mean
+    dims: tile.Dims  # of these
+    lanes: bool  # whether each lane along the axis merges on its own
+    counts: str | None  # how many elements each lane saw, where that is not the same for all; None where it is
 
 
 @dataclass(frozen=True, slots=True)
 class Deviations:
-    """Writes the statements.
+    """Writes the statements."""
 
-    Attributes:
-        layout: the dimensions of tiles.
-        names: hands out names.
-        indexing: masks and sizes of tiles.
-        emit: takes the statements.
-    """
-
-    layout: Layout
-    names: Names
-    indexing: Indexing
-    emit: Callable[[tile.Stmt], None]
+    layout: Layout  # the dimensions of tiles
+    names: Names  # hands out names
+    indexing: Indexing  # masks and sizes of tiles
+    emit: Callable[[tile.Stmt], None]  # takes the statements
 
     def start(self, axis: Axis, dims: tile.Dims, lanes: bool) -> Running:
         """The accumulators before a loop over the axis; `dims` has the axis' where lanes merge on their own."""

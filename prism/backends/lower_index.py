@@ -21,15 +21,10 @@ from prism.sgraph.ranges import growing, sign
 
 @dataclass(slots=True)
 class Names:
-    """Hands out names, each once.
+    """Hands out names, each once."""
 
-    Attributes:
-        taken: those that are not free.
-        shared: those that are not either, of all programs of a module.
-    """
-
-    taken: set[str]
-    shared: frozenset[str] = frozenset()
+    taken: set[str]  # those that are not free
+    shared: frozenset[str] = frozenset()  # those that are not either, of all programs of a module
 
     def fresh(self, base: str) -> str:
         """`base`, or `base_2` and so on when it is taken."""
@@ -46,22 +41,14 @@ class Names:
 
 @dataclass(slots=True)
 class Indexing:
-    """What stands for each axis of a kernel in addresses.
-
-    Attributes:
-        kernel: the kernel.
-        layout: the dimensions of its tiles.
-        names: hands out names.
-        emit: takes the statements that this makes.
-        grid: the launch grid, the first axis slowest.
-        mask: the mask of each axis whose tile may be ragged, in the open blocks.
-    """
+    """What stands for each axis of a kernel in addresses."""
 
     kernel: Kernel
-    layout: Layout
-    names: Names
-    emit: Callable[[tile.Stmt], None]
-    grid: list[GridAxis] = field(default_factory=list)
+    layout: Layout  # the dimensions of its tiles
+    names: Names  # hands out names
+    emit: Callable[[tile.Stmt], None]  # takes the statements that this makes
+    grid: list[GridAxis] = field(default_factory=list)  # the launch grid, the first axis slowest
+    # The mask of each axis whose tile may be ragged, in the open blocks.
     mask: dict[Axis, str] = field(default_factory=dict)
     # A scalar or a vector of offsets; None is the number 0.
     _index: dict[Axis, str | None] = field(default_factory=dict)

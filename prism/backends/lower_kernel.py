@@ -39,48 +39,28 @@ _NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class TileValue:
-    """What an sGraph value became.
+    """What an sGraph value became."""
 
-    Attributes:
-        name: the tile value.
-        dims: its dimensions.
-        dtype: its element type.
-        zero: axes outside of which every element of a tile is 0.
-        raw: the same value in its storage type, where it was loaded in half precision.
-        raw_dtype: that type.
-    """
-
-    name: str
-    dims: tile.Dims
-    dtype: DType
-    zero: frozenset[Axis] = frozenset()
-    raw: str | None = None
-    raw_dtype: DType | None = None
+    name: str  # the tile value
+    dims: tile.Dims  # its dimensions
+    dtype: DType  # its element type
+    zero: frozenset[Axis] = frozenset()  # axes outside of which every element of a tile is 0
+    raw: str | None = None  # the same value in its storage type, where it was loaded in half precision
+    raw_dtype: DType | None = None  # that type
 
 
 @dataclass(slots=True)
 class KernelLowering:
-    """Lowers one kernel.
-
-    Attributes:
-        kernel: the kernel.
-        layout: the dimensions of its tiles.
-        types: what is known of its values.
-        tensors: every tensor of the sGraph, by name.
-        names: hands out the names of tile values.
-        quotients: which products are divisions.
-        defer: whether reductions may be left to after their loop.
-        on_chip: tensors that name tiles which the program keeps: an accumulator each.
-    """
+    """Lowers one kernel."""
 
     kernel: sg.Kernel
-    layout: Layout
-    types: Types
-    tensors: Mapping[str, Tensor]
-    names: Names
-    quotients: Quotients
-    defer: bool = True
-    on_chip: Container[str] = ()
+    layout: Layout  # the dimensions of its tiles
+    types: Types  # what is known of its values
+    tensors: Mapping[str, Tensor]  # every tensor of the sGraph, by name
+    names: Names  # hands out the names of tile values
+    quotients: Quotients  # which products are divisions
+    defer: bool = True  # whether reductions may be left to after their loop
+    on_chip: Container[str] = ()  # tensors that name tiles which the program keeps: an accumulator each
     _out: list[tile.Stmt] = field(default_factory=list)
     _values: dict[str, TileValue] = field(default_factory=dict)
     # Reductions that are left to after their loop: the accumulator keeps the axis.
@@ -823,15 +803,10 @@ _KEEPS_ZERO = frozenset({"neg", "abs", "sqrt", "floor", "round", "sign", "tanh",
 
 @dataclass(frozen=True, slots=True)
 class PointwiseRules:
-    """The rules for one operation.
+    """The rules for one operation."""
 
-    Attributes:
-        op: the operation.
-        args: for each operand its element type, or the number that it is.
-    """
-
-    op: str
-    args: tuple[DType | float, ...]
+    op: str  # the operation
+    args: tuple[DType | float, ...]  # for each operand its element type, or the number that it is
 
     @property
     def wanted(self) -> tuple[DType, ...]:

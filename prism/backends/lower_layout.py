@@ -33,20 +33,13 @@ class Product:
 
 @dataclass(slots=True)
 class Layout:
-    """The dimensions of one kernel's tiles.
-
-    Attributes:
-        kernel: the kernel.
-        dims: the dimensions, in the order that all tiles have them in.
-        constants: the compile-time sizes that the dimensions need.
-        sizes: the tile's size along each axis that has a dimension.
-        products: by the contraction's dst, those that are matrix products.
-    """
+    """The dimensions of one kernel's tiles."""
 
     kernel: sg.Kernel
-    dims: tuple[Dim, ...] = ()
-    constants: tuple[Constant, ...] = ()
-    sizes: dict[Axis, Size] = field(default_factory=dict)
+    dims: tuple[Dim, ...] = ()  # the dimensions, in the order that all tiles have them in
+    constants: tuple[Constant, ...] = ()  # the compile-time sizes that the dimensions need
+    sizes: dict[Axis, Size] = field(default_factory=dict)  # the tile's size along each axis that has a dimension
+    # By the contraction's dst, those that are matrix products.
     products: dict[str, Product] = field(default_factory=dict)
     _dim_of: dict[Axis, str] = field(default_factory=dict)
 

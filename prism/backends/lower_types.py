@@ -36,16 +36,11 @@ class DotType:
 
 @dataclass(slots=True)
 class Types:
-    """Facts about the values of one kernel, by name.
-
-    Attributes:
-        kernel: the kernel.
-        nominal: the nominal type.
-        largest: the largest magnitude, unless an input was infinite already; infinite where nothing is known.
-    """
+    """Facts about the values of one kernel, by name."""
 
     kernel: sg.Kernel
-    nominal: Nominal
+    nominal: Nominal  # the nominal type
+    # The largest magnitude, unless an input was infinite already; infinite where nothing is known.
     largest: dict[str, float]
     _max_of: dict[str, str]
 

@@ -233,21 +233,13 @@ def _elementary(d: Definition, program: Program, dtype: torch.dtype) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class _Cone:
-    """A definition with some of those that it rests on, as one formula.
+    """A definition with some of those that it rests on, as one formula."""
 
-    Attributes:
-        leaves: the tensors that it is of, in order.
-        ops: the pointwise operations in it.
-        kinds: the reductions in it.
-        numbers: the constants in it.
-        definitions: how many it holds.
-    """
-
-    leaves: tuple[str, ...]
-    ops: frozenset[str]
-    kinds: frozenset[ReduceKind]
-    numbers: tuple[float, ...]
-    definitions: int
+    leaves: tuple[str, ...]  # the tensors that it is of, in order
+    ops: frozenset[str]  # the pointwise operations in it
+    kinds: frozenset[ReduceKind]  # the reductions in it
+    numbers: tuple[float, ...]  # the constants in it
+    definitions: int  # how many it holds
 
 
 def _cones(d: Definition, program: Program) -> list[_Cone]:

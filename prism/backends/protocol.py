@@ -21,32 +21,20 @@ from prism.sgraph.nodes import SGraph
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The outcome of compiling every kernel of an sGraph for a target under one configuration.
+    """The outcome of compiling every kernel of an sGraph for a target under one configuration."""
 
-    Attributes:
-        resources: one entry a launch, in order; empty when it failed.
-        error: why it failed, in one line; empty when it did not.
-    """
-
-    resources: tuple[Resources, ...] = ()
-    error: str = ""
+    resources: tuple[Resources, ...] = ()  # one entry a launch, in order; empty when it failed
+    error: str = ""  # why it failed, in one line; empty when it did not
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleSource:
-    """An emitted module: self-contained Python source.
+    """An emitted module: self-contained Python source."""
 
-    Attributes:
-        entry: the name of the launcher.
-        text: the source.
-        kernels: names of the launches in order.
-        extra: files that go beside it, by name.
-    """
-
-    entry: str
-    text: str
-    kernels: tuple[str, ...]
-    extra: Mapping[str, str] = field(default_factory=dict)
+    entry: str  # the name of the launcher
+    text: str  # the source
+    kernels: tuple[str, ...]  # names of the launches in order
+    extra: Mapping[str, str] = field(default_factory=dict)  # files that go beside it, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +73,10 @@ class Backend:
     What an sGraph is lowered to (tile programs), its schedules, names and masks are the same for all and are in
     `prism.backends`. Compiling, running and timing what was printed may take the process down: children do that, whose
     requests have one form. tests/test_backends.py holds every backend to the same sGraphs, against the float64 oracle.
-
-    Attributes:
-        name: as reports call it.
-        emit: lowers and prints.
     """
 
-    name: str
-    emit: Emit
+    name: str  # as reports call it
+    emit: Emit  # lowers and prints
 
 
 def write_module(source: ModuleSource, path: Path) -> Path:

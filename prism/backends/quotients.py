@@ -26,12 +26,9 @@ from prism.sgraph.value_bounds import Divisors
 
 @dataclass(frozen=True, slots=True)
 class Quotients:
-    """The divisions of a kernel.
+    """The divisions of a kernel."""
 
-    Attributes:
-        divisor: of what is multiplied in place of a division, the value whose reciprocal it is, and a number times it.
-    """
-
+    # Of what is multiplied in place of a division, the value whose reciprocal it is, and a number times it.
     divisor: Mapping[str, tuple[Operand, float]]
 
     def of(self, s: Stmt) -> tuple[Operand, Operand, float] | None:

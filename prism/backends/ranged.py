@@ -81,34 +81,21 @@ def _original(*args):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a call goes.
+    """Where a call goes."""
 
-    Attributes:
-        predicate: over the symbols of the extents.
-        text: the same to read.
-        file: the module, with its folder.
-        options: what its function is called with by default.
-        given: whether the module is for other lengths, and is asked only where what was given cannot be.
-    """
-
-    predicate: sympy.Basic
-    text: str
-    file: str
-    options: Mapping[str, int] = field(default_factory=dict)
-    given: bool = False
+    predicate: sympy.Basic  # over the symbols of the extents
+    text: str  # the same to read
+    file: str  # the module, with its folder
+    options: Mapping[str, int] = field(default_factory=dict)  # what its function is called with by default
+    given: bool = False  # whether the module is for other lengths, and is asked only where what was given cannot be
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """The model that was given, which takes the lengths that no kernels were made for, or are faster at.
+    """The model that was given, which takes the lengths that no kernels were made for, or are faster at."""
 
-    Attributes:
-        file: it, beside the module.
-        takes: for each of the function's inputs the model's input; empty for one of its weights.
-    """
-
-    file: str
-    takes: tuple[str, ...]
+    file: str  # it, beside the module
+    takes: tuple[str, ...]  # for each of the function's inputs the model's input; empty for one of its weights
 
 
 def ranged_text(

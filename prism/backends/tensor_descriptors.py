@@ -51,21 +51,13 @@ _TYPES = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.INT8, DT
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """What a descriptor describes, slowest dimension first, in elements.
+    """What a descriptor describes, slowest dimension first, in elements."""
 
-    Attributes:
-        tensor: whose memory it is.
-        offset: where it begins in it.
-        shape: the lengths; beyond them is zero.
-        strides: the last is 1.
-        block: the box.
-    """
-
-    tensor: Tensor
-    offset: Extent
-    shape: tuple[Extent, ...]
-    strides: tuple[Extent, ...]
-    block: tuple[tile.Size, ...]
+    tensor: Tensor  # whose memory it is
+    offset: Extent  # where it begins in it
+    shape: tuple[Extent, ...]  # the lengths; beyond them is zero
+    strides: tuple[Extent, ...]  # the last is 1
+    block: tuple[tile.Size, ...]  # the box
 
     def fits(self, values: Mapping[str, int]) -> bool:
         """Whether the hardware takes it at these lengths and constants, the tensor's address being aligned."""
@@ -85,33 +77,21 @@ class TensorMap:
 
 @dataclass(frozen=True, slots=True)
 class DescriptorLoad:
-    """One load by a descriptor.
+    """One load by a descriptor."""
 
-    Attributes:
-        view: the descriptor's.
-        start: coordinates of the box, over the kernel's scalars.
-        dims: what the box's dimensions are in the tile; None is an index.
-        looped: whether it is in a loop.
-        twice: whether something else than products is made of it, too.
-    """
-
-    view: TensorMap
-    start: tuple[Extent, ...]
-    dims: tuple[str | None, ...]
-    looped: bool
-    twice: bool = False
+    view: TensorMap  # the descriptor's
+    start: tuple[Extent, ...]  # coordinates of the box, over the kernel's scalars
+    dims: tuple[str | None, ...]  # what the box's dimensions are in the tile; None is an index
+    looped: bool  # whether it is in a loop
+    twice: bool = False  # whether something else than products is made of it, too
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchDescriptors:
-    """The descriptors of a launch.
+    """The descriptors of a launch."""
 
-    Attributes:
-        views: by the parameter's name.
-        loads: by program and the load's value, the parameter and the load.
-    """
-
-    views: Mapping[str, TensorMap]
+    views: Mapping[str, TensorMap]  # by the parameter's name
+    # By program and the load's value, the parameter and the load.
     loads: Mapping[tuple[str, str], tuple[str, DescriptorLoad]]
 
     def of(self, program: tile.TileProgram) -> dict[str, tuple[str, DescriptorLoad]]:

@@ -291,17 +291,13 @@ class Prefix:
 
     With a factor, what comes from the place before is multiplied by it: dst[n] = factor[n]*dst[n-1] + src[n]. To an
     extreme it is added: dst[n] = max(factor[n] + dst[n-1], src[n]).
-
-    Attributes:
-        how: from place to place; what leaves out each place's own src is no sum.
-        factor: there where `how` has factors.
     """
 
     dst: Defined
     src: Used
     dim: str
-    how: Recurrence = SO_FAR
-    factor: Used | None = None
+    how: Recurrence = SO_FAR  # from place to place; what leaves out each place's own src is no sum
+    factor: Used | None = None  # there where `how` has factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,21 +430,13 @@ class TileProgram:
 
 @dataclass(frozen=True, slots=True)
 class TileLaunch:
-    """Tile programs that are launched at once: the grid is theirs laid end to end, in order.
+    """Tile programs that are launched at once: the grid is theirs laid end to end, in order."""
 
-    Attributes:
-        name: the program's, where there is one.
-        programs: what is launched.
-        tensors: parameters, as in TileProgram; so are the following.
-        lengths: names of integers known at launch.
-        constants: known at compile time.
-    """
-
-    name: str
-    programs: tuple[TileProgram, ...]
-    tensors: tuple[Tensor, ...]
-    lengths: tuple[str, ...]
-    constants: tuple[Constant, ...]
+    name: str  # the program's, where there is one
+    programs: tuple[TileProgram, ...]  # what is launched
+    tensors: tuple[Tensor, ...]  # parameters, as in TileProgram; so are the following
+    lengths: tuple[str, ...]  # names of integers known at launch
+    constants: tuple[Constant, ...]  # known at compile time
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,33 +445,22 @@ class TileFold:
 
     The grid of `split` is that of `combine` and, last, the parts. The programs of a tile, which differ in the part
     alone, count their arrivals; the last to arrive sees what all of them stored, and runs `combine` at the tile.
-
-    Attributes:
-        split: the launch whose programs store parts.
-        combine: the launch that reads them.
-        sizes: what stands for the constants of `combine` that size its grid's tiles: constants of `split`, or numbers.
     """
 
-    split: str
-    combine: str
+    split: str  # the launch whose programs store parts
+    combine: str  # the launch that reads them
+    # What stands for the constants of `combine` that size its grid's tiles: constants of `split`, or numbers.
     sizes: tuple[tuple[str, Size], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TileRepeat:
-    """Launches that run once for each step of a loop, one step after the other.
+    """Launches that run once for each step of a loop, one step after the other."""
 
-    Attributes:
-        launches: their names, adjacent in order.
-        trips: how many steps.
-        windows: the tensors of a step, each at a place of one around the loop.
-        reverse: whether the first step is at the last place.
-    """
-
-    launches: tuple[str, ...]
-    trips: Extent
-    windows: tuple[Window, ...]
-    reverse: bool
+    launches: tuple[str, ...]  # their names, adjacent in order
+    trips: Extent  # how many steps
+    windows: tuple[Window, ...]  # the tensors of a step, each at a place of one around the loop
+    reverse: bool  # whether the first step is at the last place
 
     @property
     def lengths(self) -> tuple[str, ...]:
@@ -494,28 +471,18 @@ class TileRepeat:
 
 @dataclass(frozen=True, slots=True)
 class TileModule:
-    """The tile programs of an sGraph, in launch order, and the tensors they exchange.
+    """The tile programs of an sGraph, in launch order, and the tensors they exchange."""
 
-    Attributes:
-        name: the program's name.
-        inputs: what the caller passes.
-        buffers: allocated for one call; a dimension may be a symbol of the configuration.
-        outputs: what the caller gets.
-        launches: in order.
-        symbols: names of the configuration's symbols, as the configuration spells them.
-        folds: launches that may be part of another one, as the configuration says.
-        repeats: the steps of loops.
-        before: the launches that run once for weights that stay as they are, before any call (`SGraph.prepared`).
-    """
-
-    name: str
-    inputs: tuple[Tensor, ...]
-    buffers: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    launches: tuple[TileLaunch, ...]
+    name: str  # the program's name
+    inputs: tuple[Tensor, ...]  # what the caller passes
+    buffers: tuple[Tensor, ...]  # allocated for one call; a dimension may be a symbol of the configuration
+    outputs: tuple[Tensor, ...]  # what the caller gets
+    launches: tuple[TileLaunch, ...]  # in order
+    # Names of the configuration's symbols, as the configuration spells them.
     symbols: tuple[str, ...] = field(default=())
-    folds: tuple[TileFold, ...] = ()
-    repeats: tuple[TileRepeat, ...] = ()
+    folds: tuple[TileFold, ...] = ()  # launches that may be part of another one, as the configuration says
+    repeats: tuple[TileRepeat, ...] = ()  # the steps of loops
+    # The launches that run once for weights that stay as they are, before any call (`SGraph.prepared`).
     before: frozenset[str] = frozenset()
 
     @property

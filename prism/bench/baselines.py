@@ -23,14 +23,10 @@ COMPILED = "torch.compile"
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A contender.
+    """A contender."""
 
-    Attributes:
-        call: from what `setup` returned to the outputs.
-        setup: from the inputs to what `call` takes; not timed.
-    """
-
-    call: Call
+    call: Call  # from what `setup` returned to the outputs
+    # From the inputs to what `call` takes; not timed.
     setup: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] = lambda inputs: inputs
 
 

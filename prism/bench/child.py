@@ -130,19 +130,12 @@ class Runner:
 
 
 class Prepared(Protocol):
-    """A contender that can be replayed.
+    """A contender that can be replayed."""
 
-    Attributes:
-        rotation: copies of the inputs.
-        calls: that a replay makes.
-        call_s: seconds of one.
-        outputs: of the last.
-    """
-
-    rotation: int
-    calls: int
-    call_s: float
-    outputs: Sequence[Any]
+    rotation: int  # copies of the inputs
+    calls: int  # that a replay makes
+    call_s: float  # seconds of one
+    outputs: Sequence[Any]  # of the last
 
     def capture(self, calls: int) -> None:
         """Make so many calls a replay from now on."""

@@ -49,54 +49,31 @@ CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw,driver_v
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a run spends its time.
+    """How a run spends its time."""
 
-    Attributes:
-        device: `cuda`, or `interpreter` to run the same path without a GPU.
-        budget_s: seconds in all; no case is begun after it.
-        case_s: seconds of one case, all of it.
-        trials_s: seconds of a case's trials.
-        confirm_s: seconds of its timed rounds.
-        silence_s: how long a child may be at one contender before it is killed.
-        rounds: rounds at most.
-        finalists: of prism's configurations that meet the baselines.
-        baselines: whether they are timed (without, only configurations are: for the cost model).
-        only: baselines that are timed; all that a case names, eager and torch.compile when empty.
-        compile_ahead_s: seconds of compiling ahead at most; 0 leaves it out.
-        compilers: processes that compile ahead.
-        baseline_compilers: of these at a time with torch.compile, which times on the device itself.
-        cache: where compiled kernels are kept.
-    """
-
-    device: str = "cuda"
-    budget_s: float = 560.0
-    case_s: float = 120.0
-    trials_s: float = 6.0
-    confirm_s: float = 3.0
-    silence_s: float = 90.0
-    rounds: int = 30
-    finalists: int = 3
-    baselines: bool = True
-    only: tuple[str, ...] = ()
-    compile_ahead_s: float = 240.0
-    compilers: int = 14
-    baseline_compilers: int = 4
-    cache: Path = field(default_factory=lambda: Path("out") / "bench-cache")
+    device: str = "cuda"  # `cuda`, or `interpreter` to run the same path without a GPU
+    budget_s: float = 560.0  # seconds in all; no case is begun after it
+    case_s: float = 120.0  # seconds of one case, all of it
+    trials_s: float = 6.0  # seconds of a case's trials
+    confirm_s: float = 3.0  # seconds of its timed rounds
+    silence_s: float = 90.0  # how long a child may be at one contender before it is killed
+    rounds: int = 30  # rounds at most
+    finalists: int = 3  # of prism's configurations that meet the baselines
+    baselines: bool = True  # whether they are timed (without, only configurations are: for the cost model)
+    only: tuple[str, ...] = ()  # baselines that are timed; all that a case names, eager and torch.compile when empty
+    compile_ahead_s: float = 240.0  # seconds of compiling ahead at most; 0 leaves it out
+    compilers: int = 14  # processes that compile ahead
+    baseline_compilers: int = 4  # of these at a time with torch.compile, which times on the device itself
+    cache: Path = field(default_factory=lambda: Path("out") / "bench-cache")  # where compiled kernels are kept
 
 
 @dataclass(slots=True)
 class Tally:
-    """What has compiled of what was to be; several threads write it.
+    """What has compiled of what was to be; several threads write it."""
 
-    Attributes:
-        total: configurations that are to be compiled.
-        compiled: those that have been.
-        failed: how many did not compile, by the reason.
-    """
-
-    total: int
-    compiled: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
+    total: int  # configurations that are to be compiled
+    compiled: int = 0  # those that have been
+    failed: Counter[str] = field(default_factory=Counter)  # how many did not compile, by the reason
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, why: str = "") -> None:

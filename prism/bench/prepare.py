@@ -65,21 +65,15 @@ RANKED = 2000
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is prepared for a case.
+    """How much is prepared for a case."""
 
-    Attributes:
-        compile: whether anything is; otherwise the best `points` by the cost model are what the device shall compile.
-        points: configurations that are tried, of all finalists together.
-        spread: configurations of the best finalist all over its space, which the cost model is judged by.
-        targets: what the best configuration is compiled for, too.
-        budget: bounds of the search; its own by default.
-    """
-
+    # Whether anything is; otherwise the best `points` by the cost model are what the device shall compile.
     compile: bool = True
-    points: int = DEFAULT_BUDGET
-    spread: int = 5
+    points: int = DEFAULT_BUDGET  # configurations that are tried, of all finalists together
+    spread: int = 5  # configurations of the best finalist all over its space, which the cost model is judged by
+    # What the best configuration is compiled for, too.
     targets: tuple[str, ...] = tuple(t for t in TARGETS if t != "sm_90")
-    budget: SearchBudget = field(default_factory=SearchBudget)
+    budget: SearchBudget = field(default_factory=SearchBudget)  # bounds of the search; its own by default
 
 
 def file_name(name: str) -> str:

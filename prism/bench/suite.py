@@ -25,23 +25,14 @@ Sizes: TypeAlias = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An input or output.
+    """An input or output."""
 
-    Attributes:
-        name: of the input.
-        shape: concrete.
-        dtype: torch's name.
-        scale: standard deviation of the draw of an input; integers are uniform over their whole range.
-        offset: mean of the draw.
-        below: what integers are less than that are drawn from 0 on, as places in another input are.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = "bfloat16"
-    scale: float = 1.0
-    offset: float = 0.0
-    below: int | None = None
+    name: str  # of the input
+    shape: tuple[int, ...]  # concrete
+    dtype: str = "bfloat16"  # torch's name
+    scale: float = 1.0  # standard deviation of the draw of an input; integers are uniform over their whole range
+    offset: float = 0.0  # mean of the draw
+    below: int | None = None  # what integers are less than that are drawn from 0 on, as places in another input are
 
     @property
     def bytes(self) -> int:
@@ -51,50 +42,29 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A function with what is known of it at any sizes.
+    """A function with what is known of it at any sizes."""
 
-    Attributes:
-        name: the function's name.
-        arguments: its inputs, in order.
-        outputs: its outputs, in order.
-        flops: matrix operations, of those that are needed (a causal mask halves them).
-        reduced: sizes at which it is checked, ragged against powers of two.
-        baselines: what it is timed against besides eager and torch.compile; see `baselines.py`.
-        module: where the function is.
-        mode: of torch.compile.
-        assume: what is stated of its inputs.
-    """
-
-    name: str
-    arguments: Callable[[Sizes], tuple[Argument, ...]]
-    outputs: Callable[[Sizes], tuple[Argument, ...]]
-    flops: Callable[[Sizes], float]
-    reduced: Sizes
-    baselines: tuple[str, ...] = ()
-    module: str = "prism.bench.functions"
-    mode: str = "max-autotune-no-cudagraphs"
-    assume: tuple[str, ...] = ()
+    name: str  # the function's name
+    arguments: Callable[[Sizes], tuple[Argument, ...]]  # its inputs, in order
+    outputs: Callable[[Sizes], tuple[Argument, ...]]  # its outputs, in order
+    flops: Callable[[Sizes], float]  # matrix operations, of those that are needed (a causal mask halves them)
+    reduced: Sizes  # sizes at which it is checked, ragged against powers of two
+    baselines: tuple[str, ...] = ()  # what it is timed against besides eager and torch.compile; see `baselines.py`
+    module: str = "prism.bench.functions"  # where the function is
+    mode: str = "max-autotune-no-cudagraphs"  # of torch.compile
+    assume: tuple[str, ...] = ()  # what is stated of its inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workload at sizes.
+    """A workload at sizes."""
 
-    Attributes:
-        name: unique.
-        group: `suite`, or where the shapes were published.
-        workload: what is computed.
-        sizes: its sizes.
-        stated_us: the floor that the suite's table states, where it does.
-        note: why it differs from what is computed here, where it does.
-    """
-
-    name: str
-    group: str
-    workload: Workload
+    name: str  # unique
+    group: str  # `suite`, or where the shapes were published
+    workload: Workload  # what is computed
     sizes: Sizes = field(hash=False)
-    stated_us: float | None = None
-    note: str = ""
+    stated_us: float | None = None  # the floor that the suite's table states, where it does
+    note: str = ""  # why it differs from what is computed here, where it does
 
     @property
     def arguments(self) -> tuple[Argument, ...]:

@@ -25,35 +25,22 @@ STATED = frozenset({"positive", "nonneg", "nonzero", "boolean"})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step as it was applied.
+    """One step as it was applied."""
 
-    Attributes:
-        kind: rule, rename or constant.
-        rule: of a rule step its name, else empty.
-        forward: the direction of a rule step.
-        before: what stood at the positions.
-        after: what stands there now.
-        whole: the whole term afterwards.
-    """
-
-    kind: str
-    rule: str
-    forward: bool
-    before: Term
-    after: Term
-    whole: Term
+    kind: str  # rule, rename or constant
+    rule: str  # of a rule step its name, else empty
+    forward: bool  # the direction of a rule step
+    before: Term  # what stood at the positions
+    after: Term  # what stands there now
+    whole: Term  # the whole term afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A certificate that was accepted.
-
-    Attributes:
-        terms: its terms.
-        outputs: for each output its name, reference, steps and denotation.
-    """
+    """A certificate that was accepted."""
 
     terms: Terms
+    # For each output its name, reference, steps and denotation.
     outputs: tuple[tuple[str, Term, tuple[Step, ...], Term], ...]
 
 
@@ -141,25 +128,15 @@ def _fact(tensor: str, fact: Any) -> Fact:
 
 @dataclass(slots=True)
 class Reader:
-    """A certificate while it is read.
-
-    Attributes:
-        terms: its terms.
-        rules: that it may cite, by name.
-        table: its rows.
-        used: numbers of the rows that something refers to.
-        files: of the rules that it cites.
-        cited: axes that its substitutions name.
-        drift: by how much constants have changed since the output's reference, as a share.
-    """
+    """A certificate while it is read."""
 
     terms: Terms
-    rules: Mapping[str, Rule]
-    table: list[Term] = field(default_factory=list)
-    used: set[int] = field(default_factory=set)
-    files: set[str] = field(default_factory=set)
-    cited: set[str] = field(default_factory=set)
-    drift: float = 0.0
+    rules: Mapping[str, Rule]  # that it may cite, by name
+    table: list[Term] = field(default_factory=list)  # its rows
+    used: set[int] = field(default_factory=set)  # numbers of the rows that something refers to
+    files: set[str] = field(default_factory=set)  # of the rules that it cites
+    cited: set[str] = field(default_factory=set)  # axes that its substitutions name
+    drift: float = 0.0  # by how much constants have changed since the output's reference, as a share
 
     def read_table(self, rows: Sequence[Any]) -> None:
         """Take in the table of terms."""

@@ -40,21 +40,13 @@ class _Unread(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A rule that a declaration makes.
+    """A rule that a declaration makes."""
 
-    Attributes:
-        name: of the rule.
-        left: the term that it takes.
-        right: the term that it gives.
-        facts: what must hold.
-        both: whether it is read from right to left, too.
-    """
-
-    name: str
-    left: Sexp
-    right: Sexp
-    facts: tuple[Sexp, ...] = ()
-    both: bool = True
+    name: str  # of the rule
+    left: Sexp  # the term that it takes
+    right: Sexp  # the term that it gives
+    facts: tuple[Sexp, ...] = ()  # what must hold
+    both: bool = True  # whether it is read from right to left, too
 
 
 def definitions(form: Sequence[Any]) -> tuple[Definition, ...]:

@@ -16,27 +16,17 @@ Sexp: TypeAlias = "str | float | list[Sexp]"  # a quoted string keeps its quotes
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a rule file says.
+    """What a rule file says."""
 
-    Attributes:
-        name: of the rule.
-        file: that it stands in.
-        left: the term that it takes.
-        right: the term that it gives.
-        facts: what must hold, `(= t left)` not among them.
-        defined: variables that the facts define, in an order in which each needs only earlier ones.
-        free: the other variables: those of terms, and those of axes.
-        both: whether the prover applies it in both directions.
-    """
-
-    name: str
-    file: str
-    left: Sexp
-    right: Sexp
-    facts: tuple[list[Sexp], ...]
+    name: str  # of the rule
+    file: str  # that it stands in
+    left: Sexp  # the term that it takes
+    right: Sexp  # the term that it gives
+    facts: tuple[list[Sexp], ...]  # what must hold, `(= t left)` not among them
+    # Variables that the facts define, in an order in which each needs only earlier ones.
     defined: tuple[tuple[str, Sexp], ...]
-    free: tuple[frozenset[str], frozenset[str]]
-    both: bool = False
+    free: tuple[frozenset[str], frozenset[str]]  # the other variables: those of terms, and those of axes
+    both: bool = False  # whether the prover applies it in both directions
 
 
 _TOKEN = re.compile(r'\s+|;[^\n]*|([()])|("[^"]*")|([^\s()";]+)')

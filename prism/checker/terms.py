@@ -21,45 +21,30 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A term; within one `Terms`, equal terms are one object.
+    """A term; within one `Terms`, equal terms are one object."""
 
-    Attributes:
-        id: its number there.
-        op: constructor.
-        data: of a leaf what it names, of a reduction its axis, else None.
-        kids: children.
-        axes: its free axes.
-        facts: what is known of its value: finite, positive, nonneg, nonzero, boolean (each of them: a number); below: a
-            number or -inf.
-        value: the number that it is, where it has neither reads nor axes.
-        bounds: two numbers between which a finite one surely lies; -inf and inf where nothing is known.
-        size: how many nodes it has, as a tree.
-    """
-
-    id: int
-    op: str
-    data: Any
-    kids: tuple[Term, ...]
-    axes: frozenset[str]
+    id: int  # its number there
+    op: str  # constructor
+    data: Any  # of a leaf what it names, of a reduction its axis, else None
+    kids: tuple[Term, ...]  # children
+    axes: frozenset[str]  # its free axes
+    # What is known of its value: finite, positive, nonneg, nonzero, boolean (each of them: a number); below: a number
+    # or -inf.
     facts: frozenset[str]
-    value: float | None
+    value: float | None  # the number that it is, where it has neither reads nor axes
+    # Two numbers between which a finite one surely lies; -inf and inf where nothing is known.
     bounds: tuple[float, float]
-    size: int
+    size: int  # how many nodes it has, as a tree
 
 
 @dataclass(slots=True)
 class Terms:
-    """All terms of a check.
+    """All terms of a check."""
 
-    Attributes:
-        extents: of the axes, by name.
-        stated: facts and bounds that are taken for granted of the elements of tensors, by their names.
-        rows: by number.
-    """
-
-    extents: dict[str, str] = field(default_factory=dict)
+    extents: dict[str, str] = field(default_factory=dict)  # of the axes, by name
+    # Facts and bounds that are taken for granted of the elements of tensors, by their names.
     stated: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
-    rows: list[Term] = field(default_factory=list)
+    rows: list[Term] = field(default_factory=list)  # by number
     _known: dict[tuple[Any, ...], Term] = field(default_factory=dict)
 
     def make(self, op: str, data: Any, kids: tuple[Term, ...]) -> Term:

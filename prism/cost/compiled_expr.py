@@ -28,17 +28,11 @@ _RELATIONS: Mapping[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """An expression as a Python function.
+    """An expression as a Python function."""
 
-    Attributes:
-        symbols: names of the symbols, in the order of the function's parameters.
-        source: the expression's source, over canonical names v0, v1, ...
-        function: the compiled function.
-    """
-
-    symbols: tuple[str, ...]
-    source: str
-    function: Callable[..., Any]
+    symbols: tuple[str, ...]  # names of the symbols, in the order of the function's parameters
+    source: str  # the expression's source, over canonical names v0, v1, ..
+    function: Callable[..., Any]  # the compiled function
 
     def __call__(self, binding: Mapping[str, Any]) -> Any:
         """The value under `binding` (symbol name to int, or to an integer array).

@@ -50,26 +50,21 @@ seconds to compile.
 
 @dataclass(frozen=True, slots=True)
 class RoleBounds:
-    """What bounds the enumeration.
+    """What bounds the enumeration."""
 
-    Attributes:
-        whole: the longest axis that one tile may hold, in elements.
-        short: an axis that is reduced and no longer than this is always one tile: a loop over a tile or two, or a
-            grid that makes each program reduce all of it again, buys nothing.
-        joint: unless what is reduced along several of these, one inside the other, is longer than this: then the
-            outermost of them may also be a loop or a split.
-        narrow: an output axis no longer than this may also take one element a program, which makes a matrix product
-            a vector product.
-        splits: whether reductions may be shared by several programs.
-        scans: whether prefix sums within a tile can be had; without them a scan goes from element to element, along
-            the batch of a matrix product.
-    """
-
-    whole: int = 16384
+    whole: int = 16384  # the longest axis that one tile may hold, in elements
+    # An axis that is reduced and no longer than this is always one tile: a loop over a tile or two, or a grid that
+    # makes each program reduce all of it again, buys nothing.
     short: int = 128
+    # Unless what is reduced along several of these, one inside the other, is longer than this: then the outermost of
+    # them may also be a loop or a split.
     joint: int = 512
+    # An output axis no longer than this may also take one element a program, which makes a matrix product a vector
+    # product.
     narrow: int = 8
-    splits: bool = True
+    splits: bool = True  # whether reductions may be shared by several programs
+    # Whether prefix sums within a tile can be had; without them a scan goes from element to element, along the batch of
+    # a matrix product.
     scans: bool = True
 
 
@@ -80,20 +75,13 @@ _AT_LEAST = frozenset({"tile_bound", "dot_m", "dot_n", "dot_k"})
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One condition on an sGraph's symbols.
+    """One condition on an sGraph's symbols."""
 
-    Attributes:
-        name: its kind: tile_bound, parts, dot_m, dot_n, dot_k, registers, shared, unrolled, tile_elements,
-            int32_offsets.
-        kernel: the kernel that it is about.
-        relational: the condition, over the unbound symbols and those of the extents.
-        why: what goes wrong without it.
-    """
-
+    # Its kind: tile_bound, parts, dot_m, dot_n, dot_k, registers, shared, unrolled, tile_elements, int32_offsets.
     name: str
-    kernel: str
-    relational: sympy.Basic
-    why: str
+    kernel: str  # the kernel that it is about
+    relational: sympy.Basic  # the condition, over the unbound symbols and those of the extents
+    why: str  # what goes wrong without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +100,11 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What a kernel computes and holds, whatever its loops are.
+    """What a kernel computes and holds, whatever its loops are."""
 
-    Attributes:
-        shapes: the axes of its values.
-        live: the axes of values that are in registers at the same time.
-        products: sums of products: the axes of both factors, and the one that is summed.
-    """
-
-    shapes: Set[frozenset[Axis]]
-    live: Sequence[tuple[frozenset[Axis], ...]]
+    shapes: Set[frozenset[Axis]]  # the axes of its values
+    live: Sequence[tuple[frozenset[Axis], ...]]  # the axes of values that are in registers at the same time
+    # Sums of products: the axes of both factors, and the one that is summed.
     products: Sequence[tuple[frozenset[Axis], frozenset[Axis], Axis]]
 
 

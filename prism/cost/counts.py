@@ -168,32 +168,21 @@ def _ends(index: Index, lengths: Mapping[Axis, Any], binding: Binding) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load or store statement.
+    """One load or store statement."""
 
-    Attributes:
-        tensor: the tensor's name.
-        store: whether it writes.
-        own: bytes of the distinct elements that it touches, as if each were touched once.
-        traffic: bytes over all programs and trips.
-        axes: the axes that its index mentions.
-        index: where it reads or writes.
-        nest: the loops that it is in, numbered as they come in the body: two over one axis are two passes.
-        row: what lies side by side in memory, the last dimension first: the steps and the axes of its index, the
-            smallest first (None: as many places as the step), and its extent.
-        element: bytes of an element.
-        adds: whether it is half of an addition at places, which is a load and a store.
-    """
-
-    tensor: str
-    store: bool
-    own: Monomial
-    traffic: Monomial
-    axes: frozenset[Axis]
-    index: tuple[Index, ...] = ()
+    tensor: str  # the tensor's name
+    store: bool  # whether it writes
+    own: Monomial  # bytes of the distinct elements that it touches, as if each were touched once
+    traffic: Monomial  # bytes over all programs and trips
+    axes: frozenset[Axis]  # the axes that its index mentions
+    index: tuple[Index, ...] = ()  # where it reads or writes
+    # The loops that it is in, numbered as they come in the body: two over one axis are two passes.
     nest: tuple[int, ...] = ()
+    # What lies side by side in memory, the last dimension first: the steps and the axes of its index, the smallest
+    # first (None: as many places as the step), and its extent.
     row: tuple[tuple[tuple[Step, ...], Extent], ...] = ()
-    element: int = 1
-    adds: bool = False
+    element: int = 1  # bytes of an element
+    adds: bool = False  # whether it is half of an addition at places, which is a load and a store
 
     @property
     def terms(self) -> Monomial:
@@ -308,61 +297,37 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One matrix product.
+    """One matrix product."""
 
-    Attributes:
-        rows: the tile dimensions of its left side.
-        columns: of its right side.
-        depth: the contracted axis.
-        flops: operations over all programs and trips, two a multiply-add, with the masked lanes.
-        of_bytes: whether both factors are bytes in memory, plus numbers (`prism.sgraph.products.of_bytes`).
-    """
-
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    depth: Axis
-    flops: Monomial
-    of_bytes: bool = False
+    rows: tuple[Axis, ...]  # the tile dimensions of its left side
+    columns: tuple[Axis, ...]  # of its right side
+    depth: Axis  # the contracted axis
+    flops: Monomial  # operations over all programs and trips, two a multiply-add, with the masked lanes
+    of_bytes: bool = False  # whether both factors are bytes in memory, plus numbers (`prism.sgraph.products.of_bytes`)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """The cost of one kernel.
+    """The cost of one kernel."""
 
-    Attributes:
-        bytes_read: bytes that loads ask for (masked lanes excluded), before any cache.
-        bytes_written: bytes stored.
-        flops: pointwise work in multiply-adds of vector units, masked lanes excluded.
-        looped_flops: the part of it within loops.
-        dot_flops: floating-point operations of matrix products (two a multiply-add), masked lanes excluded.
-        padded_flops: as `flops`, with the masked lanes.
-        padded_dot_flops: as `dot_flops`, with the masked lanes.
-        programs: how many programs are launched.
-        loop_trips: loop iterations of one program, nested ones multiplied; of loops with a range, on average.
-        longest_trips: the same of the program that makes the most.
-        accesses: the loads and stores one by one.
-        dots: the matrix products one by one.
-        padded_additions: by matrix product, the part of `padded_flops` that adds it to an accumulator.
-        idle_selections: the part of `padded_flops` that compares positions and selects, on tiles of loops with a range
-            where all elements are selected: GPUs have a branch around it (prism.backends.passes.guards).
-        shared_additions: elements that it adds where other programs may add at the same time.
-    """
-
-    bytes_read: Polynomial
-    bytes_written: Polynomial
-    flops: Polynomial
-    dot_flops: Polynomial
-    padded_flops: Polynomial
-    padded_dot_flops: Polynomial
-    programs: Polynomial
-    loop_trips: Polynomial
-    longest_trips: Polynomial
-    accesses: tuple[Access, ...]
-    dots: tuple[Dot, ...] = ()
+    bytes_read: Polynomial  # bytes that loads ask for (masked lanes excluded), before any cache
+    bytes_written: Polynomial  # bytes stored
+    flops: Polynomial  # pointwise work in multiply-adds of vector units, masked lanes excluded
+    dot_flops: Polynomial  # floating-point operations of matrix products (two a multiply-add), masked lanes excluded
+    padded_flops: Polynomial  # as `flops`, with the masked lanes
+    padded_dot_flops: Polynomial  # as `dot_flops`, with the masked lanes
+    programs: Polynomial  # how many programs are launched
+    loop_trips: Polynomial  # loop iterations of one program, nested ones multiplied; of loops with a range, on average
+    longest_trips: Polynomial  # the same of the program that makes the most
+    accesses: tuple[Access, ...]  # the loads and stores one by one
+    dots: tuple[Dot, ...] = ()  # the matrix products one by one
+    # By matrix product, the part of `padded_flops` that adds it to an accumulator.
     padded_additions: Mapping[str, Monomial] = field(default_factory=dict, hash=False)
+    # The part of `padded_flops` that compares positions and selects, on tiles of loops with a range where all elements
+    # are selected: GPUs have a branch around it (prism.backends.passes.guards).
     idle_selections: Polynomial = Polynomial(())
-    shared_additions: Polynomial = Polynomial(())
-    looped_flops: Polynomial = Polynomial(())
+    shared_additions: Polynomial = Polynomial(())  # elements that it adds where other programs may add at the same time
+    looped_flops: Polynomial = Polynomial(())  # the part of it within loops
 
     def beside(self, sizes: Mapping[Axis, Any], binding: Binding) -> list[tuple[Monomial, Any]]:
         """What comes beside the bytes that are asked for, as a GPU's memory moves whole sectors.
@@ -392,15 +357,10 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class SGraphCost:
-    """The cost of all launches.
+    """The cost of all launches."""
 
-    Attributes:
-        kernels: kernel by kernel.
-        together: for each launch, how many of the kernels it is; a launch a kernel without.
-    """
-
-    kernels: tuple[KernelCost, ...]
-    together: tuple[int, ...] = ()
+    kernels: tuple[KernelCost, ...]  # kernel by kernel
+    together: tuple[int, ...] = ()  # for each launch, how many of the kernels it is; a launch a kernel without
 
     @property
     def launches(self) -> int:

@@ -372,19 +372,12 @@ class CpuModel:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What kernels of an sGraph find of its tensors in the caches.
+    """What kernels of an sGraph find of its tensors in the caches."""
 
-    Attributes:
-        whole: bytes of each tensor.
-        cached: those that are still there when a kernel reads them.
-        speed: of products, where operands may be packed as pairs of bfloat16; 1 where they may not.
-        parts: bfloat16 values that an operand is the sum of; 0 where operands are packed as pairs.
-    """
-
-    whole: Mapping[str, Any]
-    cached: frozenset[str]
-    speed: float
-    parts: int
+    whole: Mapping[str, Any]  # bytes of each tensor
+    cached: frozenset[str]  # those that are still there when a kernel reads them
+    speed: float  # of products, where operands may be packed as pairs of bfloat16; 1 where they may not
+    parts: int  # bfloat16 values that an operand is the sum of; 0 where operands are packed as pairs
 
 
 def _kept(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> _Kept:

@@ -34,54 +34,34 @@ Matrix units are about 16 times as fast (data sheet, roughly: A100 16, L40S 4, H
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How a device computes on tiles; the defaults are a GPU's.
+    """How a device computes on tiles; the defaults are a GPU's."""
 
-    Attributes:
-        dot: the least elements of a matrix product's operand in each dimension. Matrix units take 16 (data sheet).
-        tile: the longest useful tile dimension: a longer one only costs registers (guess).
-        loop_tile: the shortest useful tile of a loop: below, its trips cost more than its work (guess).
-        elements: the most elements of one tile: so many of four bytes fill a multiprocessor's registers (data sheet).
-        live: the most elements that may be live together; None for what a block's registers hold.
-        parts: the most parts of a split (guess).
-        unrolled: whether products in full precision are unrolled, operands in registers.
-        scans: whether the elements of a tile can be summed up along one of its dimensions.
-        held: what holds live values, as constraints are named.
-        memory: the same in full.
-    """
-
+    # The least elements of a matrix product's operand in each dimension. Matrix units take 16 (data sheet).
     dot: int = 16
-    tile: int = 8_192
-    loop_tile: int = 16
+    tile: int = 8_192  # the longest useful tile dimension: a longer one only costs registers (guess)
+    loop_tile: int = 16  # the shortest useful tile of a loop: below, its trips cost more than its work (guess)
+    # The most elements of one tile: so many of four bytes fill a multiprocessor's registers (data sheet).
     elements: int = 65_536
-    live: int | None = None
-    parts: int = 128
-    unrolled: bool = True
-    scans: bool = True
-    held: str = "registers"
-    memory: str = "register file"
+    live: int | None = None  # the most elements that may be live together; None for what a block's registers hold
+    parts: int = 128  # the most parts of a split (guess)
+    unrolled: bool = True  # whether products in full precision are unrolled, operands in registers
+    scans: bool = True  # whether the elements of a tile can be summed up along one of its dimensions
+    held: str = "registers"  # what holds live values, as constraints are named
+    memory: str = "register file"  # the same in full
 
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """A GPU's processor; data sheet.
+    """A GPU's processor; data sheet."""
 
-    Attributes:
-        shared_bytes: shared memory.
-        hertz: its clock, boosted, cycles a second.
-        registers: 32-bit registers.
-        registers_per_thread: the most of one thread.
-        threads: resident threads.
-        blocks: resident blocks.
-        warp_groups: whether groups of warps multiply matrices that lie in shared memory, and boxes of tensors are
-            copied by descriptors: NVIDIA's GPUs from Hopper on.
-    """
-
-    shared_bytes: int
-    hertz: float
-    registers: int = 65_536
-    registers_per_thread: int = 255
-    threads: int = 2048
-    blocks: int = 32
+    shared_bytes: int  # shared memory
+    hertz: float  # its clock, boosted, cycles a second
+    registers: int = 65_536  # 32-bit registers
+    registers_per_thread: int = 255  # the most of one thread
+    threads: int = 2048  # resident threads
+    blocks: int = 32  # resident blocks
+    # Whether groups of warps multiply matrices that lie in shared memory, and boxes of tensors are copied by
+    # descriptors: NVIDIA's GPUs from Hopper on.
     warp_groups: bool = False
 
     @property
@@ -92,24 +72,15 @@ class Multiprocessor:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A CPU's processor, as the machine describes it.
+    """A CPU's processor, as the machine describes it."""
 
-    Attributes:
-        vector_bytes: of a vector register.
-        l1_bytes: first-level data cache.
-        l2_bytes: second-level cache.
-        l2_bandwidth_bytes_s: of the second-level cache.
-        bf16_speed: how many products of bfloat16 it makes in the time of one of float32.
-        int8_speed: the same of bytes.
-        parts_speed: of float32, where tiles multiply the three bfloat16 values that one is the sum of; 1 where none do.
-    """
-
-    vector_bytes: int
-    l1_bytes: int
-    l2_bytes: int
-    l2_bandwidth_bytes_s: float
-    bf16_speed: float = 1.0
-    int8_speed: float = 1.0
+    vector_bytes: int  # of a vector register
+    l1_bytes: int  # first-level data cache
+    l2_bytes: int  # second-level cache
+    l2_bandwidth_bytes_s: float  # of the second-level cache
+    bf16_speed: float = 1.0  # how many products of bfloat16 it makes in the time of one of float32
+    int8_speed: float = 1.0  # the same of bytes
+    # Of float32, where tiles multiply the three bfloat16 values that one is the sum of; 1 where none do.
     parts_speed: float = 1.0
 
     @property
@@ -120,44 +91,26 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What kernels run on.
+    """What kernels run on."""
 
-    Attributes:
-        name: the product.
-        target: what is compiled for, `sm_90` or `cpu`, and what tuned configurations are called by in modules.
-        processor: what runs programs, and what it can do.
-        processors: how many of them: multiprocessors, or cores.
-        bandwidth_bytes_s: of the memory, bytes a second.
-        cache_bytes: the cache that all processors share: a GPU's L2, a CPU's last level.
-        cache_bandwidth_bytes_s: its bandwidth.
-        multiply_adds_s: float32 multiply-adds a second of all vector units.
-        half_dot_flops: operations a second of matrix products of float16 and bfloat16 with float32 accumulation.
-        double_dot_flops: of those of float64.
-        launch_overhead_s: from the end of one launch to the start of the next.
-        memory_latency_s: a load from memory, unloaded; 0 where caches fetch ahead.
-        shared_limit_bytes: the most memory that the operands of a loop's products may take: a block's shared memory, a
-            core's second-level cache.
-        matrix_operation: what an operation of a matrix product weighs, in vector multiply-adds.
-        library: whether a vendor's library computes launches that are plain matrix products.
-        tiles: how it computes on tiles.
-    """
-
-    name: str
-    target: str
-    processor: Multiprocessor | Core
-    processors: int
-    bandwidth_bytes_s: float
-    cache_bytes: int
-    cache_bandwidth_bytes_s: float
-    multiply_adds_s: float
-    half_dot_flops: float
-    double_dot_flops: float
-    launch_overhead_s: float
-    memory_latency_s: float
+    name: str  # the product
+    target: str  # what is compiled for, `sm_90` or `cpu`, and what tuned configurations are called by in modules
+    processor: Multiprocessor | Core  # what runs programs, and what it can do
+    processors: int  # how many of them: multiprocessors, or cores
+    bandwidth_bytes_s: float  # of the memory, bytes a second
+    cache_bytes: int  # the cache that all processors share: a GPU's L2, a CPU's last level
+    cache_bandwidth_bytes_s: float  # its bandwidth
+    multiply_adds_s: float  # float32 multiply-adds a second of all vector units
+    half_dot_flops: float  # operations a second of matrix products of float16 and bfloat16 with float32 accumulation
+    double_dot_flops: float  # of those of float64
+    launch_overhead_s: float  # from the end of one launch to the start of the next
+    memory_latency_s: float  # a load from memory, unloaded; 0 where caches fetch ahead
+    # The most memory that the operands of a loop's products may take: a block's shared memory, a core's second-level
+    # cache.
     shared_limit_bytes: int
-    matrix_operation: float = MATRIX_OPERATION
-    library: bool = True
-    tiles: Tiles = Tiles()
+    matrix_operation: float = MATRIX_OPERATION  # what an operation of a matrix product weighs, in vector multiply-adds
+    library: bool = True  # whether a vendor's library computes launches that are plain matrix products
+    tiles: Tiles = Tiles()  # how it computes on tiles
 
     def of_size(self, processors: int, bandwidth_bytes_s: float) -> Device:
         """A device like it with so many processors, whose rates together are in proportion, and another memory.

@@ -154,41 +154,23 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one kernel is for the multiprocessors, by itself: numbers or arrays.
+    """What one kernel is for the multiprocessors, by itself: numbers or arrays."""
 
-    Attributes:
-        sizes: the length of every axis in a tile.
-        resident: how many of its programs fit on a multiprocessor.
-        fits: whether one does.
-        programs: how many there are.
-        useful: warps that have elements of their own.
-        dot_seconds: of its matrix work on all multiprocessors, were they busy.
-        vector_seconds: of its pointwise work likewise.
-        shared_seconds: of reading shared memory in two layouts likewise.
-        barrier_seconds: of barriers likewise, one program at a time.
-        chain: how often a program waits for memory, one trip after another; on average, where loops have ranges.
-        longest_chain: how often the longest one does.
-        skew: how many times the average program's work the longest one has.
-        ordered: whether the longest come first, where they differ.
-        hidden: trips that pipelining overlaps.
-        spill: seconds of spilled values' traffic.
-    """
-
-    sizes: Mapping[Axis, Any]
-    resident: Any
-    fits: Any
-    programs: Any
-    useful: Any
-    dot_seconds: Any
-    vector_seconds: Any
-    shared_seconds: Any
-    barrier_seconds: Any
-    chain: Any
-    longest_chain: Any
-    skew: Any
-    ordered: bool
-    hidden: Any
-    spill: Any
+    sizes: Mapping[Axis, Any]  # the length of every axis in a tile
+    resident: Any  # how many of its programs fit on a multiprocessor
+    fits: Any  # whether one does
+    programs: Any  # how many there are
+    useful: Any  # warps that have elements of their own
+    dot_seconds: Any  # of its matrix work on all multiprocessors, were they busy
+    vector_seconds: Any  # of its pointwise work likewise
+    shared_seconds: Any  # of reading shared memory in two layouts likewise
+    barrier_seconds: Any  # of barriers likewise, one program at a time
+    chain: Any  # how often a program waits for memory, one trip after another; on average, where loops have ranges
+    longest_chain: Any  # how often the longest one does
+    skew: Any  # how many times the average program's work the longest one has
+    ordered: bool  # whether the longest come first, where they differ
+    hidden: Any  # trips that pipelining overlaps
+    spill: Any  # seconds of spilled values' traffic
 
     def compute(self, active: Any) -> Any:
         """Seconds of its work on all multiprocessors, with so many programs at a time on each.
@@ -206,18 +188,13 @@ class _Part:
 
 @dataclass(slots=True)
 class _Seen:
-    """What a launch has loaded.
+    """What a launch has loaded."""
 
-    Attributes:
-        at_once: whether all of its programs run at a time.
-        loads: with how much each was of its tensor that none before had, by part of a tensor.
-        bytes: that came from DRAM.
-        streamed: whether the last kernel to load a part loads each of its elements once.
-    """
-
-    at_once: Any = True
+    at_once: Any = True  # whether all of its programs run at a time
+    # With how much each was of its tensor that none before had, by part of a tensor.
     loads: dict[_Region, list[tuple[Access, Any]]] = field(default_factory=dict)
-    bytes: Any = 0.0
+    bytes: Any = 0.0  # that came from DRAM
+    # Whether the last kernel to load a part loads each of its elements once.
     streamed: dict[_Region, Any] = field(default_factory=dict)
 
 

@@ -47,20 +47,15 @@ of 32 heads, four to a key, 4096 and 32,768 keys)."""
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """How large a product is: batch * [rows, depth] x [depth, columns], of elements of so many bytes.
-
-    Attributes:
-        addend: elements that are added to the result.
-        copies: whether they are copied to the result before, by a launch of their own.
-    """
+    """How large a product is: batch * [rows, depth] x [depth, columns], of elements of so many bytes."""
 
     batch: int
     rows: int
     columns: int
     depth: int
     width: int
-    addend: int = 0
-    copies: bool = False
+    addend: int = 0  # elements that are added to the result
+    copies: bool = False  # whether they are copied to the result before, by a launch of their own
 
     @property
     def operations(self) -> float:

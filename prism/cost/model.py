@@ -59,42 +59,25 @@ BASELINE_WARPS = 4
 
 @dataclass(frozen=True, slots=True)
 class KernelEstimate:
-    """One launch.
+    """One launch."""
 
-    Attributes:
-        name: the launch, or the operator's definition.
-        seconds: in all.
-        limiter: what bounds it.
-        memory: seconds of memory traffic.
-        compute: seconds of work.
-        latency: seconds of waiting.
-        launch: seconds of launch overhead.
-        bytes: bytes to and from DRAM.
-    """
-
-    name: str
-    seconds: float
-    limiter: Limiter
-    memory: float
-    compute: float
-    latency: float
-    launch: float
-    bytes: float
+    name: str  # the launch, or the operator's definition
+    seconds: float  # in all
+    limiter: Limiter  # what bounds it
+    memory: float  # seconds of memory traffic
+    compute: float  # seconds of work
+    latency: float  # seconds of waiting
+    launch: float  # seconds of launch overhead
+    bytes: float  # bytes to and from DRAM
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """All launches.
+    """All launches."""
 
-    Attributes:
-        seconds: the sum, or less where launches are on several streams; infinite when a kernel cannot run.
-        per_kernel: launch by launch.
-        limiter: what bounds the longest of them.
-    """
-
-    seconds: float
-    per_kernel: tuple[KernelEstimate, ...]
-    limiter: Limiter
+    seconds: float  # the sum, or less where launches are on several streams; infinite when a kernel cannot run
+    per_kernel: tuple[KernelEstimate, ...]  # launch by launch
+    limiter: Limiter  # what bounds the longest of them
 
 
 class LaunchTimes(Protocol):

@@ -48,26 +48,17 @@ def goes_ahead(dimensions: int, unit: bool, width: int, multiplies: bool) -> boo
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A load in an innermost loop.
+    """A load in an innermost loop."""
 
-    Attributes:
-        dims: the dimensions of its tile.
-        width: bytes of an element.
-        paired: whether it is one half of a load of pairs.
-        inside: the dimension along which it is contiguous in memory, and the bytes from one to the next; None where it
-            is along none.
-        along: the same of the loop's axis.
-        product: whether the loop holds a matrix product, so that its buffers are counted there.
-        unmentioned: axes of the grid whose programs load the same.
-    """
-
-    dims: tuple[Axis, ...]
-    width: int
-    paired: bool
+    dims: tuple[Axis, ...]  # the dimensions of its tile
+    width: int  # bytes of an element
+    paired: bool  # whether it is one half of a load of pairs
+    # The dimension along which it is contiguous in memory, and the bytes from one to the next; None where it is along
+    # none.
     inside: _Step | None
-    along: _Step | None
-    product: bool
-    unmentioned: tuple[Axis, ...]
+    along: _Step | None  # the same of the loop's axis
+    product: bool  # whether the loop holds a matrix product, so that its buffers are counted there
+    unmentioned: tuple[Axis, ...]  # axes of the grid whose programs load the same
 
     @property
     def ahead(self) -> bool:

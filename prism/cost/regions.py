@@ -42,23 +42,14 @@ SHALLOW = 64
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How hard a region is to search: distinct instances of what it computes.
+    """How hard a region is to search: distinct instances of what it computes."""
 
-    Attributes:
-        products: matrix products, matrix-vector products included: sums of products of two factors.
-        reductions: all reductions, products included.
-        operators: pointwise operations.
-        few: reductions and products of a few terms (`FEW`), which are counted here alone: they lie in a tile.
-        again: those of the pointwise operations that are there at another index, too.
-        depth: no more definitions than this are one within another.
-    """
-
-    products: int = 0
-    reductions: int = 0
-    operators: int = 0
-    few: int = 0
-    again: int = 0
-    depth: int = 0
+    products: int = 0  # matrix products, matrix-vector products included: sums of products of two factors
+    reductions: int = 0  # all reductions, products included
+    operators: int = 0  # pointwise operations
+    few: int = 0  # reductions and products of a few terms (`FEW`), which are counted here alone: they lie in a tile
+    again: int = 0  # those of the pointwise operations that are there at another index, too
+    depth: int = 0  # no more definitions than this are one within another
 
     def __add__(self, other: Size) -> Size:
         return Size(
@@ -78,20 +69,14 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """A definition by itself: its reads (bound axes included), size, flops and elements.
-
-    Attributes:
-        straight: the tensors that are read as the definition is, axis by axis.
-        reads: what is read otherwise.
-        size: what of it reads something.
-        places: pointwise operations on positions and numbers alone: those of many definitions are the same ones.
-    """
+    """A definition by itself: its reads (bound axes included), size, flops and elements."""
 
     definition: Definition
-    straight: tuple[str, ...]
-    reads: tuple[Read, ...]
+    straight: tuple[str, ...]  # the tensors that are read as the definition is, axis by axis
+    reads: tuple[Read, ...]  # what is read otherwise
     bound: tuple[Axis, ...]
-    size: Size
+    size: Size  # what of it reads something
+    # Pointwise operations on positions and numbers alone: those of many definitions are the same ones.
     places: frozenset[Expr]
     matrix: float
     vector: float
@@ -99,38 +84,24 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class RootCost:
-    """A root and everything that is computed for it.
+    """A root and everything that is computed for it."""
 
-    Attributes:
-        seconds: the estimate.
-        work: flops, by how long they take one after the other.
-        members: the definitions that are computed, views included.
-        read: the tensors that are read.
-        size: how hard it is to search.
-        instances: of each member, how many there are: what is read at several indices is computed at each.
-    """
-
-    seconds: float
-    work: float
-    members: frozenset[str]
-    read: frozenset[str]
-    size: Size
+    seconds: float  # the estimate
+    work: float  # flops, by how long they take one after the other
+    members: frozenset[str]  # the definitions that are computed, views included
+    read: frozenset[str]  # the tensors that are read
+    size: Size  # how hard it is to search
+    # Of each member, how many there are: what is read at several indices is computed at each.
     instances: Mapping[str, int]
 
 
 @dataclass(slots=True)
 class Costs:
-    """Costs of roots of one program; answers are remembered.
-
-    Attributes:
-        program: the program.
-        device: what the regions run on.
-        dtype: of matrix products.
-    """
+    """Costs of roots of one program; answers are remembered."""
 
     program: Program
-    device: Device
-    dtype: DType
+    device: Device  # what the regions run on
+    dtype: DType  # of matrix products
     _facts: dict[str, _Facts] = field(default_factory=dict)
     _lengths: dict[Extent, int] = field(default_factory=dict)
     _elements: dict[str, int] = field(default_factory=dict)

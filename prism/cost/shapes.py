@@ -43,13 +43,9 @@ EXPONENTS = 20
 
 @dataclass(slots=True)
 class TimeModel:
-    """The roofline estimate as a function of sGraph and shape; it remembers the kernels that it has seen.
+    """The roofline estimate as a function of sGraph and shape; it remembers the kernels that it has seen."""
 
-    Attributes:
-        device: what the sGraphs run on.
-    """
-
-    device: Device
+    device: Device  # what the sGraphs run on
     _kernels: dict[object, _Kernel] = field(default_factory=dict, repr=False, compare=False)
     _sgraphs: dict[SGraph, _SGraph] = field(default_factory=dict, repr=False, compare=False)
 
@@ -168,22 +164,14 @@ def _least_sum(parts: Sequence[tuple[tuple[str, ...], Array]], count: int) -> Ar
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """One kernel, ready to be evaluated.
+    """One kernel, ready to be evaluated."""
 
-    Attributes:
-        number: among the kernels of the model.
-        footprint: for the constraints.
-        cost: its cost.
-        shapes: of the tensors that it touches.
-        shared: names of the symbols that other kernels of the sGraph have as well, sorted.
-        domains: of the symbols, by the powers of two above the extents, as far as they have been asked for.
-    """
-
-    number: int
-    footprint: Footprint
+    number: int  # among the kernels of the model
+    footprint: Footprint  # for the constraints
     cost: KernelCost
-    shapes: tuple[tuple[Any, ...], ...]
-    shared: tuple[str, ...]
+    shapes: tuple[tuple[Any, ...], ...]  # of the tensors that it touches
+    shared: tuple[str, ...]  # names of the symbols that other kernels of the sGraph have as well, sorted
+    # Of the symbols, by the powers of two above the extents, as far as they have been asked for.
     domains: dict[tuple[int, ...], tuple[Domain, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def seconds(self, shapes: Mapping[str, Array], count: int, device: Device) -> Array:
@@ -247,23 +235,14 @@ class _Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Shapes by powers of two of each symbol, open: every array has one long axis, shapes are the first.
+    """Shapes by powers of two of each symbol, open: every array has one long axis, shapes are the first."""
 
-    Attributes:
-        names: the symbols.
-        lows: exponent of the least value of each.
-        binding: extents and symbols.
-        spans: for each symbol its least and greatest value, shape by shape.
-        picked: for each symbol the place of its value in the assignments that are listed.
-        length: how many assignments are listed.
-    """
-
-    names: tuple[str, ...]
-    lows: tuple[int, ...]
-    binding: Mapping[str, Any]
-    spans: tuple[tuple[Array, Array], ...]
-    picked: tuple[Array, ...] = ()
-    length: int = 1
+    names: tuple[str, ...]  # the symbols
+    lows: tuple[int, ...]  # exponent of the least value of each
+    binding: Mapping[str, Any]  # extents and symbols
+    spans: tuple[tuple[Array, Array], ...]  # for each symbol its least and greatest value, shape by shape
+    picked: tuple[Array, ...] = ()  # for each symbol the place of its value in the assignments that are listed
+    length: int = 1  # how many assignments are listed
 
     @staticmethod
     def of(kernel: _Kernel, shapes: Mapping[str, Array], count: int, tiles: Tiles) -> _Grid:
@@ -322,19 +301,12 @@ def _padded(extent: Any, shapes: Mapping[str, Array], count: int) -> Array | Non
 
 @dataclass(slots=True)
 class _Lookup:
-    """Evaluates polynomials for the listed assignments, at some of the shapes; factors are evaluated once.
+    """Evaluates polynomials for the listed assignments, at some of the shapes; factors are evaluated once."""
 
-    Attributes:
-        grid: the assignments.
-        part: the shapes.
-        small: factors on the open grid.
-        large: factors of the shapes at hand, one column an assignment.
-    """
-
-    grid: _Grid
-    part: slice
-    small: dict[Any, Array] = field(default_factory=dict)
-    large: dict[Any, Array] = field(default_factory=dict)
+    grid: _Grid  # the assignments
+    part: slice  # the shapes
+    small: dict[Any, Array] = field(default_factory=dict)  # factors on the open grid
+    large: dict[Any, Array] = field(default_factory=dict)  # factors of the shapes at hand, one column an assignment
 
     def rows(self, part: slice) -> _Lookup:
         """The same at other shapes."""

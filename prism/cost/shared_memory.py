@@ -46,16 +46,11 @@ def described(launch: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A statement of a loop, of sGraphs or of tile programs, as far as layouts go.
+    """A statement of a loop, of sGraphs or of tile programs, as far as layouts go."""
 
-    Attributes:
-        made: the value that it makes, if any.
-        of: those that it reads; of a product, its operands.
-        how: whether it multiplies matrices, goes element by element, or is anything else.
-    """
-
-    made: str | None
-    of: tuple[str, ...]
+    made: str | None  # the value that it makes, if any
+    of: tuple[str, ...]  # those that it reads; of a product, its operands
+    # Whether it multiplies matrices, goes element by element, or is anything else.
     how: Literal["product", "elements", "other"]
 
 
@@ -88,21 +83,13 @@ def made_of(values: Iterable[str], made: Mapping[str, Sequence[str]]) -> set[str
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A tile that a loop loads for a product and reads in another layout, too.
+    """A tile that a loop loads for a product and reads in another layout, too."""
 
-    Attributes:
-        tensor: what it is a tile of.
-        dims: its dimensions.
-        side: those of the product's result among them.
-        width: bytes of an element.
-        inside: the dimension along which it is contiguous in memory, where there is one.
-    """
-
-    tensor: str
-    dims: tuple[Axis, ...]
-    side: tuple[Axis, ...]
-    width: int
-    inside: Axis | None
+    tensor: str  # what it is a tile of
+    dims: tuple[Axis, ...]  # its dimensions
+    side: tuple[Axis, ...]  # those of the product's result among them
+    width: int  # bytes of an element
+    inside: Axis | None  # the dimension along which it is contiguous in memory, where there is one
 
     def read(self, sizes: Mapping[Axis, Any], warps: Any, by_descriptors: Any) -> Any:
         """Bytes that a trip reads for the product, each as often as its banks conflict and warps have it."""
@@ -114,15 +101,10 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """What a kernel's loops do in shared memory.
+    """What a kernel's loops do in shared memory."""
 
-    Attributes:
-        tiles: those that are read in two layouts.
-        multiplies: whether a loop multiplies what it loads.
-    """
-
-    tiles: tuple[Shared, ...]
-    multiplies: bool
+    tiles: tuple[Shared, ...]  # those that are read in two layouts
+    multiplies: bool  # whether a loop multiplies what it loads
 
     def seconds(
         self, device: Device, sizes: Mapping[Axis, Any], warps: Any, trips: Any, by_descriptors: Any

@@ -53,24 +53,17 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Visited:
-    """The share of a loop's tiles that is visited, averaged over the programs; a factor of costs.
+    """The share of a loop's tiles that is visited, averaged over the programs; a factor of costs."""
 
-    Attributes:
-        extent: the extent of the loop's axis.
-        tile: the loop's tile.
-        bounds: of those of one sign of the slope one has to hold, and at most one has terms.
-        gap: of these one has to hold as well, and at most one has terms.
-        everywhere: where one of these holds, which are written as bounds of a single tile, all tiles are visited.
-        busiest: whether it is the share of the program that visits most: of the first, the middle and the last.
-        whole: whether only tiles count on all of whose elements the conditions hold, in all of the program's tile.
-    """
-
-    extent: Extent
-    tile: Tile
-    bounds: tuple[Bound, ...]
-    gap: tuple[Bound, ...] = ()
+    extent: Extent  # the extent of the loop's axis
+    tile: Tile  # the loop's tile
+    bounds: tuple[Bound, ...]  # of those of one sign of the slope one has to hold, and at most one has terms
+    gap: tuple[Bound, ...] = ()  # of these one has to hold as well, and at most one has terms
+    # Where one of these holds, which are written as bounds of a single tile, all tiles are visited.
     everywhere: tuple[Bound, ...] = ()
+    # Whether it is the share of the program that visits most: of the first, the middle and the last.
     busiest: bool = False
+    # Whether only tiles count on all of whose elements the conditions hold, in all of the program's tile.
     whole: bool = False
 
     def evaluate(self, binding: Mapping[str, Any]) -> Any:

@@ -28,15 +28,11 @@ BYTE_WORK = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """What is done in a trip of one loop, or once, outside of all.
+    """What is done in a trip of one loop, or once, outside of all."""
 
-    Attributes:
-        products: the rows and the columns of matrix products' results.
-        unpacked: the dimensions of tiles of bytes that are computed with.
-    """
-
+    # The rows and the columns of matrix products' results.
     products: tuple[tuple[tuple[Axis, ...], tuple[Axis, ...]], ...]
-    unpacked: tuple[tuple[Axis, ...], ...]
+    unpacked: tuple[tuple[Axis, ...], ...]  # the dimensions of tiles of bytes that are computed with
 
     def waited_cycles(self, sizes: Mapping[Axis, Any]) -> Any:
         """For results of its products."""

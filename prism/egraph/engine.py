@@ -55,30 +55,20 @@ INTERNED = 500_000
 
 @dataclass(slots=True)
 class _Reference:
-    """What candidates are proved against.
+    """What candidates are proved against."""
 
-    Attributes:
-        formulas: as they were given.
-        saturated: an e-graph of them that was explored; `roots` are the formulas in it.
-        stopped: why that stopped.
-        facts: what is known of tensors, see `Leaves`.
-        tables: its e-nodes with the e-classes of the formulas and the rules that matched, as it is and widened.
-        wide: whether the table of the widened one was made, as far as it may be.
-        classes: what the generator gets.
-        terms: an e-graph of the formulas alone; `left` are the formulas in it.
-        kept: what a proof by one-sided rules assumes of the formulas' masks, once it was asked for.
-    """
-
-    formulas: tuple[Expr, ...]
-    saturated: Saturation
+    formulas: tuple[Expr, ...]  # as they were given
+    saturated: Saturation  # an e-graph of them that was explored; `roots` are the formulas in it
     roots: list[str]
-    stopped: str
-    facts: TensorFacts = field(default_factory=dict)
+    stopped: str  # why that stopped
+    facts: TensorFacts = field(default_factory=dict)  # what is known of tensors, see `Leaves`
+    # Its e-nodes with the e-classes of the formulas and the rules that matched, as it is and widened.
     tables: list[tuple[Table, list[Any], frozenset[str]]] = field(default_factory=list)
-    wide: bool = False
-    classes: EClasses | None = None
-    terms: Saturation | None = None
+    wide: bool = False  # whether the table of the widened one was made, as far as it may be
+    classes: EClasses | None = None  # what the generator gets
+    terms: Saturation | None = None  # an e-graph of the formulas alone; `left` are the formulas in it
     left: list[str] = field(default_factory=list)
+    # What a proof by one-sided rules assumes of the formulas' masks, once it was asked for.
     kept: list[str] | None = None
 
     def assumed(self) -> list[str]:
@@ -111,13 +101,9 @@ class _Reference:
 
 @dataclass(slots=True)
 class Engine:
-    """Holds the e-graphs. Bound to the thread that made it.
+    """Holds the e-graphs. Bound to the thread that made it."""
 
-    Attributes:
-        rules: what is loaded.
-    """
-
-    rules: RuleSet
+    rules: RuleSet  # what is loaded
     _current: _Reference | None = None
     _kept: dict[tuple[object, ...], _Reference] = field(default_factory=dict)
     # Of those the ones that were there before another program was explored: the first to make room.

@@ -29,17 +29,11 @@ from prism.program.stated import Fact
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits on a saturation; a result depends on the first two only.
+    """Limits on a saturation; a result depends on the first two only."""
 
-    Attributes:
-        enodes: stop before the next step once there are more. The last step may overshoot.
-        iterations: rounds of the schedule.
-        seconds: hard limit on wall time, after which the worker is killed.
-    """
-
-    enodes: int = 6000
-    iterations: int = 24
-    seconds: float = 60.0
+    enodes: int = 6000  # stop before the next step once there are more. The last step may overshoot.
+    iterations: int = 24  # rounds of the schedule
+    seconds: float = 60.0  # hard limit on wall time, after which the worker is killed
 
 
 # Names differ from egglog's primitives (`max`, `min`, `and`, `not`, `abs`, `exp`, `log`, `sqrt`).

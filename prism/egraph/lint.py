@@ -32,21 +32,13 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One thing that is wrong.
+    """One thing that is wrong."""
 
-    Attributes:
-        severity: of it.
-        where: file:line:column.
-        rule: the rule's name; empty where it has none.
-        what: in a clause.
-        fix: what to do.
-    """
-
-    severity: Severity
-    where: str
-    rule: str
-    what: str
-    fix: str = ""
+    severity: Severity  # of it
+    where: str  # file:line:column
+    rule: str  # the rule's name; empty where it has none
+    what: str  # in a clause
+    fix: str = ""  # what to do
 
     def __str__(self) -> str:
         of = f" rule {self.rule!r}:" if self.rule else ""
@@ -347,13 +339,9 @@ def _grows(left: Form, right: Form, ruleset: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """Answers about terms.
+    """Answers about terms."""
 
-    Attributes:
-        facts: (relation, term as text) that the rule demands.
-    """
-
-    facts: Collection[tuple[str, str]]
+    facts: Collection[tuple[str, str]]  # (relation, term as text) that the rule demands
 
     def _demands(self, name: str, term: Form) -> bool:
         return (name, show(term)) in self.facts

@@ -25,40 +25,24 @@ __all__ = ["Cost", "Profile", "profile"]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a rule came to.
+    """What a rule came to."""
 
-    Attributes:
-        rule: its name; `(analysis)` is the free-axes, value and sign analyses together.
-        ruleset: where it is.
-        matches: how often its left-hand side and its guards were met.
-        enodes: e-nodes that it added; merging can make it negative.
-        seconds: spent on it.
-    """
-
-    rule: str
-    ruleset: str
-    matches: int
-    enodes: int
-    seconds: float
+    rule: str  # its name; `(analysis)` is the free-axes, value and sign analyses together
+    ruleset: str  # where it is
+    matches: int  # how often its left-hand side and its guards were met
+    enodes: int  # e-nodes that it added; merging can make it negative
+    seconds: float  # spent on it
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The costs, the dearest in e-nodes first.
+    """The costs, the dearest in e-nodes first."""
 
-    Attributes:
-        costs: of each rule that met something.
-        idle: names of the rules that met nothing.
-        enodes: at the end.
-        iterations: rounds of `explore`.
-        stopped: why it stopped.
-    """
-
-    costs: tuple[Cost, ...]
-    idle: tuple[str, ...]
-    enodes: int
-    iterations: int
-    stopped: str
+    costs: tuple[Cost, ...]  # of each rule that met something
+    idle: tuple[str, ...]  # names of the rules that met nothing
+    enodes: int  # at the end
+    iterations: int  # rounds of `explore`
+    stopped: str  # why it stopped
 
 
 def profile(rules: RuleSet, reference: Sequence[Expr], budget: Budget | None = None) -> Profile:

@@ -51,31 +51,18 @@ class FpClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One named rule.
+    """One named rule."""
 
-    Attributes:
-        name: unique among the loaded rules.
-        ruleset: the stage of the schedule that it belongs to.
-        fp_class: its floating-point class.
-        formula: its mathematics, from the comment.
-        file: the file's name; `line` its first line there.
-        line: counted from 1.
-        text: the form, as written.
-        sha256: of `text`.
-        operators: the declared operators that it speaks of.
-        definition: whether it is what a declaration says; nobody need test it.
-    """
-
-    name: str
-    ruleset: str
-    fp_class: FpClass
-    formula: str
-    file: str
-    line: int
-    text: str
-    sha256: str
-    operators: tuple[Operator, ...] = ()
-    definition: bool = False
+    name: str  # unique among the loaded rules
+    ruleset: str  # the stage of the schedule that it belongs to
+    fp_class: FpClass  # its floating-point class
+    formula: str  # its mathematics, from the comment
+    file: str  # the file's name; `line` its first line there
+    line: int  # counted from 1
+    text: str  # the form, as written
+    sha256: str  # of `text`
+    operators: tuple[Operator, ...] = ()  # the declared operators that it speaks of
+    definition: bool = False  # whether it is what a declaration says; nobody need test it
 
     @property
     def partial(self) -> bool:
@@ -85,19 +72,12 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules that were read and type-checked together.
+    """Rules that were read and type-checked together."""
 
-    Attributes:
-        rules: in the order of files and lines.
-        families: the files' stems, in order.
-        hashes: file name to the sha256 of its bytes.
-        operators: declared in the files, in order.
-    """
-
-    rules: tuple[Rule, ...]
-    families: tuple[str, ...]
-    hashes: tuple[tuple[str, str], ...]
-    operators: tuple[Operator, ...] = ()
+    rules: tuple[Rule, ...]  # in the order of files and lines
+    families: tuple[str, ...]  # the files' stems, in order
+    hashes: tuple[tuple[str, str], ...]  # file name to the sha256 of its bytes
+    operators: tuple[Operator, ...] = ()  # declared in the files, in order
 
     def allowed(self, fp: FpClass) -> RuleSet:
         """The rules of the class and those that change less."""

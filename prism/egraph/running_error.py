@@ -26,15 +26,10 @@ _TINY = 1e-290  # below this, results may be subnormal
 
 @dataclass(frozen=True, slots=True)
 class Num:
-    """Numbers with error bounds.
+    """Numbers with error bounds."""
 
-    Attributes:
-        v: the values.
-        e: how far each may be from the real one; inf where nothing is known. Same shape.
-    """
-
-    v: Array
-    e: Array
+    v: Array  # the values
+    e: Array  # how far each may be from the real one; inf where nothing is known. Same shape.
 
     @property
     def known(self) -> Mask:

@@ -52,12 +52,9 @@ MAX_RENAMED = 64
 
 @dataclass(slots=True)
 class Renamer:
-    """Finds reductions that want another name for their axis, each once.
+    """Finds reductions that want another name for their axis, each once."""
 
-    Attributes:
-        done: (kind, axis, new axis, digest of the body) of what was renamed.
-    """
-
+    # (kind, axis, new axis, digest of the body) of what was renamed.
     done: set[tuple[str, Axis, Axis, bytes]] = field(default_factory=set)
 
     def fork(self) -> Renamer:
@@ -148,21 +145,13 @@ class Contradiction(WorkerError):
 
 @dataclass(slots=True)
 class Saturation:
-    """An e-graph that is grown step by step.
+    """An e-graph that is grown step by step."""
 
-    Attributes:
-        graph: with the language and the rules in it.
-        leaves: what the strings in it stand for.
-        iterations: rounds run so far.
-        renamer: what was renamed in it.
-        matched: the names of the rules that `step` found matches of.
-    """
-
-    graph: bindings.EGraph
-    leaves: Leaves = field(default_factory=Leaves)
-    iterations: int = 0
-    renamer: Renamer = field(default_factory=Renamer)
-    matched: set[str] = field(default_factory=set)
+    graph: bindings.EGraph  # with the language and the rules in it
+    leaves: Leaves = field(default_factory=Leaves)  # what the strings in it stand for
+    iterations: int = 0  # rounds run so far
+    renamer: Renamer = field(default_factory=Renamer)  # what was renamed in it
+    matched: set[str] = field(default_factory=set)  # the names of the rules that `step` found matches of
     _encoder: Encoder | None = None
     _depth: int = 0
     _programs: dict[str, list[Any]] = field(default_factory=dict)

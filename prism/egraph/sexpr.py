@@ -125,19 +125,12 @@ def expand(form: Form, known: dict[str, Form]) -> Form:
 
 @dataclass(slots=True)
 class Parts:
-    """A rule as facts and what must follow from them.
+    """A rule as facts and what must follow from them."""
 
-    Attributes:
-        facts: all must hold.
-        unions: pairs that must be equal.
-        relations: relation and the term that must be in it.
-        macros: constructors that stand for other terms.
-    """
-
-    facts: list[Form]
-    unions: list[tuple[Form, Form]] = field(default_factory=list)
-    relations: list[tuple[str, Form]] = field(default_factory=list)
-    macros: dict[str, Macro] = field(default_factory=dict)
+    facts: list[Form]  # all must hold
+    unions: list[tuple[Form, Form]] = field(default_factory=list)  # pairs that must be equal
+    relations: list[tuple[str, Form]] = field(default_factory=list)  # relation and the term that must be in it
+    macros: dict[str, Macro] = field(default_factory=dict)  # constructors that stand for other terms
 
 
 def parts_of(form: Form, macros: dict[str, Macro] | None = None) -> Parts:

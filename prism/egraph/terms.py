@@ -37,16 +37,12 @@ _OPS = {constructor: op for op, constructor in CONSTRUCTORS.items()} | {c: kind 
 
 @dataclass(slots=True)
 class Leaves:
-    """What the strings in the e-graph stand for.
+    """What the strings in the e-graph stand for."""
 
-    Attributes:
-        reads: text of a read, or of a position behind "@", or of a size, to the expression.
-        axes: name to axis.
-        facts: relations that the elements of a tensor are in, by its name: what is stated of it.
-    """
-
+    # Text of a read, or of a position behind "@", or of a size, to the expression.
     reads: dict[str, Read | Position | Size] = field(default_factory=dict)
-    axes: dict[str, Axis] = field(default_factory=dict)
+    axes: dict[str, Axis] = field(default_factory=dict)  # name to axis
+    # Relations that the elements of a tensor are in, by its name: what is stated of it.
     facts: TensorFacts = field(default_factory=dict)
 
     def fork(self) -> Leaves:
@@ -86,15 +82,10 @@ def number(value: float) -> bindings.Lit:
 
 @dataclass(slots=True)
 class Encoder:
-    """Writes expressions as commands of egglog, each once for an e-graph.
+    """Writes expressions as commands of egglog, each once for an e-graph."""
 
-    Attributes:
-        leaves: what the strings stand for; shared by all that goes into one e-graph.
-        prefix: of the globals' names, unique in the e-graph.
-    """
-
-    leaves: Leaves
-    prefix: str = "$t"
+    leaves: Leaves  # what the strings stand for; shared by all that goes into one e-graph
+    prefix: str = "$t"  # of the globals' names, unique in the e-graph
     _interned: Interned = field(default_factory=Interned)
     _built: dict[Expr, tuple[Term, int]] = field(default_factory=dict)
     _known_axes: set[str] = field(default_factory=set)
@@ -220,19 +211,12 @@ _Key: TypeAlias = tuple[int, bytes]
 
 @dataclass(slots=True)
 class Frozen:
-    """A snapshot of an e-graph; e-classes are egglog's values, which go stale when the e-graph changes.
+    """A snapshot of an e-graph; e-classes are egglog's values, which go stale when the e-graph changes."""
 
-    Attributes:
-        rows: e-class to its e-nodes.
-        axes: e-class to the free axes of its value.
-        keys: e-class to the size and digest of its least term, which do not depend on the process.
-        best: e-class to the position in `rows` of the e-node of its least term.
-    """
-
-    rows: dict[Any, list[_Row]]
-    axes: dict[Any, frozenset[Axis]]
-    keys: dict[Any, _Key]
-    best: dict[Any, int]
+    rows: dict[Any, list[_Row]]  # e-class to its e-nodes
+    axes: dict[Any, frozenset[Axis]]  # e-class to the free axes of its value
+    keys: dict[Any, _Key]  # e-class to the size and digest of its least term, which do not depend on the process
+    best: dict[Any, int]  # e-class to the position in `rows` of the e-node of its least term
     _exprs: dict[Any, Expr] = field(default_factory=dict)
 
     def expr(self, cls: Any) -> Expr:
@@ -263,13 +247,9 @@ def _cut(payload: Payload) -> Payload:
 
 @dataclass(slots=True)
 class Table:
-    """The e-nodes of a snapshot, for finding expressions among them: nothing is added, as an insertion would.
+    """The e-nodes of a snapshot, for finding expressions among them: nothing is added, as an insertion would."""
 
-    Attributes:
-        classes: op, payload and the children's e-classes to the e-class.
-    """
-
-    classes: dict[tuple[str, Payload, tuple[Any, ...]], Any]
+    classes: dict[tuple[str, Payload, tuple[Any, ...]], Any]  # op, payload and the children's e-classes to the e-class
     _reduced: dict[tuple[str, Extent], list[Axis]] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -178,17 +178,11 @@ _LARGEST = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a folder of the cache holds.
+    """What a folder of the cache holds."""
 
-    Attributes:
-        kind: one of `KINDS`.
-        entries: files.
-        size: their bytes.
-    """
-
-    kind: str
-    entries: int
-    size: int
+    kind: str  # one of `KINDS`
+    entries: int  # files
+    size: int  # their bytes
 
 
 def holdings(root: Path) -> list[Holding]:

@@ -69,19 +69,12 @@ WORTH = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One contender in one match.
+    """One contender in one match."""
 
-    Attributes:
-        name: the contender's.
-        side: kernel or baseline.
-        threads: that it ran on.
-        timed: its measurement, or why there is none.
-    """
-
-    name: str
-    side: str
-    threads: int
-    timed: Timed
+    name: str  # the contender's
+    side: str  # kernel or baseline
+    threads: int  # that it ran on
+    timed: Timed  # its measurement, or why there is none
 
     @property
     def contender(self) -> str:
@@ -97,15 +90,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A match.
+    """A match."""
 
-    Attributes:
-        standings: of the contenders, in order.
-        load: how busy the machine was; None where it is not known.
-    """
-
-    standings: tuple[Standing, ...]
-    load: Load | None = None
+    standings: tuple[Standing, ...]  # of the contenders, in order
+    load: Load | None = None  # how busy the machine was; None where it is not known
 
     def best(self, side: str) -> Standing | None:
         """The fastest of a side by lower quartiles; None where none was timed."""
@@ -129,19 +117,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What the matches come to.
+    """What the matches come to."""
 
-    Attributes:
-        matches: in the order in which they were played.
-        between: what the gain lies between, as far as the matches tell; zeros where one side has no time.
-        date: when, UTC.
-        stored: whether they were played in an earlier run.
-    """
-
-    matches: tuple[Result, ...]
+    matches: tuple[Result, ...]  # in the order in which they were played
+    # What the gain lies between, as far as the matches tell; zeros where one side has no time.
     between: tuple[float, float]
-    date: str
-    stored: bool = False
+    date: str  # when, UTC
+    stored: bool = False  # whether they were played in an earlier run
 
     @property
     def deciding(self) -> Result:

@@ -30,19 +30,12 @@ LOOK_S, GLANCE_S = 0.25, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a machine did while something was timed.
+    """What a machine did while something was timed."""
 
-    Attributes:
-        cores: that this process may use.
-        threads: the most that a contender runs on.
-        others: how many cores other processes kept busy, on average; None where the system does not tell.
-        average: the load average of the last minute; None where there is none.
-    """
-
-    cores: int
-    threads: int
-    others: float | None
-    average: float | None
+    cores: int  # that this process may use
+    threads: int  # the most that a contender runs on
+    others: float | None  # how many cores other processes kept busy, on average; None where the system does not tell
+    average: float | None  # the load average of the last minute; None where there is none
 
     @property
     def crowded(self) -> bool:

@@ -94,13 +94,9 @@ class Compiling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Seconds of one call, by its samples.
+    """Seconds of one call, by its samples."""
 
-    Attributes:
-        taken: one sample a round, in the order of the rounds; at least one.
-    """
-
-    taken: tuple[float, ...]
+    taken: tuple[float, ...]  # one sample a round, in the order of the rounds; at least one
 
     def _quartile(self, n: int) -> float:
         return statistics.quantiles(self.taken, n=4, method="inclusive")[n] if len(self.taken) > 1 else self.taken[0]
@@ -138,24 +134,16 @@ def summarise(samples: Sequence[float]) -> Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """What is timed: a module under a configuration, or (without a module) the program itself.
+    """What is timed: a module under a configuration, or (without a module) the program itself."""
 
-    Attributes:
-        name: as shown.
-        module: the emitted module, or None for the baseline.
-        sgraph: its sGraph.
-        config: its configuration.
-        kind: what runs it where it is no sGraph's module: of a baseline `eager` and `compiled` (torch's) or
-            `onnxruntime`, of a whole model `assembled`.
-        threads: that it runs on; 0 for what it takes by itself.
-    """
-
-    name: str
-    module: Path | None = None
+    name: str  # as shown
+    module: Path | None = None  # the emitted module, or None for the baseline
     sgraph: SGraph | None = None
-    config: Config | None = None
+    config: Config | None = None  # its configuration
+    # What runs it where it is no sGraph's module: of a baseline `eager` and `compiled` (torch's) or `onnxruntime`, of a
+    # whole model `assembled`.
     kind: str = "eager"
-    threads: int = 0
+    threads: int = 0  # that it runs on; 0 for what it takes by itself
 
     @property
     def side(self) -> str:

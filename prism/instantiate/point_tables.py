@@ -37,17 +37,11 @@ class KernelTimes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PointSpace:
-    """The feasible points of a kernel or a launch.
+    """The feasible points of a kernel or a launch."""
 
-    Attributes:
-        names: the symbols, then "warps", then "stages".
-        values: the domain of each, ascending.
-        points: feasible points, a row each in lexicographic order, a column per name.
-    """
-
-    names: tuple[str, ...]
-    values: tuple[tuple[int, ...], ...]
-    points: Ints
+    names: tuple[str, ...]  # the symbols, then "warps", then "stages"
+    values: tuple[tuple[int, ...], ...]  # the domain of each, ascending
+    points: Ints  # feasible points, a row each in lexicographic order, a column per name
 
     def column(self, name: str) -> Ints:
         """One coordinate of all points."""

@@ -71,39 +71,25 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A proved sGraph, ready to be tuned.
+    """A proved sGraph, ready to be tuned."""
 
-    Attributes:
-        key: the sGraph's canonical key.
-        sgraph: the sGraph.
-        module: its emitted module.
-        points: the feasible configurations.
-        estimate: seconds by the cost model for a configuration, with the compiler's resources when they are known
-            (else an empty sequence); infinite when it cannot run.
-    """
-
-    key: str
+    key: str  # the sGraph's canonical key
     sgraph: SGraph
-    module: Path
-    points: tuple[Config, ...]
+    module: Path  # its emitted module
+    points: tuple[Config, ...]  # the feasible configurations
+    # Seconds by the cost model for a configuration, with the compiler's resources when they are known (else an empty
+    # sequence); infinite when it cannot run.
     estimate: Estimator
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a trial gave.
+    """What a trial gave."""
 
-    Attributes:
-        seconds: the time of one call; None when it failed.
-        failure: why it failed, or None.
-        detail: one line about the failure.
-        resources: what the compiler said, one entry a kernel.
-    """
-
-    seconds: float | None
-    failure: Failure | None = None
-    detail: str = ""
-    resources: tuple[Resources, ...] = ()
+    seconds: float | None  # the time of one call; None when it failed
+    failure: Failure | None = None  # why it failed, or None
+    detail: str = ""  # one line about the failure
+    resources: tuple[Resources, ...] = ()  # what the compiler said, one entry a kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,31 +125,18 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What a study found.
+    """What a study found."""
 
-    Attributes:
-        evidence: whether the seconds are measured or estimated.
-        trials: the trials that count, in order.
-        ranking: the best of each candidate that has any, fastest first.
-        failures: how many trials failed, by reason.
-        compiled: how many trials compiled.
-        deduplicated: how many proposals were of a point that had been tried already.
-        resumed: how many trials were in the journal before.
-        feasible: how many points there were in all.
-        swept: whether every point was tried.
-        settled: whether it ended because nothing left can be faster, or what was tried last was not.
-    """
-
-    evidence: Evidence
-    trials: tuple[Trial, ...]
-    ranking: tuple[Best, ...]
-    failures: Mapping[str, int] = field(default_factory=dict)
-    compiled: int = 0
-    deduplicated: int = 0
-    resumed: int = 0
-    feasible: int = 0
-    swept: bool = False
-    settled: bool = False
+    evidence: Evidence  # whether the seconds are measured or estimated
+    trials: tuple[Trial, ...]  # the trials that count, in order
+    ranking: tuple[Best, ...]  # the best of each candidate that has any, fastest first
+    failures: Mapping[str, int] = field(default_factory=dict)  # how many trials failed, by reason
+    compiled: int = 0  # how many trials compiled
+    deduplicated: int = 0  # how many proposals were of a point that had been tried already
+    resumed: int = 0  # how many trials were in the journal before
+    feasible: int = 0  # how many points there were in all
+    swept: bool = False  # whether every point was tried
+    settled: bool = False  # whether it ended because nothing left can be faster, or what was tried last was not
 
     @property
     def best(self) -> Best | None:
@@ -308,18 +281,12 @@ class _Ends:
     """When a study is over before its budget is spent: its best is no slower than what is left can be.
 
     How many trials that takes depends on their order alone, so it does not matter where an earlier run was cut off.
-
-    Attributes:
-        points: all, by their keys.
-        candidates: whose points they are.
-        looked: how many trials have been looked at; at first, how many there are in any case.
-        least: what a trial takes at least.
     """
 
-    points: Mapping[str, Point]
-    candidates: Sequence[Candidate]
-    looked: int
-    least: Callable[[Candidate, Config], float]
+    points: Mapping[str, Point]  # all, by their keys
+    candidates: Sequence[Candidate]  # whose points they are
+    looked: int  # how many trials have been looked at; at first, how many there are in any case
+    least: Callable[[Candidate, Config], float]  # what a trial takes at least
     _bounds: dict[str, float] = field(default_factory=dict)
 
     def after(self, known: Sequence[Trial]) -> int | None:

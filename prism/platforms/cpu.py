@@ -48,26 +48,19 @@ PROTOCOL = "cpu protocol 14"
 
 @dataclass(frozen=True)
 class CpuPlatform(Timed):
-    """C++ on the CPU that is here.
+    """C++ on the CPU that is here."""
 
-    Attributes:
-        device: its description.
-        compiler: the compiler's name and version.
-        cache: see Platform.
-        pool: children that compile, lent to all evaluators; each has its own when None.
-        clock: a child that times trials and runs the gate's cases, lent to all benches; each has its own when None.
-    """
-
-    device: Device
-    compiler: str
+    device: Device  # its description
+    compiler: str  # the compiler's name and version
     backend = CPP
     target: str = "cpu"
-    cache: Path | None = None
+    cache: Path | None = None  # see Platform
     memory: str = "tiles"
     """Tiles that are live together."""
     worst: float = 6.0
     """A bad kernel takes seconds, and nothing else can be timed meanwhile."""
-    pool: Pool | None = None
+    pool: Pool | None = None  # children that compile, lent to all evaluators; each has its own when None
+    # A child that times trials and runs the gate's cases, lent to all benches; each has its own when None.
     clock: Worker | None = None
     products: Products | None = None
     """What trials link, where `pool` compiles it."""

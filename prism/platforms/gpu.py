@@ -67,20 +67,14 @@ class _Gpu:
 
 @dataclass(frozen=True)
 class PresentGpu(_Gpu, Timed):
-    """The GPU that is here.
+    """The GPU that is here."""
 
-    Attributes:
-        device: the GPU.
-        cache: see Platform.
-        pool: children that compile, lent to evaluators and to the gate; each evaluator has its own when None.
-        clock: a child that times, lent to all benches; each has its own when None.
-    """
-
-    device: Device
+    device: Device  # the GPU
     target: str = "cuda"
-    cache: Path | None = None
+    cache: Path | None = None  # see Platform
+    # Children that compile, lent to evaluators and to the gate; each evaluator has its own when None.
     pool: Pool | None = None
-    clock: Worker | None = None
+    clock: Worker | None = None  # a child that times, lent to all benches; each has its own when None
 
     def runner(self) -> KernelRunner:
         """See Platform."""
@@ -139,17 +133,11 @@ class PresentGpu(_Gpu, Timed):
 
 @dataclass(frozen=True)
 class AbsentGpu(_Gpu, Estimated):
-    """A GPU that is not here.
+    """A GPU that is not here."""
 
-    Attributes:
-        target: `sm_90` and the like.
-        device: its description.
-        cache: see Platform.
-    """
-
-    target: str
-    device: Device
-    cache: Path | None = None
+    target: str  # `sm_90` and the like
+    device: Device  # its description
+    cache: Path | None = None  # see Platform
 
     def runner(self) -> KernelRunner:
         """See Platform."""

@@ -21,27 +21,16 @@ from prism.sgraph.nodes import SGraph
 
 
 class _Target(ABC):
-    """What both have: a device, and what kernels for it are printed, modelled and run by.
+    """What both have: a device, and what kernels for it are printed, modelled and run by."""
 
-    Attributes:
-        target: what was asked for: `sm_90`, `cuda`, `cpu`.
-        device: the device as the search, the constraints and the partitioner see it.
-        backend: what prints kernels.
-        compiler: the system's compiler that kernels depend on; empty where a package brings it.
-        memory: what `Resources.shared` counts, in a word.
-        worst: how many times the estimate of its family's best configuration another one may have to be tried.
-        timed: whether kernels are timed, or estimated.
-        cache: where compiled kernels are kept; the user's cache folder when None.
-    """
-
-    target: str
-    device: Device
-    backend: ClassVar[Backend]
-    compiler: str
-    memory: str
-    worst: float
-    timed: bool
-    cache: Path | None
+    target: str  # what was asked for: `sm_90`, `cuda`, `cpu`
+    device: Device  # the device as the search, the constraints and the partitioner see it
+    backend: ClassVar[Backend]  # what prints kernels
+    compiler: str  # the system's compiler that kernels depend on; empty where a package brings it
+    memory: str  # what `Resources.shared` counts, in a word
+    worst: float  # how many times the estimate of its family's best configuration another one may have to be tried
+    timed: bool  # whether kernels are timed, or estimated
+    cache: Path | None  # where compiled kernels are kept; the user's cache folder when None
 
     @property
     def device_name(self) -> str:

@@ -276,15 +276,10 @@ def signal_session(process: Process, number: signal.Signals) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A command that has ended.
+    """A command that has ended."""
 
-    Attributes:
-        code: its status; negative for the signal that ended it.
-        output: what it wrote to standard output and standard error.
-    """
-
-    code: int
-    output: str
+    code: int  # its status; negative for the signal that ended it
+    output: str  # what it wrote to standard output and standard error
 
     def __str__(self) -> str:
         """That in one line."""

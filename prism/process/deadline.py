@@ -30,17 +30,12 @@ class OutOfTimeError(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
-    """A moment; a sooner one is less.
+    """A moment; a sooner one is less."""
 
-    Attributes:
-        end: by `time.monotonic()`; infinite for never.
-        given: the seconds that the whole run was given, of which this may be the end of a part; infinite for never.
-        closing: whether nothing is begun any more: what earlier runs finished is put together by then.
-    """
-
-    end: float = math.inf
+    end: float = math.inf  # by `time.monotonic()`; infinite for never
+    # The seconds that the whole run was given, of which this may be the end of a part; infinite for never.
     given: float = math.inf
-    closing: bool = False
+    closing: bool = False  # whether nothing is begun any more: what earlier runs finished is put together by then
 
     @classmethod
     def after(cls, seconds: float | Deadline | None) -> Deadline:

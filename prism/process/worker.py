@@ -27,17 +27,11 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What became of a request.
+    """What became of a request."""
 
-    Attributes:
-        ending: whether the child answered, died or was killed for hanging.
-        answer: its answer; empty when there was none.
-        detail: for a crash or a hang, one line about it.
-    """
-
-    ending: Ending
-    answer: Mapping[str, Any] = field(default_factory=dict)
-    detail: str = ""
+    ending: Ending  # whether the child answered, died or was killed for hanging
+    answer: Mapping[str, Any] = field(default_factory=dict)  # its answer; empty when there was none
+    detail: str = ""  # for a crash or a hang, one line about it
 
 
 class Worker:

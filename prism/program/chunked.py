@@ -75,25 +75,15 @@ def chunked(program: Program) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Causal:
-    """A sum under a causal mask, taken apart: sum_j where(j <= i, sum_bound (of_i*of_j*exp(a_i - a_j)), 0).
+    """A sum under a causal mask, taken apart: sum_j where(j <= i, sum_bound (of_i*of_j*exp(a_i - a_j)), 0)."""
 
-    Attributes:
-        row: i, an axis of the definition.
-        column: j, which is summed.
-        body: the whole summand, written out as far as it needs both.
-        bound: the axes of the sums within.
-        of_row: factors without j.
-        of_column: factors without i.
-        growth: a, over i; None where there is none.
-    """
-
-    row: Axis
-    column: Axis
-    body: Expr
-    bound: tuple[Axis, ...]
-    of_row: tuple[Expr, ...]
-    of_column: tuple[Expr, ...]
-    growth: Expr | None
+    row: Axis  # i, an axis of the definition
+    column: Axis  # j, which is summed
+    body: Expr  # the whole summand, written out as far as it needs both
+    bound: tuple[Axis, ...]  # the axes of the sums within
+    of_row: tuple[Expr, ...]  # factors without j
+    of_column: tuple[Expr, ...]  # factors without i
+    growth: Expr | None  # a, over i; None where there is none
 
 
 class _OtherwiseError(Exception):
@@ -102,13 +92,9 @@ class _OtherwiseError(Exception):
 
 @dataclass(slots=True)
 class _ValueNumbering:
-    """Global value numbering: which definitions are one and the same, as of what source computes twice.
+    """Global value numbering: which definitions are one and the same, as of what source computes twice."""
 
-    Attributes:
-        program: whose definitions they are.
-    """
-
-    program: Program
+    program: Program  # whose definitions they are
     _first: dict[str, str] | None = None
 
     def first(self, name: str) -> str:
@@ -182,25 +168,16 @@ def _points(axes: Iterable[Axis]) -> int:
 
 @dataclass(slots=True)
 class _Apart:
-    """Takes a summand apart into what is of the row and what is of the column.
+    """Takes a summand apart into what is of the row and what is of the column."""
 
-    Attributes:
-        program: whose definitions are written out where they need both.
-        row: i.
-        column: j.
-        taken: axes that sums within may not be over.
-        numbering: of the program.
-        exposed: whether exponentials that are factors of what is of the row or of the column alone are looked for, too.
-        masked: whether a mask was found.
-    """
-
-    program: Program
-    row: Axis
-    column: Axis
-    taken: set[Axis]
-    numbering: _ValueNumbering
+    program: Program  # whose definitions are written out where they need both
+    row: Axis  # i
+    column: Axis  # j
+    taken: set[Axis]  # axes that sums within may not be over
+    numbering: _ValueNumbering  # of the program
+    # Whether exponentials that are factors of what is of the row or of the column alone are looked for, too.
     exposed: bool = False
-    masked: bool = False
+    masked: bool = False  # whether a mask was found
 
     def whole(self, body: Expr) -> _Causal:
         """The sum. Raises _OtherwiseError: it is none of its form."""
@@ -515,21 +492,14 @@ def _turned(made: Sequence[Definition], axes: tuple[Axis, ...]) -> list[Definiti
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """a, by chunk and place: as it is, or a prefix sum by what it grows by within chunks and up to their ends.
+    """a, by chunk and place: as it is, or a prefix sum by what it grows by within chunks and up to their ends."""
 
-    Attributes:
-        growth: a, over the row.
-        row: its axis.
-        length: of chunks.
-        made: definitions of grown[c, r] = a[C*c + r] - a[C*c - 1] and of ends[c] = a[C*c + C-1], short sums; or none.
-        others: their axes besides.
-    """
-
-    growth: Expr
+    growth: Expr  # a, over the row
     row: Axis
-    length: int
+    length: int  # of chunks
+    # Definitions of grown[c, r] = a[C*c + r] - a[C*c - 1] and of ends[c] = a[C*c + C-1], short sums; or none.
     made: tuple[Definition, ...] = ()
-    others: tuple[Axis, ...] = ()
+    others: tuple[Axis, ...] = ()  # their axes besides
 
     def _read(self, n: int, *index: Index) -> Expr:
         return Read(self.made[n].name, (*index, *map(Index.axis, self.others)))

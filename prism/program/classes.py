@@ -15,41 +15,27 @@ Key: TypeAlias = "tuple[str, Payload, tuple[int, ...]]"
 
 @dataclass(frozen=True, slots=True)
 class ENode:
-    """One way to compute an e-class.
+    """One way to compute an e-class."""
 
-    Attributes:
-        op: "read", "const", "size", "position" (leaves, with the expression as payload); a pointwise op's name; or
-            "sum", "max", "min", "prod" with the reduced axis as payload.
-        payload: see `op`.
-        children: e-class ids.
-        domain: whether only rules of the class `domain` led here (it changes where overflow or NaN happens).
-    """
-
+    # "read", "const", "size", "position" (leaves, with the expression as payload); a pointwise op's name; or "sum",
+    # "max", "min", "prod" with the reduced axis as payload.
     op: str
-    payload: Payload
-    children: tuple[int, ...]
-    domain: bool = False
+    payload: Payload  # see `op`
+    children: tuple[int, ...]  # e-class ids
+    domain: bool = False  # whether only rules of the class `domain` led here (it changes where overflow or NaN happens)
 
 
 @dataclass(frozen=True, slots=True)
 class EClasses:
-    """A frozen e-graph.
+    """A frozen e-graph."""
 
-    Attributes:
-        nodes: e-class id to its e-nodes, in a fixed order that does not depend on the process.
-        axes: e-class id to the free axes of its value: the least set that was derived.
-        roots: the e-class of each output, in order.
-        enodes: how many e-nodes there are.
-        iterations: how many rounds the rules ran.
-        stopped: why it stopped: "saturated", "e-node budget" or "iteration budget".
-        along: e-nodes that are not among `nodes`, as they are computed along axes that their e-class does not depend
-            on, by operator, payload and children: their e-class.
-    """
-
+    # e-class id to its e-nodes, in a fixed order that does not depend on the process.
     nodes: Mapping[int, tuple[ENode, ...]]
-    axes: Mapping[int, frozenset[Axis]]
-    roots: tuple[int, ...]
-    enodes: int
-    iterations: int
-    stopped: str
+    axes: Mapping[int, frozenset[Axis]]  # e-class id to the free axes of its value: the least set that was derived
+    roots: tuple[int, ...]  # the e-class of each output, in order
+    enodes: int  # how many e-nodes there are
+    iterations: int  # how many rounds the rules ran
+    stopped: str  # why it stopped: "saturated", "e-node budget" or "iteration budget"
+    # e-nodes that are not among `nodes`, as they are computed along axes that their e-class does not depend on, by
+    # operator, payload and children: their e-class.
     along: Mapping[Key, int] = field(default_factory=dict)

@@ -57,21 +57,13 @@ _DECIDING = frozenset({"floor", "round", "sign", "lt", "le", "eq"})
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How exactly the reference was computed.
+    """How exactly the reference was computed."""
 
-    Attributes:
-        relative: what an element may be off by, relative to itself.
-        absolute: what it may be off by, relative to the largest.
-        step: a few units in the last place, relative: what operands are moved by to see what rounding explains.
-        slack: how many times as far as such a step moves it an element may be off.
-        dtype: the type that the reference computes floats in.
-    """
-
-    relative: float
-    absolute: float
-    step: float
-    slack: float
-    dtype: str
+    relative: float  # what an element may be off by, relative to itself
+    absolute: float  # what it may be off by, relative to the largest
+    step: float  # a few units in the last place, relative: what operands are moved by to see what rounding explains
+    slack: float  # how many times as far as such a step moves it an element may be off
+    dtype: str  # the type that the reference computes floats in
 
 
 DOUBLE = Precision(1e-10, 1e-14, 1e-14, 1e3, "float64")
@@ -110,15 +102,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A value that the program and the reference do not agree on.
+    """A value that the program and the reference do not agree on."""
 
-    Attributes:
-        node: the node, as the user knows it.
-        what: what differs.
-    """
-
-    node: str
-    what: str
+    node: str  # the node, as the user knows it
+    what: str  # what differs
 
     def error(self, where: str, against: str, on: str, switch: str) -> ConformanceError:
         """The error that says so: where the model is, what it was compared with, on which inputs, how to go on."""
@@ -162,31 +149,22 @@ def evaluated(program: Program, claims: Sequence[Claim], taken: Collection[str])
 
 @dataclass(slots=True)
 class Comparison:
-    """Compares a program's definitions with a reference's values.
-
-    Attributes:
-        program: the program.
-        claims: what the reader says of the model's values.
-        binding: the value of every symbol.
-        elements: how many elements were evaluated and compared so far.
-        lenient: whether infinities and NaN on one side alone are no difference, but noted: a program is over the reals,
-            and says nothing of what the runtime's own order of operations makes of them. Of a value that is computed
-            from such ones they never are a difference.
-        noted: such differences.
-        second: what another runtime says a value is, and how exactly, where the reference is not believed at once.
-        taken: values that are taken for what the reference says, and not compared.
-        moved: what the reference's own node gives where its operands are off by a relative step, drawn by a seed: of a
-            group of one element `x - mean(x)` is a formula of nothing, and torch's kernel leaves rounding there.
-    """
+    """Compares a program's definitions with a reference's values."""
 
     program: Program
-    claims: Sequence[Claim]
-    binding: Mapping[str, int]
-    elements: int = 0
+    claims: Sequence[Claim]  # what the reader says of the model's values
+    binding: Mapping[str, int]  # the value of every symbol
+    elements: int = 0  # how many elements were evaluated and compared so far
+    # Whether infinities and NaN on one side alone are no difference, but noted: a program is over the reals, and says
+    # nothing of what the runtime's own order of operations makes of them. Of a value that is computed from such ones
+    # they never are a difference.
     lenient: bool = False
-    noted: list[Difference] = field(default_factory=list)
+    noted: list[Difference] = field(default_factory=list)  # such differences
+    # What another runtime says a value is, and how exactly, where the reference is not believed at once.
     second: Callable[[str], tuple[np.ndarray, Precision] | None] | None = None
-    taken: Collection[str] = ()
+    taken: Collection[str] = ()  # values that are taken for what the reference says, and not compared
+    # What the reference's own node gives where its operands are off by a relative step, drawn by a seed: of a group of
+    # one element `x - mean(x)` is a formula of nothing, and torch's kernel leaves rounding there.
     moved: Callable[[str, float, int], np.ndarray | None] | None = None
     _of: dict[str, list[Claim]] = field(default_factory=dict)
     _undefined: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -542,19 +520,12 @@ def unchecked(why: str) -> Conformance:
 
 @dataclass(slots=True)
 class Draws:
-    """What became of the draws that a program is compared on.
+    """What became of the draws that a program is compared on."""
 
-    Attributes:
-        runtime: says what the values are.
-        done: by name.
-        skipped: the others and why, and what was noted of those.
-        elements: how many were evaluated.
-    """
-
-    runtime: str
-    done: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    elements: int = 0
+    runtime: str  # says what the values are
+    done: list[str] = field(default_factory=list)  # by name
+    skipped: list[str] = field(default_factory=list)  # the others and why, and what was noted of those
+    elements: int = 0  # how many were evaluated
 
     def add(self, name: str, compared: Comparison, why: str) -> None:
         """One draw; `why` there was nothing to compare with, or empty."""

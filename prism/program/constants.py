@@ -35,21 +35,13 @@ NEAR = 2.0**-37
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Expressions with their constants as they are read.
+    """Expressions with their constants as they are read."""
 
-    Attributes:
-        left: of one program.
-        right: of the other.
-        assumed: what was assumed, a clause a constant.
-        weights: what of the weights of one was read as what of the other's, a clause each.
-        unclear: a pair of constants that are too near each other to be told apart, as text, or empty.
-    """
-
-    left: tuple[Expr, ...]
-    right: tuple[Expr, ...]
-    assumed: tuple[str, ...] = ()
-    unclear: str = ""
-    weights: tuple[str, ...] = ()
+    left: tuple[Expr, ...]  # of one program
+    right: tuple[Expr, ...]  # of the other
+    assumed: tuple[str, ...] = ()  # what was assumed, a clause a constant
+    unclear: str = ""  # a pair of constants that are too near each other to be told apart, as text, or empty
+    weights: tuple[str, ...] = ()  # what of the weights of one was read as what of the other's, a clause each
 
 
 def readings(left: Sequence[Expr], right: Sequence[Expr]) -> Reading:
@@ -162,15 +154,10 @@ def _simplest(c: float) -> Fraction | None:
 
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """What a rounded number is taken for: numerator times denominator, at most.
+    """What a rounded number is taken for: numerator times denominator, at most."""
 
-    Attributes:
-        common: of any fraction.
-        whole: of whole numbers, and of one over these.
-    """
-
-    common: int
-    whole: int
+    common: int  # of any fraction
+    whole: int  # of whole numbers, and of one over these
 
 
 SINGLE = Simple(1 << 12, 1 << 20)

@@ -36,23 +36,15 @@ _REDUCED = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What is compared at some extents.
+    """What is compared at some extents."""
 
-    Attributes:
-        binding: the extents.
-        precision: how exactly the model is run there.
-        elements: what one run takes.
-        same: values that are not computed, each with the one of an equal node that stands for it.
-        left: values that are not computed as their nodes are too large.
-        definitions: how many definitions are compared.
-    """
-
-    binding: Mapping[str, int]
-    precision: Precision
-    elements: int
+    binding: Mapping[str, int]  # the extents
+    precision: Precision  # how exactly the model is run there
+    elements: int  # what one run takes
+    # Values that are not computed, each with the one of an equal node that stands for it.
     same: Mapping[str, str] = field(default_factory=dict)
-    left: frozenset[str] = frozenset()
-    definitions: int = 0
+    left: frozenset[str] = frozenset()  # values that are not computed as their nodes are too large
+    definitions: int = 0  # how many definitions are compared
 
     @property
     def taken(self) -> frozenset[str]:

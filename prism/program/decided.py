@@ -21,15 +21,10 @@ ROUNDINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Values that a type holds exactly.
+    """Values that a type holds exactly."""
 
-    Attributes:
-        unit: a power of two of which each is a multiple; 0 where no such is known.
-        largest: no magnitude is above.
-    """
-
-    unit: float
-    largest: float
+    unit: float  # a power of two of which each is a multiple; 0 where no such is known
+    largest: float  # no magnitude is above
 
 
 _ONES = Grid(1.0, 1.0)
@@ -37,16 +32,11 @@ _ONES = Grid(1.0, 1.0)
 
 @dataclass(slots=True)
 class Exactness:
-    """Which expressions are computed without a rounding in a type.
+    """Which expressions are computed without a rounding in a type."""
 
-    Attributes:
-        dtype: the type.
-        bounds: of an expression's values.
-        made: what defines the tensors that hang on no argument; one that it lacks is a constant of the model.
-    """
-
-    dtype: DType
-    bounds: Callable[[Expr], Interval]
+    dtype: DType  # the type
+    bounds: Callable[[Expr], Interval]  # of an expression's values
+    # What defines the tensors that hang on no argument; one that it lacks is a constant of the model.
     made: Mapping[str, Expr]
     _found: dict[int, tuple[Grid | None, Expr]] = field(default_factory=dict)  # holds the node, for its id
 

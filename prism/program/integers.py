@@ -57,17 +57,11 @@ CAST_ASSUMED = "fractions that are cast to integers are above -2^31 and below 2^
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Bounds of a value, inclusive.
+    """Bounds of a value, inclusive."""
 
-    Attributes:
-        low: no value is below.
-        high: no value is above.
-        whole: whether every value is a whole number.
-    """
-
-    low: float
-    high: float
-    whole: bool
+    low: float  # no value is below
+    high: float  # no value is above
+    whole: bool  # whether every value is a whole number
 
     def within(self, other: Interval) -> bool:
         """Whether every value lies in the other's bounds."""

@@ -31,19 +31,12 @@ _OFF = 2.0**-20
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a value.
+    """What is known of a value."""
 
-    Attributes:
-        bounds: of it, infinite or not, where it is not NaN.
-        number: whether it is one, see above.
-        nonzero: whether it is not 0.
-        vanishes: where this truth value holds, that value is 0; elsewhere it is not.
-    """
-
-    bounds: Interval = REAL
-    number: bool = False
-    nonzero: bool = False
-    vanishes: Hashable = None
+    bounds: Interval = REAL  # of it, infinite or not, where it is not NaN
+    number: bool = False  # whether it is one, see above
+    nonzero: bool = False  # whether it is not 0
+    vanishes: Hashable = None  # where this truth value holds, that value is 0; elsewhere it is not
 
     @property
     def byte(self) -> DType | None:

@@ -23,17 +23,11 @@ from prism.program.transform import flat
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The value of `element` at one place of the axis.
+    """The value of `element` at one place of the axis."""
 
-    Attributes:
-        axis: along which the place counts; bound here.
-        place: a number, which does not depend on the axis.
-        element: at one place of the axis.
-    """
-
-    axis: Axis
-    place: Expr
-    element: Expr
+    axis: Axis  # along which the place counts; bound here
+    place: Expr  # a number, which does not depend on the axis
+    element: Expr  # at one place of the axis
 
     @property
     def chain(self) -> list[Lookup]:
@@ -90,15 +84,10 @@ def place_along(e: Expr) -> tuple[Axis, Expr] | None:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What is summed and where each term goes.
+    """What is summed and where each term goes."""
 
-    Attributes:
-        places: the place along each axis of the result.
-        term: what goes there, 0 where it goes nowhere; it has none of these axes, and neither have the places.
-    """
-
-    places: tuple[tuple[Axis, Expr], ...]
-    term: Expr
+    places: tuple[tuple[Axis, Expr], ...]  # the place along each axis of the result
+    term: Expr  # what goes there, 0 where it goes nowhere; it has none of these axes, and neither have the places
 
 
 def sent(body: Expr, bound: Iterable[Axis]) -> Sent | None:

@@ -260,19 +260,12 @@ class Reduce(_Remembering):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a loop carries from one step to the next.
+    """What a loop carries from one step to the next."""
 
-    Attributes:
-        before: the input of the loop's body that is the state before a step.
-        first: the tensor that it is before the first step.
-        after: the output of the body that it is after a step.
-        place: where along the first dimension of `first` it is; None where it is all of that.
-    """
-
-    before: str
-    first: str
-    after: str
-    place: int | None = None
+    before: str  # the input of the loop's body that is the state before a step
+    first: str  # the tensor that it is before the first step
+    after: str  # the output of the body that it is after a step
+    place: int | None = None  # where along the first dimension of `first` it is; None where it is all of that
 
     @property
     def origin(self) -> str:
@@ -286,23 +279,16 @@ class Loop:
 
     Inputs of the body that are neither states nor slices are tensors of the same name around the loop, the same in
     every step. All other names of the body are its own: no tensor around it, nor of another loop, is called so.
-
-    Attributes:
-        name: an identifier, unique in the program.
-        body: one step.
-        trips: how many steps there are, at least 1.
-        states: what is carried.
-        slices: inputs of the body, each with the tensor of which it is a slice: at the step along the first dimension.
-        reverse: whether the first step is at the last place.
-        operands: an element of each tensor around the loop that it reads.
     """
 
-    name: str
-    body: Program
-    trips: Extent
-    states: tuple[State, ...]
+    name: str  # an identifier, unique in the program
+    body: Program  # one step
+    trips: Extent  # how many steps there are, at least 1
+    states: tuple[State, ...]  # what is carried
+    # Inputs of the body, each with the tensor of which it is a slice: at the step along the first dimension.
     slices: tuple[tuple[str, str], ...] = ()
-    reverse: bool = False
+    reverse: bool = False  # whether the first step is at the last place
+    # An element of each tensor around the loop that it reads.
     operands: tuple[Read, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -380,20 +366,14 @@ def _note_equal(a: Map | Reduce, b: Map | Reduce) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named array: its shape (elements per dimension, outermost first) and how it is stored.
+    """A named array: its shape (elements per dimension, outermost first) and how it is stored."""
 
-    Attributes:
-        name: as reads name it.
-        shape: elements per dimension.
-        dtype: how each is stored.
-        stated: of an input, what all of its elements are, as the user says: programs are for such inputs alone.
-        weight: of an input, whether the model fixes its values: what hangs on such alone is computed once, at load.
-    """
-
-    name: str
-    shape: tuple[Extent, ...]
-    dtype: DType
+    name: str  # as reads name it
+    shape: tuple[Extent, ...]  # elements per dimension
+    dtype: DType  # how each is stored
+    # Of an input, what all of its elements are, as the user says: programs are for such inputs alone.
     stated: Assumption | None = None
+    # Of an input, whether the model fixes its values: what hangs on such alone is computed once, at load.
     weight: bool = False
 
     @property
@@ -405,23 +385,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """`name[axes] = expr`: one operator of the model.
+    """`name[axes] = expr`: one operator of the model."""
 
-    Attributes:
-        name: the tensor that is defined.
-        axes: one axis per dimension, outermost first; an extent may be 1.
-        expr: its free axes are among `axes`. Its reads name inputs and earlier definitions.
-        dtype: how the tensor is stored when it is materialised.
-        origin: the node of the model it came from, as the user knows it.
-        view: whether it is only a re-indexing (transpose, reshape, slice, expand), which needs no kernel.
-    """
-
-    name: str
-    axes: tuple[Axis, ...]
-    expr: Expr
-    dtype: DType
-    origin: str = ""
-    view: bool = False
+    name: str  # the tensor that is defined
+    axes: tuple[Axis, ...]  # one axis per dimension, outermost first; an extent may be 1
+    expr: Expr  # its free axes are among `axes`. Its reads name inputs and earlier definitions.
+    dtype: DType  # how the tensor is stored when it is materialised
+    origin: str = ""  # the node of the model it came from, as the user knows it
+    view: bool = False  # whether it is only a re-indexing (transpose, reshape, slice, expand), which needs no kernel
 
     @property
     def tensor(self) -> Tensor:
@@ -434,19 +405,12 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class SymbolRange:
-    """The values a symbolic extent may take, inclusive, and the one that costs are quoted at.
+    """The values a symbolic extent may take, inclusive, and the one that costs are quoted at."""
 
-    Attributes:
-        low: the least.
-        high: the largest.
-        hint: the one that costs are quoted at.
-        open: nothing says how large it may be: `high` is as far as one thinks, and no caller is held to it.
-    """
-
-    low: int
-    high: int
-    hint: int
-    open: bool = False
+    low: int  # the least
+    high: int  # the largest
+    hint: int  # the one that costs are quoted at
+    open: bool = False  # nothing says how large it may be: `high` is as far as one thinks, and no caller is held to it
 
     def nearest(self, value: int) -> int:
         """The number, or the end of the range that is nearest to it."""
@@ -461,25 +425,15 @@ class SymbolRange:
 
 @dataclass(frozen=True, slots=True)
 class Conformance:
-    """What a program was compared with as it was read: that it is the function or model that it came from.
+    """What a program was compared with as it was read: that it is the function or model that it came from."""
 
-    Attributes:
-        against: the runtime that said what the values are.
-        draws: the inputs that it was compared on, by name; "example" are the user's own.
-        extents: the shapes of the inputs, as text, where they are not the program's own or are symbolic.
-        elements: how many elements were evaluated.
-        skipped: draws that the model does not take or gives no defined result for, and why.
-        missing: why there was no comparison, or what it leaves out; empty when nothing is.
-        once: that of operators that are equal one was compared, as text; empty where all were.
-    """
-
-    against: str = ""
-    draws: tuple[str, ...] = ()
-    extents: str = ""
-    elements: int = 0
-    skipped: tuple[str, ...] = ()
-    missing: str = ""
-    once: str = ""
+    against: str = ""  # the runtime that said what the values are
+    draws: tuple[str, ...] = ()  # the inputs that it was compared on, by name; "example" are the user's own
+    extents: str = ""  # the shapes of the inputs, as text, where they are not the program's own or are symbolic
+    elements: int = 0  # how many elements were evaluated
+    skipped: tuple[str, ...] = ()  # draws that the model does not take or gives no defined result for, and why
+    missing: str = ""  # why there was no comparison, or what it leaves out; empty when nothing is
+    once: str = ""  # that of operators that are equal one was compared, as text; empty where all were
 
     def __str__(self) -> str:
         if not self.draws:

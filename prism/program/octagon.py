@@ -220,19 +220,12 @@ def _told(where: Mask, dimensions: Sequence[int], depth: int = _DEPTH) -> Places
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """Bounds that hold at some places of an array.
+    """Bounds that hold at some places of an array."""
 
-    Attributes:
-        where: the places.
-        grid: the position along each dimension, to be broadcast.
-        bounds: the bounds, those first that are left out first where others are enough.
-        known: where bounds hold that were looked at.
-    """
-
-    where: Mask
-    grid: list[Positions]
-    bounds: list[Bound | Remainder]
-    known: dict[Bound | Remainder, Mask] = field(default_factory=dict)
+    where: Mask  # the places
+    grid: list[Positions]  # the position along each dimension, to be broadcast
+    bounds: list[Bound | Remainder]  # the bounds, those first that are left out first where others are enough
+    known: dict[Bound | Remainder, Mask] = field(default_factory=dict)  # where bounds hold that were looked at
 
     def others(self) -> Mask:
         """Where they hold besides."""

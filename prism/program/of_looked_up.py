@@ -69,16 +69,11 @@ def _within(axis: Axis, place: Expr, bounds: Interval) -> Expr | None:
 
 @dataclass(slots=True)
 class _AtPlace:
-    """An expression at one place of an axis.
-
-    Attributes:
-        axis: the axis.
-        place: a number.
-        memo: done, by the identity of the node, which is kept.
-    """
+    """An expression at one place of an axis."""
 
     axis: Axis
-    place: Expr
+    place: Expr  # a number
+    # Done, by the identity of the node, which is kept.
     memo: dict[int, tuple[Expr, Expr | None]] = field(default_factory=dict)
 
     def of(self, e: Expr) -> Expr | None:

@@ -40,21 +40,13 @@ class ExpressionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A declared operator.
+    """A declared operator."""
 
-    Attributes:
-        name: in lower case: `softcap`; rules write `Softcap`.
-        parameters: in the order of the arguments.
-        torch: the expression that defines it.
-        body: the same over the parameters, each a read without index.
-        where: file:line of the declaration.
-    """
-
-    name: str
-    parameters: tuple[str, ...]
-    torch: str
-    body: Expr
-    where: str = ""
+    name: str  # in lower case: `softcap`; rules write `Softcap`
+    parameters: tuple[str, ...]  # in the order of the arguments
+    torch: str  # the expression that defines it
+    body: Expr  # the same over the parameters, each a read without index
+    where: str = ""  # file:line of the declaration
 
     def of(self, arguments: Sequence[Expr]) -> Expr:
         """The definition at these arguments, as written: numbers in it are not folded, so rules recognise it."""

@@ -10,21 +10,13 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One pointwise operation.
+    """One pointwise operation."""
 
-    Attributes:
-        arity: the number of operands.
-        flops: the cost of one element, in multiply-adds of a GPU's vector units.
-        boolean: whether the result is 0 or 1.
-        bounds: the least and the largest result, of whatever operands.
-        rounds: whether the result of floats is not one in general, and so is rounded.
-    """
-
-    arity: int
-    flops: int = 1
-    boolean: bool = False
-    bounds: tuple[float, float] = (-math.inf, math.inf)
-    rounds: bool = False
+    arity: int  # the number of operands
+    flops: int = 1  # the cost of one element, in multiply-adds of a GPU's vector units
+    boolean: bool = False  # whether the result is 0 or 1
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # the least and the largest result, of whatever operands
+    rounds: bool = False  # whether the result of floats is not one in general, and so is rounded
 
 
 _UNIT = (-1.0, 1.0)

@@ -24,17 +24,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class UpTo:
-    """The places m, of an axis as long, that count at a place n of `axis`: m <= n, n <= m, m < n or n < m.
+    """The places m, of an axis as long, that count at a place n of `axis`: m <= n, n <= m, m < n or n < m."""
 
-    Attributes:
-        axis: that of n.
-        before: whether n itself is left out.
-        back: whether those from n on count, rather than those up to it.
-    """
-
-    axis: Axis
-    before: bool = False
-    back: bool = False
+    axis: Axis  # that of n
+    before: bool = False  # whether n itself is left out
+    back: bool = False  # whether those from n on count, rather than those up to it
 
     def compare(self, m: T, n: T) -> tuple[str, tuple[T, T]]:
         """The comparison that leaves these places."""
@@ -51,22 +45,17 @@ class Recurrence:
 
     What grows on the way is a sum, multiplied by the exponential of its growth from each place to the next, or an
     extreme, to which the growth is added: the largest exponent of such a sum grows as the sum does.
-
-    Attributes:
-        kind: what combines the places.
-        before: whether each place's own operand and growth are left out.
-        back: whether it goes from the last place to the first.
-        factors: whether a growth is what the sum so far is multiplied by, rather than the logarithm of that. Of an
-            extreme, whether what is added between two places is written as their sum, rather than a difference of two
-            sums, so that it may be infinite.
-        rescaled: whether a growth is a running maximum instead, and what there is so far is multiplied by the
-            exponential of what it was less what it is.
     """
 
-    kind: ReduceKind = ReduceKind.SUM
-    before: bool = False
-    back: bool = False
+    kind: ReduceKind = ReduceKind.SUM  # what combines the places
+    before: bool = False  # whether each place's own operand and growth are left out
+    back: bool = False  # whether it goes from the last place to the first
+    # Whether a growth is what the sum so far is multiplied by, rather than the logarithm of that. Of an extreme,
+    # whether what is added between two places is written as their sum, rather than a difference of two sums, so that it
+    # may be infinite.
     factors: bool = False
+    # Whether a growth is a running maximum instead, and what there is so far is multiplied by the exponential of what
+    # it was less what it is.
     rescaled: bool = False
 
     @property
@@ -97,19 +86,12 @@ SO_FAR = Recurrence()
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What one loop over the places of an axis carries on from each to the next.
+    """What one loop over the places of an axis carries on from each to the next."""
 
-    Attributes:
-        axis: along which it goes.
-        term: what comes in at one place of the axis.
-        how: from place to place.
-        factor: what the sum so far is multiplied by; over the axis, or the same at all places.
-    """
-
-    axis: Axis
-    term: Expr
-    how: Recurrence = SO_FAR
-    factor: Expr | None = None
+    axis: Axis  # along which it goes
+    term: Expr  # what comes in at one place of the axis
+    how: Recurrence = SO_FAR  # from place to place
+    factor: Expr | None = None  # what the sum so far is multiplied by; over the axis, or the same at all places
 
 
 def carried(e: Expr) -> Carried | None:

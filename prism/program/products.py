@@ -13,19 +13,12 @@ from prism.program.prefix import stepwise
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A sum of products of two factors, which share an axis that is summed, and differ in others.
+    """A sum of products of two factors, which share an axis that is summed, and differ in others."""
 
-    Attributes:
-        batch: the axes of both factors that are not summed.
-        rows: those of the first factor alone.
-        columns: those of the second one alone.
-        depth: those that are summed.
-    """
-
-    batch: frozenset[Axis]
-    rows: frozenset[Axis]
-    columns: frozenset[Axis]
-    depth: frozenset[Axis]
+    batch: frozenset[Axis]  # the axes of both factors that are not summed
+    rows: frozenset[Axis]  # those of the first factor alone
+    columns: frozenset[Axis]  # those of the second one alone
+    depth: frozenset[Axis]  # those that are summed
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -81,18 +74,12 @@ def operands_type(program: Program) -> DType | None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The operations of an expression.
+    """The operations of an expression."""
 
-    Attributes:
-        products: its sums of products, those of a matrix and a vector included.
-        reductions: the axes of each reduction, products included.
-        operators: how many pointwise operations, products' own not included.
-        others: what reductions and pointwise operations cost an element, by the axes that they are computed over.
-    """
-
-    products: tuple[Product, ...]
-    reductions: tuple[frozenset[Axis], ...]
-    operators: int
+    products: tuple[Product, ...]  # its sums of products, those of a matrix and a vector included
+    reductions: tuple[frozenset[Axis], ...]  # the axes of each reduction, products included
+    operators: int  # how many pointwise operations, products' own not included
+    # What reductions and pointwise operations cost an element, by the axes that they are computed over.
     others: tuple[tuple[int, frozenset[Axis]], ...]
 
 

@@ -219,17 +219,11 @@ def _phases(
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """What there is before the first step.
+    """What there is before the first step."""
 
-    Attributes:
-        value: a number, or a tensor around the loop.
-        place: along one of the tensor's dimensions; None where the tensor has no other.
-        dimension: that one.
-    """
-
-    value: str | float
-    place: int | None = None
-    dimension: int = 0
+    value: str | float  # a number, or a tensor around the loop
+    place: int | None = None  # along one of the tensor's dimensions; None where the tensor has no other
+    dimension: int = 0  # that one
 
     @classmethod
     def of(cls, e: Expr, index: tuple[Index, ...], inside: Collection[str]) -> _Begun:
@@ -260,16 +254,13 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """A tensor around the loop, of which a step reads the place `first + step * n` along a dimension.
-
-    Attributes:
-        begun: what the first step reads in its place, if it does: as what is before the place where values begin.
-    """
+    """A tensor around the loop, of which a step reads the place `first + step * n` along a dimension."""
 
     tensor: str
     dimension: int
     first: int
     step: int
+    # What the first step reads in its place, if it does: as what is before the place where values begin.
     begun: _Begun | None = None
 
     def at(self, n: int | Index, index: Sequence[Index]) -> Expr:
@@ -286,17 +277,11 @@ class _Slice:
 
 @dataclass(frozen=True, slots=True)
 class _Linear:
-    """What a step makes of a state: factor * state + added, or the larger or smaller of state + factor and `added`.
+    """What a step makes of a state: factor * state + added, or the larger or smaller of state + factor and `added`."""
 
-    Attributes:
-        kind: how the two are combined.
-        factor: how the state grows first; None where it does not.
-        added: None where it is nothing.
-    """
-
-    kind: ReduceKind
-    factor: Expr | None
-    added: Expr | None
+    kind: ReduceKind  # how the two are combined
+    factor: Expr | None  # how the state grows first; None where it does not
+    added: Expr | None  # None where it is nothing
 
     @classmethod
     def of(cls, e: Expr, state: Read) -> _Linear | None:

@@ -23,32 +23,20 @@ CANONICAL_NAME = "region"
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """A region without names.
+    """A region without names."""
 
-    Attributes:
-        program: the region with every tensor named after its place.
-        names: each canonical tensor's name in the region.
-        key: equal for equal regions, whatever their tensors are called.
-    """
-
-    program: Program
-    names: Mapping[str, str]
-    key: str
+    program: Program  # the region with every tensor named after its place
+    names: Mapping[str, str]  # each canonical tensor's name in the region
+    key: str  # equal for equal regions, whatever their tensors are called
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a program.
+    """A part of a program."""
 
-    Attributes:
-        program: the part as a program: the definitions that its outputs need back to its inputs.
-        roots: the definitions that it was made for; an output may be a view of one.
-        loop: the loop of whose step it is a part, whose names it has then; None around loops.
-    """
-
-    program: Program
-    roots: tuple[str, ...]
-    loop: Loop | None = None
+    program: Program  # the part as a program: the definitions that its outputs need back to its inputs
+    roots: tuple[str, ...]  # the definitions that it was made for; an output may be a view of one
+    loop: Loop | None = None  # the loop of whose step it is a part, whose names it has then; None around loops
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -43,14 +43,10 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A constant.
+    """A constant."""
 
-    Attributes:
-        tensor: its name, shape and data type.
-        values: one for all elements, or one for each, outermost dimension first; none where there are no elements.
-    """
-
-    tensor: Tensor
+    tensor: Tensor  # its name, shape and data type
+    # One for all elements, or one for each, outermost dimension first; none where there are no elements.
     values: tuple[float | Extent, ...]
 
 

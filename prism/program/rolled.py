@@ -93,17 +93,11 @@ def side_by_side(es: Sequence[Expr], one: Callable[[Sequence[Expr]], Expr]) -> E
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Some places of a definition, one after another, along one of its axes.
+    """Some places of a definition, one after another, along one of its axes."""
 
-    Attributes:
-        start: the first of them.
-        length: how many there are.
-        expr: their values, over the definition's axes.
-    """
-
-    start: Extent
-    length: Extent
-    expr: Expr
+    start: Extent  # the first of them
+    length: Extent  # how many there are
+    expr: Expr  # their values, over the definition's axes
 
 
 class UnlikeError(Exception):
@@ -203,30 +197,19 @@ def _number(e: Expr) -> Extent | None:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """Definitions that are one expression of their place among them.
+    """Definitions that are one expression of their place among them."""
 
-    Attributes:
-        definition: the rolled one; its first axis is the place.
-        members: those that it stands for, by name, in order.
-    """
-
-    definition: Definition
-    members: tuple[str, ...]
+    definition: Definition  # the rolled one; its first axis is the place
+    members: tuple[str, ...]  # those that it stands for, by name, in order
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbouring segments as one.
+    """Neighbouring segments as one."""
 
-    Attributes:
-        many: how many segments.
-        expr: the value, over the definition's axes.
-        families: what it reads that was rolled, readers first.
-    """
-
-    many: int
-    expr: Expr
-    families: tuple[_Family, ...]
+    many: int  # how many segments
+    expr: Expr  # the value, over the definition's axes
+    families: tuple[_Family, ...]  # what it reads that was rolled, readers first
 
 
 def _run(
@@ -258,20 +241,14 @@ def _run(
 
 @dataclass(slots=True)
 class _Side:
-    """Lays expressions side by side, and the definitions that they read, back to what they share.
+    """Lays expressions side by side, and the definitions that they read, back to what they share."""
 
-    Attributes:
-        program: what the definitions are of.
-        place: the axis of the place among them.
-        taken: names that are not to be used.
-        families: rolled definitions, by the names of their members; readers first.
-        wanted: the names of families, by the names of their members.
-    """
-
-    program: Program
-    place: Axis
-    taken: set[str]
+    program: Program  # what the definitions are of
+    place: Axis  # the axis of the place among them
+    taken: set[str]  # names that are not to be used
+    # Rolled definitions, by the names of their members; readers first.
     families: dict[tuple[str, ...], _Family] = field(default_factory=dict)
+    # The names of families, by the names of their members.
     wanted: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def whole(self, exprs: Sequence[Expr]) -> Expr:

@@ -31,17 +31,14 @@ _ROUNDED = 1e-12
 
 @dataclass(slots=True)
 class Facts:
-    """Answers about expressions; each is worked out once.
+    """Answers about expressions; each is worked out once."""
 
-    Attributes:
-        assume: whether every maximum (minimum) is taken for a number that is one unless all of its range is masked.
-        trust: whether a finite number is taken to lie in the domain of what it is an argument of, so that infinities
-            alone are followed.
-        assumed: the maxima and minima of which that was assumed, in the order in which they were met.
-    """
-
+    # Whether every maximum (minimum) is taken for a number that is one unless all of its range is masked.
     assume: bool = False
+    # Whether a finite number is taken to lie in the domain of what it is an argument of, so that infinities alone are
+    # followed.
     trust: bool = False
+    # The maxima and minima of which that was assumed, in the order in which they were met.
     assumed: dict[Expr, None] = field(default_factory=dict)
     # By identity; the expression is kept, so that its identity is not used again.
     _infinities: dict[int, tuple[Expr, frozenset[float] | None]] = field(default_factory=dict)

@@ -15,23 +15,14 @@ Fact: TypeAlias = "str | tuple[str, float]"
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """A set of finite numbers that an input's elements lie in.
+    """A set of finite numbers that an input's elements lie in."""
 
-    Attributes:
-        low: none is below.
-        high: none is above.
-        above: whether none is `low` itself.
-        below: whether none is `high` itself.
-        nonzero: whether none is 0.
-        truth: whether each is 0 or 1.
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    above: bool = False
-    below: bool = False
-    nonzero: bool = False
-    truth: bool = False
+    low: float = -math.inf  # none is below
+    high: float = math.inf  # none is above
+    above: bool = False  # whether none is `low` itself
+    below: bool = False  # whether none is `high` itself
+    nonzero: bool = False  # whether none is 0
+    truth: bool = False  # whether each is 0 or 1
 
     def holds(self, values: np.ndarray) -> np.ndarray:
         """Element by element, whether it is in the set."""

@@ -63,19 +63,14 @@ def substitute(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
 
 @dataclass(slots=True)
 class _Substitution:
-    """A substitution at work.
+    """A substitution at work."""
 
-    Attributes:
-        mapping: of free axes.
-        memo: done, by the identity of the node; nodes stay alive through the expression or through `done`.
-        inside: the substitutions under binders that shadow or capture, by their mapping.
-        indices: done, by the index.
-    """
-
-    mapping: Mapping[Axis, Index]
+    mapping: Mapping[Axis, Index]  # of free axes
+    # Done, by the identity of the node; nodes stay alive through the expression or through `done`.
     memo: dict[int, Expr] = field(default_factory=dict)
+    # The substitutions under binders that shadow or capture, by their mapping.
     inside: dict[frozenset[tuple[Axis, Index]], _Substitution] = field(default_factory=dict)
-    indices: dict[Index, Index] = field(default_factory=dict)
+    indices: dict[Index, Index] = field(default_factory=dict)  # done, by the index
 
     def of(self, e: Expr) -> Expr:
         if free_axes(e).isdisjoint(self.mapping):
@@ -236,16 +231,12 @@ def canonical(expr: Expr) -> Expr:
 
 @dataclass(slots=True)
 class Canonical:
-    """Gives canonical names to bound axes; what was done is remembered, so parts that are one object are done once.
+    """Gives canonical names to bound axes; what was done is remembered, so parts that are one object are done once."""
 
-    Attributes:
-        memo: (node, result) by the identity of the node and the names of those of its free axes that have new ones.
-            The nodes are kept, so that no identity is used again.
-        indices: indices under new names.
-    """
-
+    # (node, result) by the identity of the node and the names of those of its free axes that have new ones. The nodes
+    # are kept, so that no identity is used again.
     memo: dict[tuple[int, _Names], tuple[Expr, Expr]] = field(default_factory=dict)
-    indices: dict[tuple[Index, _Names], Index] = field(default_factory=dict)
+    indices: dict[tuple[Index, _Names], Index] = field(default_factory=dict)  # indices under new names
 
     def of(self, expr: Expr) -> Expr:
         """`canonical(expr)`."""

@@ -46,23 +46,14 @@ def known(found: _T | None) -> _T:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How windows lie along a dimension of a tensor.
+    """How windows lie along a dimension of a tensor."""
 
-    Attributes:
-        extent: of the dimension.
-        taps: elements of a window.
-        stride: from a window to the next.
-        dilation: from an element of a window to the next.
-        before: places that are put before the dimension.
-        after: places that are put behind it.
-    """
-
-    extent: Extent
-    taps: Extent
-    stride: int = 1
-    dilation: int = 1
-    before: int = 0
-    after: int = 0
+    extent: Extent  # of the dimension
+    taps: Extent  # elements of a window
+    stride: int = 1  # from a window to the next
+    dilation: int = 1  # from an element of a window to the next
+    before: int = 0  # places that are put before the dimension
+    after: int = 0  # places that are put behind it
 
     @property
     def reach(self) -> Extent:
@@ -138,21 +129,13 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Strides:
-    """What pixels and taps are called, and where they lie.
+    """What pixels and taps are called, and where they lie."""
 
-    Attributes:
-        pixels: names of what is seen at, in the order of the result.
-        taps: how many elements each summed name has at most, where that is known.
-        extents: of the pixels.
-        seen: by name, elements of what is seen from one to the next.
-        weights: the same of the second factor.
-    """
-
-    pixels: Sequence[str]
-    taps: Mapping[str, int]
-    extents: Mapping[str, Extent]
-    seen: Mapping[str, Extent]
-    weights: Mapping[str, Extent]
+    pixels: Sequence[str]  # names of what is seen at, in the order of the result
+    taps: Mapping[str, int]  # how many elements each summed name has at most, where that is known
+    extents: Mapping[str, Extent]  # of the pixels
+    seen: Mapping[str, Extent]  # by name, elements of what is seen from one to the next
+    weights: Mapping[str, Extent]  # the same of the second factor
 
     def axes(self, summed: Sequence[str], bounds: Sequence[Bound], depth: str | None) -> tuple[WindowAxis, ...]:
         """The axes, those without pixels first.
@@ -281,24 +264,17 @@ class Sight:
     Axes are told by digits: an axis of which indices take quotients and remainders, as one of channels in groups, is
     two of these. `batch` are of what is seen alone, `shared` of both factors, `rows` of the second alone, `depth` are
     summed and no taps.
-
-    Attributes:
-        digits: of each axis, the first one first.
-        sizes: how many values each digit has.
-        offset: where the first pixel's first tap lies, in elements of the tensor; where nothing is, outside of it.
-        steps: elements from a digit's value to the next.
-        axes: those along which windows lie.
     """
 
-    digits: Mapping[Axis, tuple[str, ...]]
-    sizes: Mapping[str, int]
-    offset: int
-    steps: Mapping[str, int]
+    digits: Mapping[Axis, tuple[str, ...]]  # of each axis, the first one first
+    sizes: Mapping[str, int]  # how many values each digit has
+    offset: int  # where the first pixel's first tap lies, in elements of the tensor; where nothing is, outside of it
+    steps: Mapping[str, int]  # elements from a digit's value to the next
     batch: tuple[str, ...]
     shared: tuple[str, ...]
     rows: tuple[str, ...]
     depth: tuple[str, ...]
-    axes: tuple[WindowAxis, ...]
+    axes: tuple[WindowAxis, ...]  # those along which windows lie
 
     @property
     def windows(self) -> tuple[Window, ...]:

@@ -14,17 +14,11 @@ from prism.program.prefix import carried, stepwise
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What running a program takes.
+    """What running a program takes."""
 
-    Attributes:
-        elements: of all arrays that are made on the way.
-        reads: elements that are read, each as often as it is.
-        products: multiply-adds of contractions.
-    """
-
-    elements: int
-    reads: int
-    products: int
+    elements: int  # of all arrays that are made on the way
+    reads: int  # elements that are read, each as often as it is
+    products: int  # multiply-adds of contractions
 
 
 def work(program: Program, binding: Mapping[str, int]) -> Work:

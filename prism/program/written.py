@@ -26,49 +26,30 @@ from prism.program.transform import rebuilt, substitute
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some places of a tensor along one of its axes.
+    """Some places of a tensor along one of its axes."""
 
-    Attributes:
-        start: the first.
-        end: the one after the last.
-        expr: the values, over the tensor's axes.
-    """
-
-    start: int
-    end: int
-    expr: Expr
+    start: int  # the first
+    end: int  # the one after the last
+    expr: Expr  # the values, over the tensor's axes
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A copy.
+    """A copy."""
 
-    Attributes:
-        definition: of it.
-        dimension: along which the pieces are.
-        pieces: all of its places, first to last.
-        copies: how many copies it has taken.
-    """
-
-    definition: Definition
-    dimension: int
-    pieces: tuple[_Piece, ...]
-    copies: int
+    definition: Definition  # of it
+    dimension: int  # along which the pieces are
+    pieces: tuple[_Piece, ...]  # all of its places, first to last
+    copies: int  # how many copies it has taken
 
 
 @dataclass(slots=True)
 class _Copies:
-    """The copies that were found so far.
+    """The copies that were found so far."""
 
-    Attributes:
-        program: what they are of.
-        made: its definitions up to here, by name, as they are now.
-        known: those that are copies.
-    """
-
-    program: Program
-    made: dict[str, Definition] = field(default_factory=dict)
-    known: dict[str, _Written] = field(default_factory=dict)
+    program: Program  # what they are of
+    made: dict[str, Definition] = field(default_factory=dict)  # its definitions up to here, by name, as they are now
+    known: dict[str, _Written] = field(default_factory=dict)  # those that are copies
 
     def reads(self, expr: Expr) -> Expr:
         """The expression with reads of copies as reads of the pieces, where they are of one."""

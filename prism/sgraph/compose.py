@@ -34,36 +34,23 @@ from prism.sgraph.resident import as_one, obstacle
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One region's sGraph and its place in the whole.
+    """One region's sGraph and its place in the whole."""
 
-    Attributes:
-        sgraph: the region's sGraph.
-        tensors: the whole's name for each input and output of the region.
-        loop: of whose step the region is a part; parts of one loop follow one another.
-        waits: whether steps are launches even where they need not wait for each other.
-        kind: parts of one kind, which have equal sGraphs, have their symbols in common; empty where there is no other.
-    """
-
-    sgraph: sg.SGraph
-    tensors: Mapping[str, str]
-    loop: ProgramLoop | None = None
-    waits: bool = False
+    sgraph: sg.SGraph  # the region's sGraph
+    tensors: Mapping[str, str]  # the whole's name for each input and output of the region
+    loop: ProgramLoop | None = None  # of whose step the region is a part; parts of one loop follow one another
+    waits: bool = False  # whether steps are launches even where they need not wait for each other
+    # Parts of one kind, which have equal sGraphs, have their symbols in common; empty where there is no other.
     kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a region's names became.
+    """What a region's names became."""
 
-    Attributes:
-        tensors: inputs, outputs and buffers.
-        launches: launches, by `SGraph.launches`' names.
-        symbols: the unbound symbols, by name.
-    """
-
-    tensors: Mapping[str, str]
-    launches: Mapping[str, str]
-    symbols: Mapping[str, str]
+    tensors: Mapping[str, str]  # inputs, outputs and buffers
+    launches: Mapping[str, str]  # launches, by `SGraph.launches`' names
+    symbols: Mapping[str, str]  # the unbound symbols, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +121,11 @@ def compose(
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What parts may read, and where what they write is: around loops, or in a step.
+    """What parts may read, and where what they write is: around loops, or in a step."""
 
-    Attributes:
-        known: what is there, by name.
-        final: what has a place of its own.
-        buffers: everything else that parts write.
-    """
-
-    known: dict[str, Tensor]
-    final: Mapping[str, Tensor]
-    buffers: list[Tensor]
+    known: dict[str, Tensor]  # what is there, by name
+    final: Mapping[str, Tensor]  # what has a place of its own
+    buffers: list[Tensor]  # everything else that parts write
 
     def add(self, part: Part, renaming: _Renaming, where: str) -> None:
         """Check what the part reads, and take what it writes."""

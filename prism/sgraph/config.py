@@ -24,20 +24,15 @@ class Config:
     A launch is called as its kernel, or where it is of several kernels as `SGraph.launches` says. What each option
     means, `prism.instantiate.options` says, in a file of its own.
 
-    Attributes:
-        symbols: symbol name to value, for every symbol of the sGraph.
-        warps: launch name to number of warps, of the launches that run a kernel of prism's.
-        stages: launch name to number of software-pipelining stages, likewise.
-        options: option name to the launches that have it; without those that no launch has. None is called as one of
-            the three above.
-
     Raises:
         ValueError: an option is called `symbols`, `warps` or `stages`.
     """
 
-    symbols: Mapping[str, int]
-    warps: Mapping[str, int]
-    stages: Mapping[str, int]
+    symbols: Mapping[str, int]  # symbol name to value, for every symbol of the sGraph
+    warps: Mapping[str, int]  # launch name to number of warps, of the launches that run a kernel of prism's
+    stages: Mapping[str, int]  # launch name to number of software-pipelining stages, likewise
+    # Option name to the launches that have it; without those that no launch has. None is called as one of the three
+    # above.
     options: Mapping[str, Chosen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -129,17 +124,10 @@ class Resources:
     """What one launch takes under one configuration; on a CPU its working set and threads, and zeros.
 
     Of a library's product nothing is known: all are 0.
-
-    Attributes:
-        kernel: its name.
-        shared: shared memory, bytes per block; on a CPU the bytes of a program's tiles that are live together.
-        registers: registers per thread; 0 when not known.
-        spills: bytes of register spills per thread (stores plus loads).
-        warps: warps per block; on a CPU threads.
     """
 
-    kernel: str
-    shared: int
-    registers: int
-    spills: int
-    warps: int
+    kernel: str  # its name
+    shared: int  # shared memory, bytes per block; on a CPU the bytes of a program's tiles that are live together
+    registers: int  # registers per thread; 0 when not known
+    spills: int  # bytes of register spills per thread (stores plus loads)
+    warps: int  # warps per block; on a CPU threads

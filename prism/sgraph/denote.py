@@ -78,14 +78,11 @@ HORIZON = 500
 
 @dataclass(frozen=True, slots=True)
 class Denotation:
-    """What an sGraph computes.
+    """What an sGraph computes."""
 
-    Attributes:
-        outputs: one expression per output tensor, in order, with canonical bound axes; free axes as in the stores.
-        split: extents of the axes that are expressed by (part, rest); the reference must be expanded over them.
-    """
-
+    # One expression per output tensor, in order, with canonical bound axes; free axes as in the stores.
     outputs: tuple[Expr, ...]
+    # Extents of the axes that are expressed by (part, rest); the reference must be expanded over them.
     split: tuple[Extent, ...]
 
 
@@ -101,17 +98,11 @@ class _Partial:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A statistic over a program's part of a split axis: no expression, but its moments may be stored.
+    """A statistic over a program's part of a split axis: no expression, but its moments may be stored."""
 
-    Attributes:
-        part: the axis over the parts.
-        axes: what it is over, the split axis first.
-        body: what of.
-    """
-
-    part: Axis
-    axes: tuple[Axis, ...]
-    body: Expr
+    part: Axis  # the axis over the parts
+    axes: tuple[Axis, ...]  # what it is over, the split axis first
+    body: Expr  # what of
 
     @property
     def free(self) -> tuple[Axis, ...]:
@@ -125,21 +116,16 @@ _Stored: TypeAlias = "tuple[tuple[Index, ...], Expr]"
 
 @dataclass(slots=True)
 class _Shared:
-    """What kernels leave behind for later ones.
+    """What kernels leave behind for later ones."""
 
-    Attributes:
-        stores: tensor to (index, value) of each of its stores.
-        parts: the symbol of a split to the extent of the axis that it splits.
-        rests: a reduction over the rest of a split axis to the (kind, axis, body) that it is the part of.
-        moments: the name for a moment of a part to which it is, the kernel's name and the value's, and the statistic.
-        alike: whether all parts have `rest_extent` elements: what is stored of them then is an expression.
-    """
-
-    stores: dict[str, list[_Stored]] = field(default_factory=dict)
+    stores: dict[str, list[_Stored]] = field(default_factory=dict)  # tensor to (index, value) of each of its stores
+    # The symbol of a split to the extent of the axis that it splits.
     parts: dict[sympy.Symbol, Extent] = field(default_factory=dict)
+    # A reduction over the rest of a split axis to the (kind, axis, body) that it is the part of.
     rests: dict[Expr, tuple[ReduceKind, Axis, Expr]] = field(default_factory=dict)
+    # The name for a moment of a part to which it is, the kernel's name and the value's, and the statistic.
     moments: dict[str, tuple[sg.Moment, tuple[str, str], _Part]] = field(default_factory=dict)
-    alike: bool = False
+    alike: bool = False  # whether all parts have `rest_extent` elements: what is stored of them then is an expression
 
     def store(self, tensor: str, index: tuple[Index, ...], value: Expr) -> None:
         """Note what is stored to the tensor, beside what is there."""
@@ -204,28 +190,22 @@ def _side_by_side(tensor: str, stores: Sequence[_Stored]) -> _Stored:
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered from one sGraph to the next; every expression is the one object for it.
+    """What is remembered from one sGraph to the next; every expression is the one object for it."""
 
-    Attributes:
-        interned: the expressions, which also keeps their identities from being used again.
-        canonical: of whole outputs.
-        substituted: by the expression's identity and the mapping.
-        expanded: by the expression's identity and the extents.
-        running: whether an expression mentions a running value, by its identity.
-        bound: the extents of an expression's bound axes, by its identity.
-        facts: where expressions are infinite.
-        bounds: of expressions of any inputs.
-        said: what is denoted, by the identity of what was read off (see `rescaled.py`).
-    """
-
+    # The expressions, which also keeps their identities from being used again.
     interned: Interned = field(default_factory=Interned)
-    canonical: Canonical = field(default_factory=Canonical)
+    canonical: Canonical = field(default_factory=Canonical)  # of whole outputs
+    # By the expression's identity and the mapping.
     substituted: dict[tuple[int, frozenset[tuple[Axis, Index]]], Expr] = field(default_factory=dict)
+    # By the expression's identity and the extents.
     expanded: dict[tuple[int, tuple[Extent, ...]], Expr] = field(default_factory=dict)
+    # Whether an expression mentions a running value, by its identity.
     running: dict[int, bool] = field(default_factory=dict)
+    # The extents of an expression's bound axes, by its identity.
     bound: dict[int, frozenset[Extent]] = field(default_factory=dict)
-    facts: Facts = field(default_factory=Facts)
-    bounds: Bounds = field(default_factory=lambda: Bounds({}))
+    facts: Facts = field(default_factory=Facts)  # where expressions are infinite
+    bounds: Bounds = field(default_factory=lambda: Bounds({}))  # of expressions of any inputs
+    # What is denoted, by the identity of what was read off (see `rescaled.py`).
     said: dict[int, Expr] = field(default_factory=dict)
 
     def substitute(self, e: Expr, mapping: dict[Axis, Index]) -> Expr:

@@ -36,16 +36,11 @@ FOLDED = "folded"
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A second stage and the split that can do it.
+    """A second stage and the split that can do it."""
 
-    Attributes:
-        split: the split's launch.
-        combine: the second stage's launch.
-        grid: the axes of both grids in order, with the split's tile and the second stage's.
-    """
-
-    split: str
-    combine: str
+    split: str  # the split's launch
+    combine: str  # the second stage's launch
+    # The axes of both grids in order, with the split's tile and the second stage's.
     grid: tuple[tuple[Axis, Tile, Tile], ...]
 
     def bind(self, symbols: Mapping[str, Any]) -> dict[str, Any]:

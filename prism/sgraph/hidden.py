@@ -57,15 +57,10 @@ EVERYWHERE: Needed = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """Where a value is needed.
+    """Where a value is needed."""
 
-    Attributes:
-        chosen: the conditions under which a choice takes it.
-        counted: those outside of which it is multiplied by 0, or added to -inf.
-    """
-
-    chosen: Needed = EVERYWHERE
-    counted: Needed = EVERYWHERE
+    chosen: Needed = EVERYWHERE  # the conditions under which a choice takes it
+    counted: Needed = EVERYWHERE  # those outside of which it is multiplied by 0, or added to -inf
 
     def among(self, axes: frozenset[Axis]) -> _Use:
         """Of these, those over the axes alone."""
@@ -152,19 +147,14 @@ def _extents(index: Index) -> Iterator[Extent]:
 
 @dataclass(slots=True)
 class _Predicates:
-    """What statements say of positions, in order.
+    """What statements say of positions, in order."""
 
-    Attributes:
-        facts: what is known of values.
-        found: by predicate, the conditions that are together the same as that it holds, and as that it does not.
-        zero: by value, conditions such that it is 0 where one of them does not hold.
-        low: the same of -inf.
-    """
-
-    facts: Mapping[str, Fact]
+    facts: Mapping[str, Fact]  # what is known of values
+    # By predicate, the conditions that are together the same as that it holds, and as that it does not.
     found: dict[str, tuple[Needed | None, Needed | None]] = field(default_factory=dict)
+    # By value, conditions such that it is 0 where one of them does not hold.
     zero: dict[str, Needed] = field(default_factory=dict)
-    low: dict[str, Needed] = field(default_factory=dict)
+    low: dict[str, Needed] = field(default_factory=dict)  # the same of -inf
 
     def statement(self, s: Stmt) -> None:
         match s:

@@ -37,19 +37,12 @@ ALIGNED = 8
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A stored tensor as [batch, heads, rows, width].
+    """A stored tensor as [batch, heads, rows, width]."""
 
-    Attributes:
-        tensor: its name.
-        offset: of the first element.
-        sizes: of the four dimensions.
-        strides: of them, elements.
-    """
-
-    tensor: str
-    offset: Extent
-    sizes: tuple[Extent, Extent, Extent, Extent]
-    strides: tuple[Extent, Extent, Extent, Extent]
+    tensor: str  # its name
+    offset: Extent  # of the first element
+    sizes: tuple[Extent, Extent, Extent, Extent]  # of the four dimensions
+    strides: tuple[Extent, Extent, Extent, Extent]  # of them, elements
 
     def is_whole(self, shape: Sequence[Extent]) -> bool:
         """Whether it is all of the tensor, of that shape, in the order in which it is stored."""
@@ -59,27 +52,16 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class PlainAttention:
-    """out = softmax(scale * query @ key.mT, where causal for keys up to the query alone) @ value.
+    """out = softmax(scale * query @ key.mT, where causal for keys up to the query alone) @ value."""
 
-    Attributes:
-        query: of every head.
-        key: of as many heads, or of fewer, each for as many heads in a row.
-        value: as the keys are.
-        out: the result, as the queries are.
-        scale: of the scores.
-        causal: whether query i is for keys up to i; there are as many of both then.
-        dtype: the element type of all tensors.
-        copied: whether the result is copied to its place from the library's, as it is unless it is a whole tensor.
-    """
-
-    query: Strided
-    key: Strided
-    value: Strided
-    out: Strided
-    scale: float
-    causal: bool
-    dtype: DType
-    copied: bool
+    query: Strided  # of every head
+    key: Strided  # of as many heads, or of fewer, each for as many heads in a row
+    value: Strided  # as the keys are
+    out: Strided  # the result, as the queries are
+    scale: float  # of the scores
+    causal: bool  # whether query i is for keys up to i; there are as many of both then
+    dtype: DType  # the element type of all tensors
+    copied: bool  # whether the result is copied to its place from the library's, as it is unless it is a whole tensor
 
     @property
     def kind(self) -> tuple[bool, ...]:

@@ -169,17 +169,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where along a dimension a gather reads, or a store adds: the index there, plus a value.
+    """Where along a dimension a gather reads, or a store adds: the index there, plus a value."""
 
-    Attributes:
-        value: a whole number below the extent and not negative, or else nothing is read, or added.
-        dimension: of the tensor; the index there has no axes.
-        extent: what the value is a place of. What is added stays within the dimension; as with a load, nothing that
-            counts is read outside of it.
-    """
-
-    value: Used
-    dimension: int
+    value: Used  # a whole number below the extent and not negative, or else nothing is read, or added
+    dimension: int  # of the tensor; the index there has no axes
+    # What the value is a place of. What is added stays within the dimension; as with a load, nothing that counts is
+    # read outside of it.
     extent: Annotated[Extent, Holds.INTEGER]
 
 
@@ -224,16 +219,13 @@ class Pointwise:
 
 @dataclass(frozen=True, slots=True)
 class TileReduce:
-    """dst = the reduction of src over the tile's part of the axis.
-
-    Attributes:
-        moments: of the parts of a split, whose sums of squares are src: counts, means, and what is added to these.
-    """
+    """dst = the reduction of src over the tile's part of the axis."""
 
     dst: Defined
     kind: Kind
     axis: Annotated[Axis, Holds.AXIS]
     src: Used
+    # Of the parts of a split, whose sums of squares are src: counts, means, and what is added to these.
     moments: tuple[Used, ...] = ()
 
     def __str__(self) -> str:
@@ -255,21 +247,16 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The body, once per tile of the axis; its accumulators start from their kind's identity.
+    """The body, once per tile of the axis; its accumulators start from their kind's identity."""
 
-    Attributes:
-        axis: a loop axis, or a split one.
-        body: the statements.
-        range: conditions `index >= 0`, over the loop's axis, grid axes and the axes of enclosing loops. A tile is
-            visited when of those that bound the axis from above, and of those from below, one at least holds for some
-            element of it and some of the program's tiles of the others; all are where one without the axis holds.
-        gap: further conditions on the axis, of which one has to hold in the same way: of those that bound it from above
-            before the gap, of the others behind it. As all places before it and a window see each other.
-    """
-
-    axis: Annotated[Axis, Holds.AXIS]
-    body: tuple[Annotated[Stmt, Holds.BODY], ...]
+    axis: Annotated[Axis, Holds.AXIS]  # a loop axis, or a split one
+    body: tuple[Annotated[Stmt, Holds.BODY], ...]  # the statements
+    # Conditions `index >= 0`, over the loop's axis, grid axes and the axes of enclosing loops. A tile is visited when
+    # of those that bound the axis from above, and of those from below, one at least holds for some element of it and
+    # some of the program's tiles of the others; all are where one without the axis holds.
     range: tuple[Affine, ...] = ()
+    # Further conditions on the axis, of which one has to hold in the same way: of those that bound it from above before
+    # the gap, of the others behind it. As all places before it and a window see each other.
     gap: tuple[Affine, ...] = ()
 
     @property
@@ -328,21 +315,15 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """dst = for each place of the axis, src combined over the places up to it.
-
-    Attributes:
-        axis: a whole axis, or that of the loop that the scan stands in.
-        src: what is combined; has the axis.
-        growth: the logarithm of what the sum up to the place before is multiplied by, or that itself, or what it is
-            rescaled by, or what is added to an extreme, over axes of src; None where there is nothing.
-        how: from place to place.
-    """
+    """dst = for each place of the axis, src combined over the places up to it."""
 
     dst: Defined
-    axis: Annotated[Axis, Holds.AXIS]
-    src: Used
+    axis: Annotated[Axis, Holds.AXIS]  # a whole axis, or that of the loop that the scan stands in
+    src: Used  # what is combined; has the axis
+    # The logarithm of what the sum up to the place before is multiplied by, or that itself, or what it is rescaled by,
+    # or what is added to an extreme, over axes of src; None where there is nothing.
     growth: Annotated[Operand, Holds.USES] | None = None
-    how: Recurrence = SO_FAR
+    how: Recurrence = SO_FAR  # from place to place
 
     def __str__(self) -> str:
         grown = ""
@@ -358,19 +339,15 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """tensor[index...] = src. Along a grid axis that the index does not mention, only the first program stores.
-
-    Attributes:
-        moment: what of src is stored, where that is a statistic over a program's part of a split axis. Its count has no
-            axis but the part.
-        places: where along dimensions at which the index is 0 it is added to what is there.
-    """
+    """tensor[index...] = src. Along a grid axis that the index does not mention, only the first program stores."""
 
     tensor: Annotated[str, Holds.TENSOR]
     index: tuple[Affine, ...]
     src: Annotated[Operand, Holds.USES]
+    # What of src is stored, where that is a statistic over a program's part of a split axis. Its count has no axis but
+    # the part.
     moment: Moment | None = None
-    places: tuple[Place, ...] = ()
+    places: tuple[Place, ...] = ()  # where along dimensions at which the index is 0 it is added to what is there
 
     def __str__(self) -> str:
         of = "" if self.moment is None else f", {self.moment.value}"
@@ -383,20 +360,15 @@ Stmt: TypeAlias = Load | Gather | Position | Pointwise | TileReduce | Contract |
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch, or the part of one (see `SGraph.together`).
+    """One launch, or the part of one (see `SGraph.together`)."""
 
-    Attributes:
-        name: a legal identifier, unique in the sGraph.
-        roles: every axis that the body mentions (also `.part` axes that a second stage reduces) with its role, in
-            grid order: the first grid axis varies slowest. A split axis `k` puts `k.part` on the grid, last.
-        body: the statements, in order.
-        operands: the type of 16 bits that operands of matrix products have in the program as it is written, and so here
-            (`products.operands_type`); None where they have that of what they are computed from.
-    """
-
-    name: str
+    name: str  # a legal identifier, unique in the sGraph
+    # Every axis that the body mentions (also `.part` axes that a second stage reduces) with its role, in grid order:
+    # the first grid axis varies slowest. A split axis `k` puts `k.part` on the grid, last.
     roles: tuple[tuple[Axis, Role], ...]
-    body: tuple[Stmt, ...]
+    body: tuple[Stmt, ...]  # the statements, in order
+    # The type of 16 bits that operands of matrix products have in the program as it is written, and so here
+    # (`products.operands_type`); None where they have that of what they are computed from.
     operands: DType | None = None
 
     def role(self, axis: Axis) -> Role:
@@ -480,52 +452,33 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is launched at once.
+    """What is launched at once."""
 
-    Attributes:
-        name: the kernel's name, or one made of those of the kernels.
-        kernels: the first ones' programs come first.
-    """
-
-    name: str
-    kernels: tuple[Kernel, ...]
+    name: str  # the kernel's name, or one made of those of the kernels
+    kernels: tuple[Kernel, ...]  # the first ones' programs come first
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A tensor of a step that is a place of one around the loop, along that one's first dimension.
+    """A tensor of a step that is a place of one around the loop, along that one's first dimension."""
 
-    Attributes:
-        tensor: as kernels of the step name it.
-        of: the tensor around the loop; kernels of the step may store all of the window, and so all of this.
-        first: of a state before a step: what it is at the first step; at others it is the place of the step before.
-            None: the place is the step's.
-        place: where along the first dimension of `first` that is; None where it is all of it.
-    """
-
-    tensor: Tensor
-    of: str
+    tensor: Tensor  # as kernels of the step name it
+    of: str  # the tensor around the loop; kernels of the step may store all of the window, and so all of this
+    # of a state before a step: what it is at the first step; at others it is the place of the step before. None: the
+    # place is the step's.
     first: str | None = None
-    place: int | None = None
+    place: int | None = None  # where along the first dimension of `first` that is; None where it is all of it
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Kernels that run once for each step of a loop, one step after the other.
+    """Kernels that run once for each step of a loop, one step after the other."""
 
-    Attributes:
-        kernels: their names, adjacent in launch order.
-        trips: how many steps.
-        windows: the tensors of a step that are not the same in each.
-        reverse: whether the first step is at the last place.
-        resident: whether all steps are one launch, whose programs keep their parts of the states on chip
-            (`prism.sgraph.resident`).
-    """
-
-    kernels: tuple[str, ...]
-    trips: Extent
-    windows: tuple[Window, ...]
-    reverse: bool = False
+    kernels: tuple[str, ...]  # their names, adjacent in launch order
+    trips: Extent  # how many steps
+    windows: tuple[Window, ...]  # the tensors of a step that are not the same in each
+    reverse: bool = False  # whether the first step is at the last place
+    # Whether all steps are one launch, whose programs keep their parts of the states on chip (`prism.sgraph.resident`).
     resident: bool = False
 
     def __str__(self) -> str:
@@ -542,27 +495,19 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class SGraph:
-    """A family of implementations of one program.
+    """A family of implementations of one program."""
 
-    Attributes:
-        name: the program's name.
-        inputs: the tensors that the caller passes.
-        buffers: what kernels exchange: materialised values and the partial results of splits. A dimension may be a
-            symbol of the sGraph.
-        outputs: the tensors that the caller gets.
-        kernels: in launch order; each reads inputs and what earlier kernels stored.
-        together: groups of two or more kernels, by name, that are one launch: adjacent in launch order, and none reads
-            what another stores.
-        repeats: the steps of loops.
-    """
-
-    name: str
-    inputs: tuple[Tensor, ...]
+    name: str  # the program's name
+    inputs: tuple[Tensor, ...]  # the tensors that the caller passes
+    # What kernels exchange: materialised values and the partial results of splits. A dimension may be a symbol of the
+    # sGraph.
     buffers: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    kernels: tuple[Kernel, ...]
+    outputs: tuple[Tensor, ...]  # the tensors that the caller gets
+    kernels: tuple[Kernel, ...]  # in launch order; each reads inputs and what earlier kernels stored
+    # Groups of two or more kernels, by name, that are one launch: adjacent in launch order, and none reads what another
+    # stores.
     together: tuple[tuple[str, ...], ...] = ()
-    repeats: tuple[Repeat, ...] = ()
+    repeats: tuple[Repeat, ...] = ()  # the steps of loops
     _tensors: Mapping[str, Tensor] | None = field(default=None, init=False, compare=False, repr=False)
     _handed_over: frozenset[str] | None = field(default=None, init=False, compare=False, repr=False)
     _prepared: frozenset[str] | None = field(default=None, init=False, compare=False, repr=False)

@@ -52,19 +52,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One numerically unsafe place.
+    """One numerically unsafe place."""
 
-    Attributes:
-        kind: what is wrong.
-        where: the tensor whose value it is in, an output or a buffer.
-        what: the expression, shortened.
-        why: what happens there, in one line.
-    """
-
-    kind: Kind
-    where: str
-    what: str
-    why: str
+    kind: Kind  # what is wrong
+    where: str  # the tensor whose value it is in, an output or a buffer
+    what: str  # the expression, shortened
+    why: str  # what happens there, in one line
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}: {self.why}"
@@ -80,13 +73,9 @@ _WHY: Mapping[Kind, str] = {
 
 @dataclass(slots=True)
 class Numerics:
-    """Judges sGraphs of one program; what several have in common is worked out once.
+    """Judges sGraphs of one program; what several have in common is worked out once."""
 
-    Attributes:
-        reference: the outputs' expressions, as the model has them.
-    """
-
-    reference: tuple[Expr, ...]
+    reference: tuple[Expr, ...]  # the outputs' expressions, as the model has them
     _known: _Known | None = None
     _outputs: dict[Denotation, tuple[tuple[int, Kind, Expr], ...]] = field(default_factory=dict)
 
@@ -130,19 +119,12 @@ def staged(sgraph: SGraph, found: Sequence[Finding]) -> SGraph | None:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the reference does.
+    """What the reference does."""
 
-    Attributes:
-        unsafe: its own unsafe places, by shape.
-        values: every value that it computes, by shape.
-        exponents: those that have no bound, each shape once.
-        tensors: the inputs.
-    """
-
-    unsafe: frozenset[tuple[Kind, str]]
-    values: frozenset[str]
-    exponents: tuple[Expr, ...]
-    tensors: tuple[Tensor, ...]
+    unsafe: frozenset[tuple[Kind, str]]  # its own unsafe places, by shape
+    values: frozenset[str]  # every value that it computes, by shape
+    exponents: tuple[Expr, ...]  # those that have no bound, each shape once
+    tensors: tuple[Tensor, ...]  # the inputs
     _equal: dict[Expr, bool] = field(default_factory=dict)
     _evaluated: dict[Hashable, Evaluator] = field(default_factory=dict)
 

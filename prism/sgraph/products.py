@@ -31,49 +31,30 @@ LIBRARY = "library"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A stored tensor as a matrix, or as a stack of them.
+    """A stored tensor as a matrix, or as a stack of them."""
 
-    Attributes:
-        tensor: its name.
-        dropped: its dimensions of extent 1 that no axis runs over.
-        order: the other dimensions, counted without those dropped, in the order of the groups.
-        groups: how many of them the batch, the first and the second dimension of the matrices have; one number for a
-            vector.
-    """
-
-    tensor: str
-    dropped: tuple[int, ...]
-    order: tuple[int, ...]
+    tensor: str  # its name
+    dropped: tuple[int, ...]  # its dimensions of extent 1 that no axis runs over
+    order: tuple[int, ...]  # the other dimensions, counted without those dropped, in the order of the groups
+    # How many of them the batch, the first and the second dimension of the matrices have; one number for a vector.
     groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PlainProduct:
-    """out[batch, rows, columns] = sum over depth of lhs[batch, rows, depth] * rhs[batch, depth, columns] + addend.
+    """out[batch, rows, columns] = sum over depth of lhs[batch, rows, depth] * rhs[batch, depth, columns] + addend."""
 
-    Attributes:
-        lhs: the operand with the rows, as [batch, rows, depth].
-        rhs: the other operand, as [batch, depth, columns].
-        out: the result, as [batch, rows, columns].
-        batch: the axes of the batch; empty for one product.
-        rows: the axes of the rows; empty for one row.
-        columns: the axes of the columns; empty for one column.
-        depth: the axis that is summed over.
-        dtype: the element type of all tensors.
-        addend: what is added to the sum: a vector along the columns, or a tensor as the result is; None for nothing.
-        relu: whether of that sum the positive part is stored.
-    """
-
-    lhs: View
-    rhs: View
-    out: View
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    depth: Axis
-    dtype: DType
+    lhs: View  # the operand with the rows, as [batch, rows, depth]
+    rhs: View  # the other operand, as [batch, depth, columns]
+    out: View  # the result, as [batch, rows, columns]
+    batch: tuple[Axis, ...]  # the axes of the batch; empty for one product
+    rows: tuple[Axis, ...]  # the axes of the rows; empty for one row
+    columns: tuple[Axis, ...]  # the axes of the columns; empty for one column
+    depth: Axis  # the axis that is summed over
+    dtype: DType  # the element type of all tensors
+    # What is added to the sum: a vector along the columns, or a tensor as the result is; None for nothing.
     addend: View | None = None
-    relu: bool = False
+    relu: bool = False  # whether of that sum the positive part is stored
 
     @property
     def kind(self) -> tuple[bool, ...]:

@@ -56,16 +56,12 @@ MOST_PAIRED = 6
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An affine index and less than one more, over a whole number; `floored`, or the fraction itself.
-
-    Attributes:
-        less: another index, over the same number and floored, that is taken off what is floored.
-    """
+    """An affine index and less than one more, over a whole number; `floored`, or the fraction itself."""
 
     index: Index
     of: int
     floored: bool = False
-    less: Index | None = None
+    less: Index | None = None  # another index, over the same number and floored, that is taken off what is floored
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,26 +158,18 @@ def _follows(wanted: Index, given: Index, axis: Axis) -> bool:
 
 @dataclass(slots=True)
 class _Facts:
-    """Facts about values, statement by statement.
+    """Facts about values, statement by statement."""
 
-    Attributes:
-        known: by value name.
-        axis: the axis of the loop whose tile is looked at.
-        assumed: indices that are negative on every element of the tile.
-        asked: for every comparison of indices that is not decided, what is asked: whether one is >= 0.
-        inside: the names that the loop defines; of others the value is the same on all of its tiles.
-        at: where the loop's axis is, if at one place.
-        visited: whether something follows only where some tile is visited.
-        visible: whether something follows only where a visited tile is not hidden: the assumption about masks.
-    """
-
-    known: dict[str, Fact]
-    axis: Axis | None = None
-    assumed: tuple[Index, ...] = ()
+    known: dict[str, Fact]  # by value name
+    axis: Axis | None = None  # the axis of the loop whose tile is looked at
+    assumed: tuple[Index, ...] = ()  # indices that are negative on every element of the tile
+    # For every comparison of indices that is not decided, what is asked: whether one is >= 0.
     asked: list[Index] = field(default_factory=list)
+    # The names that the loop defines; of others the value is the same on all of its tiles.
     inside: frozenset[str] = frozenset()
-    at: Index | None = None
-    visited: bool = False
+    at: Index | None = None  # where the loop's axis is, if at one place
+    visited: bool = False  # whether something follows only where some tile is visited
+    # Whether something follows only where a visited tile is not hidden: the assumption about masks.
     visible: bool = False
 
     def statement(self, s: sg.Stmt) -> None:
@@ -422,15 +410,10 @@ def _reduced(kind: ReduceKind, fact: Fact) -> Fact:
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """When a tile on which a condition is negative everywhere leaves a loop's accumulators as they were.
+    """When a tile on which a condition is negative everywhere leaves a loop's accumulators as they were."""
 
-    Attributes:
-        visited: only where some other tile is visited.
-        visible: only where a mask does not hide all that is visited: what it hides is a number, not -inf.
-    """
-
-    visited: bool = False
-    visible: bool = False
+    visited: bool = False  # only where some other tile is visited
+    visible: bool = False  # only where a mask does not hide all that is visited: what it hides is a number, not -inf
 
 
 def _justified(loop: sg.Loop, side: Sequence[Index], known: Mapping[str, Fact]) -> Grounds | None:
@@ -659,17 +642,11 @@ def _ends(loop: sg.Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) 
 
 @dataclass(frozen=True, slots=True)
 class _Sought:
-    """Looks for the conditions that a loop's tiles may be visited under.
-
-    Attributes:
-        loop: the loop.
-        asked: conditions that its comparisons ask for.
-        justified: when nothing happens where some of them fail.
-    """
+    """Looks for the conditions that a loop's tiles may be visited under."""
 
     loop: sg.Loop
-    asked: tuple[Index, ...]
-    justified: Callable[[tuple[Index, ...]], Grounds | None]
+    asked: tuple[Index, ...]  # conditions that its comparisons ask for
+    justified: Callable[[tuple[Index, ...]], Grounds | None]  # when nothing happens where some of them fail
 
     def side(self, way: int) -> tuple[Index, ...]:
         """Conditions of one direction, one of which has to hold: the tightest or a pair; or one of rows besides."""

@@ -146,13 +146,9 @@ def _judged(p: Expr, args: Sequence[Expr]) -> list[Expr]:
 
 @dataclass(slots=True)
 class _Rows:
-    """Rows in which some maxima are -inf: what is shifted by one is 0 in kernels and denotes no number.
+    """Rows in which some maxima are -inf: what is shifted by one is 0 in kernels and denotes no number."""
 
-    Attributes:
-        empty: the maxima.
-    """
-
-    empty: frozenset[Expr]
+    empty: frozenset[Expr]  # the maxima
     # By identity; the expression is kept, so that its identity is not used again.
     _known: dict[int, tuple[Expr, tuple[float, ...] | None]] = field(default_factory=dict)
 

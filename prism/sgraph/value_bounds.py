@@ -64,12 +64,9 @@ def shape(e: Expr) -> str:
 
 @dataclass(slots=True)
 class Shapes:
-    """Shapes of expressions; of what is shared, each is worked out once.
+    """Shapes of expressions; of what is shared, each is worked out once."""
 
-    Attributes:
-        blurred: the extent of an axis whose elements are not told apart, nor those of the parts that it is split into.
-    """
-
+    # The extent of an axis whose elements are not told apart, nor those of the parts that it is split into.
     blurred: Extent | None = None
     _known: dict[int, tuple[Expr, str]] = field(default_factory=dict)
     # Of sums and products: how often each term or factor stands in them.
@@ -420,12 +417,9 @@ class Divisors:
     and where it is huge the reciprocal is subnormal, so that digits are lost, or all of it. What has a bound on both
     sides has no such values: the sum of exponentials below their own maximum is at least 1, a norm over an epsilon at
     least that, and a square root of whatever float32 holds is between 2**-75 and 2**64.
-
-    Attributes:
-        tensors: those that are read, by name.
     """
 
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor]  # those that are read, by name
     _bounds: Bounds = field(init=False)
     _known: dict[int, tuple[Expr, tuple[float, float]]] = field(default_factory=dict)
 

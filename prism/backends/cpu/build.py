@@ -30,17 +30,11 @@ find_compiler = support.find_compiler
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The outcome of a compilation.
+    """The outcome of a compilation."""
 
-    Attributes:
-        library: the shared library; None when it failed.
-        error: why it failed, in one line.
-        seconds: that it took; 0 where the library was there already.
-    """
-
-    library: Path | None = None
-    error: str = ""
-    seconds: float = 0.0
+    library: Path | None = None  # the shared library; None when it failed
+    error: str = ""  # why it failed, in one line
+    seconds: float = 0.0  # that it took; 0 where the library was there already
 
 
 def require_compiler() -> Path:

@@ -45,20 +45,15 @@ MANY = 2048
 
 @dataclass(slots=True)
 class KernelEmitter:
-    """Writes the functions of one tile program: `<name>_program` and `<name>_room`, the bytes of scratch it needs.
+    """Writes the functions of one tile program: `<name>_program` and `<name>_room`, the bytes of scratch it needs."""
 
-    Attributes:
-        program: the tile program.
-        w: where they are written.
-        products: the functions that its matrix products are where these are compiled apart, as `multiply-f16`.
-    """
-
-    program: TileProgram
-    w: Writer
+    program: TileProgram  # the tile program
+    w: Writer  # where they are written
     v: Values = field(init=False)
     scheduler: Scheduler = field(init=False)
     names: Names = field(init=False)
     storage: Storage = field(init=False)
+    # The functions that its matrix products are where these are compiled apart, as `multiply-f16`.
     products: set[str] = field(default_factory=set)
     _groups: list[Group] = field(default_factory=list)
     _local: frozenset[str] = frozenset()

@@ -27,40 +27,24 @@ _SUMS = integers.range_of(DType.INT32)
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A factor that is a byte plus a number.
+    """A factor that is a byte plus a number."""
 
-    Attributes:
-        value: the byte, by name: what is loaded, or is computed and known to be one.
-        dtype: of the byte.
-        loaded: whether it is in memory.
-        added: the number, or the name of one that is the same for all of them.
-        bounds: of the sum.
-    """
-
-    value: str
-    dtype: DType
-    loaded: bool
-    added: Operand
-    bounds: Interval
+    value: str  # the byte, by name: what is loaded, or is computed and known to be one
+    dtype: DType  # of the byte
+    loaded: bool  # whether it is in memory
+    added: Operand  # the number, or the name of one that is the same for all of them
+    bounds: Interval  # of the sum
 
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """What tells where a factor of a product is NaN.
+    """What tells where a factor of a product is NaN."""
 
-    Attributes:
-        factor: its name.
-        dims: its dimensions.
-        dim: the one that is summed over.
-        total: the name of what is NaN where an element of the factor along it is, and else 0.
-        running: whether the product adds to its result.
-    """
-
-    factor: str
-    dims: Dims
-    dim: str
-    total: str
-    running: bool
+    factor: str  # its name
+    dims: Dims  # its dimensions
+    dim: str  # the one that is summed over
+    total: str  # the name of what is NaN where an element of the factor along it is, and else 0
+    running: bool  # whether the product adds to its result
 
     @property
     def start(self) -> Stmt:

@@ -20,27 +20,16 @@ _L1, _L2, _L3 = 32 << 10, 512 << 10, 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A CPU, as much of it as this process may use.
+    """A CPU, as much of it as this process may use."""
 
-    Attributes:
-        name: of the processor.
-        cores: that this process may run on.
-        l1_bytes: first-level data cache of a core.
-        l2_bytes: second-level cache of a core.
-        l3_bytes: last-level cache that cores share.
-        vector_bits: of the widest vector unit that compiled kernels use.
-        flags: instruction sets, sorted.
-        compiler: name and version of the C++ compiler; empty where there is none.
-    """
-
-    name: str
-    cores: int
-    l1_bytes: int
-    l2_bytes: int
-    l3_bytes: int
-    vector_bits: int
-    flags: tuple[str, ...]
-    compiler: str
+    name: str  # of the processor
+    cores: int  # that this process may run on
+    l1_bytes: int  # first-level data cache of a core
+    l2_bytes: int  # second-level cache of a core
+    l3_bytes: int  # last-level cache that cores share
+    vector_bits: int  # of the widest vector unit that compiled kernels use
+    flags: tuple[str, ...]  # instruction sets, sorted
+    compiler: str  # name and version of the C++ compiler; empty where there is none
 
 
 def describe() -> Machine:

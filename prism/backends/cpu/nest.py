@@ -44,18 +44,12 @@ class Text:
 
 @dataclass(slots=True)
 class Storage:
-    """Where the kept values of a program are.
-
-    Attributes:
-        v: the values.
-        scheduler: what is kept, and in which order of lanes.
-        arrays: names of values in arrays; those without lanes are variables.
-        blocked: those of them whose sums are sums of sums: an array for those is beside them.
-    """
+    """Where the kept values of a program are."""
 
     v: Values
-    scheduler: Scheduler
-    arrays: set[str] = field(default_factory=set)
+    scheduler: Scheduler  # what is kept, and in which order of lanes
+    arrays: set[str] = field(default_factory=set)  # names of values in arrays; those without lanes are variables
+    # Those of them whose sums are sums of sums: an array for those is beside them.
     blocked: frozenset[str] = frozenset()
 
     def lanes(self, name: str) -> tuple[str, ...]:
@@ -88,23 +82,14 @@ class Storage:
 
 @dataclass(slots=True)
 class NestEmitter:
-    """Writes one nest.
+    """Writes one nest."""
 
-    Attributes:
-        group: its roots.
-        storage: where kept values are.
-        names: C++ identifiers.
-        w: where it is written.
-        local: kept values that only this nest reads: they are in no array.
-        again: loads that a later nest repeats; `repeated`: those that an earlier one made.
-    """
-
-    group: Group
-    storage: Storage
-    names: Names
-    w: Writer
-    local: frozenset[str]
-    again: frozenset[str] = frozenset()
+    group: Group  # its roots
+    storage: Storage  # where kept values are
+    names: Names  # C++ identifiers
+    w: Writer  # where it is written
+    local: frozenset[str]  # kept values that only this nest reads: they are in no array
+    again: frozenset[str] = frozenset()  # loads that a later nest repeats; `repeated`: those that an earlier one made
     repeated: frozenset[str] = frozenset()
     _order: tuple[str, ...] = ()
     _code: list[list[str]] = field(default_factory=list)

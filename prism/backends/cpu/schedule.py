@@ -43,33 +43,20 @@ _INLINE = (
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A root.
+    """A root."""
 
-    Attributes:
-        kind: fill, keep, update, reduce, store, product, window or loop.
-        stmt: the statement.
-        place: its position in the program.
-        lanes: what its nest runs over; those of the result and the summed one for a product.
-        writes: the value that it changes; None for stores.
-        reads: the values in arrays or variables that it takes, and what it changes if it depends on that.
-        gone: the lane that it reduces.
-        into: the accumulator that a reduction or product goes straight into.
-        product: the matrix product.
-        window: the product over a window.
-        body: of a loop, and the values that are changed in it.
-    """
-
-    kind: str
-    stmt: Stmt
-    place: int
-    lanes: tuple[str, ...] = ()
-    writes: frozenset[str] = frozenset()
+    kind: str  # fill, keep, update, reduce, store, product, window or loop
+    stmt: Stmt  # the statement
+    place: int  # its position in the program
+    lanes: tuple[str, ...] = ()  # what its nest runs over; those of the result and the summed one for a product
+    writes: frozenset[str] = frozenset()  # the value that it changes; None for stores
+    # The values in arrays or variables that it takes, and what it changes if it depends on that.
     reads: frozenset[str] = frozenset()
-    gone: str | None = None
-    into: str | None = None
-    product: Product | None = None
-    window: Window | None = None
-    body: tuple[Group, ...] = ()
+    gone: str | None = None  # the lane that it reduces
+    into: str | None = None  # the accumulator that a reduction or product goes straight into
+    product: Product | None = None  # the matrix product
+    window: Window | None = None  # the product over a window
+    body: tuple[Group, ...] = ()  # of a loop, and the values that are changed in it
 
     @property
     def dst(self) -> str:
@@ -111,22 +98,14 @@ class _Use:
 
 @dataclass(slots=True)
 class Scheduler:
-    """Decides what is kept and makes the nests.
-
-    Attributes:
-        v: the values.
-        products: by the key of `find_products`, but those over windows.
-        windows: by the position of the outermost loop, or of the product alone.
-        gone: names that products make superfluous.
-        kept: names that are held in arrays or variables.
-        order: the lanes of an array in the order of memory, where it is not that of the value.
-    """
+    """Decides what is kept and makes the nests."""
 
     v: Values
-    products: Mapping[str, Product]
-    windows: Mapping[int, Window]
-    gone: set[str]
-    kept: set[str] = field(default_factory=set)
+    products: Mapping[str, Product]  # by the key of `find_products`, but those over windows
+    windows: Mapping[int, Window]  # by the position of the outermost loop, or of the product alone
+    gone: set[str]  # names that products make superfluous
+    kept: set[str] = field(default_factory=set)  # names that are held in arrays or variables
+    # The lanes of an array in the order of memory, where it is not that of the value.
     order: dict[str, tuple[str, ...]] = field(default_factory=dict)
     merged: dict[str, str] = field(default_factory=dict)
     _uses: dict[str, list[_Use]] = field(default_factory=dict)

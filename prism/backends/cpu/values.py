@@ -35,105 +35,62 @@ KINDS: Mapping[DType, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The elements of an axis that are at hand.
+    """The elements of an axis that are at hand."""
 
-    Attributes:
-        name: of the `Offsets`.
-        size: of the tile; None where it holds the whole axis.
-        extent: of the axis.
-        start: the first element.
-    """
-
-    name: str
-    size: Size | None
-    extent: Extent
-    start: Extent
+    name: str  # of the `Offsets`
+    size: Size | None  # of the tile; None where it holds the whole axis
+    extent: Extent  # of the axis
+    start: Extent  # the first element
 
 
 @dataclass(frozen=True, slots=True)
 class LaneValue:
-    """A value.
+    """A value."""
 
-    Attributes:
-        lanes: names of its lanes.
-        kind: f (float32), i (int32), l (int64) or b (a truth value).
-        stmt: what defines it.
-        position: of that statement, in the order of the program.
-        block: the position of the loop whose body defines it; -1 outside of loops.
-    """
-
-    lanes: tuple[str, ...]
-    kind: str
-    stmt: Stmt
-    position: int
-    block: int
+    lanes: tuple[str, ...]  # names of its lanes
+    kind: str  # f (float32), i (int32), l (int64) or b (a truth value)
+    stmt: Stmt  # what defines it
+    position: int  # of that statement, in the order of the program
+    block: int  # the position of the loop whose body defines it; -1 outside of loops
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Elements in memory: `offset` plus a stride times the place in each lane, from the start of a tensor.
-
-    Attributes:
-        tensor: the tensor.
-        offset: elements from its start, in scalars.
-        strides: of each lane.
-        masks: names of what else must hold.
-        places: integer values that are added, each times a stride: places that data give.
-    """
+    """Elements in memory: `offset` plus a stride times the place in each lane, from the start of a tensor."""
 
     tensor: str
-    offset: Extent
-    strides: Mapping[str, Extent]
-    masks: tuple[str, ...] = ()
+    offset: Extent  # elements from its start, in scalars
+    strides: Mapping[str, Extent]  # of each lane
+    masks: tuple[str, ...] = ()  # names of what else must hold
+    # Integer values that are added, each times a stride: places that data give.
     places: tuple[tuple[str, Extent], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """dst (+)= the sum over one lane of lhs*rhs.
+    """dst (+)= the sum over one lane of lhs*rhs."""
 
-    Attributes:
-        dst: the result.
-        lhs: a factor.
-        rhs: the other.
-        lane: what is summed over.
-        into: whether it is added to an accumulator.
-        halves: whether the factors may be rounded to bfloat16.
-        added: of factors that are bytes, what is added to each of them; empty for others.
-        bytes: their types.
-    """
-
-    dst: str
-    lhs: str
-    rhs: str
-    lane: str
-    into: bool
-    halves: bool = False
-    added: tuple[tile.Operand, ...] = ()
-    bytes: tuple[DType, ...] = ()
+    dst: str  # the result
+    lhs: str  # a factor
+    rhs: str  # the other
+    lane: str  # what is summed over
+    into: bool  # whether it is added to an accumulator
+    halves: bool = False  # whether the factors may be rounded to bfloat16
+    added: tuple[tile.Operand, ...] = ()  # of factors that are bytes, what is added to each of them; empty for others
+    bytes: tuple[DType, ...] = ()  # their types
 
 
 @dataclass(slots=True)
 class Values:
-    """The values of a program.
+    """The values of a program."""
 
-    Attributes:
-        program: the tile program.
-        lanes: by name.
-        values: by name.
-        views: of loads.
-        places: position of each statement, by its identity.
-        ends: for each loop, by its position, the position after its body.
-        parents: for each loop, by its position, the loop that holds it.
-    """
-
-    program: TileProgram
-    lanes: dict[str, Lane] = field(default_factory=dict)
-    values: dict[str, LaneValue] = field(default_factory=dict)
-    views: dict[str, View] = field(default_factory=dict)
-    places: dict[int, int] = field(default_factory=dict)
-    ends: dict[int, int] = field(default_factory=dict)
-    parents: dict[int, int] = field(default_factory=dict)
+    program: TileProgram  # the tile program
+    lanes: dict[str, Lane] = field(default_factory=dict)  # by name
+    values: dict[str, LaneValue] = field(default_factory=dict)  # by name
+    views: dict[str, View] = field(default_factory=dict)  # of loads
+    places: dict[int, int] = field(default_factory=dict)  # position of each statement, by its identity
+    ends: dict[int, int] = field(default_factory=dict)  # for each loop, by its position, the position after its body
+    parents: dict[int, int] = field(default_factory=dict)  # for each loop, by its position, the loop that holds it
     accumulators: frozenset[str] = frozenset()
     _alias: dict[str, str] = field(default_factory=dict)
     _true: set[str] = field(default_factory=set)

@@ -32,49 +32,29 @@ WASTE = 2
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a window sees of a range of its terms: one load, of what is put side by side one of several.
+    """What a window sees of a range of its terms: one load, of what is put side by side one of several."""
 
-    Attributes:
-        seen: it, as it is loaded.
-        offset: where the first pixel's first tap of term 0 lies.
-        steps: of each axis of the window, elements from place to place.
-        begin: the first term.
-        end: the one behind the last; None for the axis' end.
-    """
-
-    seen: str
-    offset: Extent
-    steps: tuple[Extent, ...]
-    begin: int = 0
-    end: int | None = None
+    seen: str  # it, as it is loaded
+    offset: Extent  # where the first pixel's first tap of term 0 lies
+    steps: tuple[Extent, ...]  # of each axis of the window, elements from place to place
+    begin: int = 0  # the first term
+    end: int | None = None  # the one behind the last; None for the axis' end
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A product over a window.
+    """A product over a window."""
 
-    Attributes:
-        loops: over the taps, the outermost first; none for one tap.
-        product: what is summed; its lane may be that of an axis' taps.
-        acc: the accumulator of the outermost loop, or the result.
-        pieces: the first factor, and `weights`, as it is loaded, the second.
-        shared: lanes of both factors and the result.
-        row: the weights' own lane.
-        axes: the axes, those without pixels first, the others in the order of the result.
-        depth: the summed lane, unless its elements are taps.
-        weights_offset: where the weight of the first tap lies.
-    """
-
-    loops: tuple[tile.For, ...]
-    product: Product
-    acc: str
-    pieces: tuple[Piece, ...]
+    loops: tuple[tile.For, ...]  # over the taps, the outermost first; none for one tap
+    product: Product  # what is summed; its lane may be that of an axis' taps
+    acc: str  # the accumulator of the outermost loop, or the result
+    pieces: tuple[Piece, ...]  # the first factor, and `weights`, as it is loaded, the second
     weights: str
-    shared: tuple[str, ...]
-    row: str
-    axes: tuple[WindowAxis, ...]
-    depth: str | None
-    weights_offset: Extent
+    shared: tuple[str, ...]  # lanes of both factors and the result
+    row: str  # the weights' own lane
+    axes: tuple[WindowAxis, ...]  # the axes, those without pixels first, the others in the order of the result
+    depth: str | None  # the summed lane, unless its elements are taps
+    weights_offset: Extent  # where the weight of the first tap lies
 
     @property
     def lanes(self) -> tuple[str, ...]:

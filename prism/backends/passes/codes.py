@@ -37,25 +37,16 @@ def coded(program: TileProgram) -> TileProgram:
 
 @dataclass(slots=True)
 class _Codes:
-    """What values are, by name.
+    """What values are, by name."""
 
-    Attributes:
-        short: the tensors with elements of 8 bits.
-        whole: loaded integers.
-        same: floats that are an integer, which.
-        scaled: floats that are an integer divided by a power of 2: which, and of which.
-        high: the same, rounded down.
-        taken: such a value times that power and -1.
-        low: the integer less that.
-    """
-
-    short: set[str]
-    whole: set[str] = field(default_factory=set)
-    same: dict[str, str] = field(default_factory=dict)
+    short: set[str]  # the tensors with elements of 8 bits
+    whole: set[str] = field(default_factory=set)  # loaded integers
+    same: dict[str, str] = field(default_factory=dict)  # floats that are an integer, which
+    # Floats that are an integer divided by a power of 2: which, and of which.
     scaled: dict[str, tuple[str, int]] = field(default_factory=dict)
-    high: dict[str, tuple[str, int]] = field(default_factory=dict)
-    taken: dict[str, tuple[str, int]] = field(default_factory=dict)
-    low: dict[str, tuple[str, int]] = field(default_factory=dict)
+    high: dict[str, tuple[str, int]] = field(default_factory=dict)  # the same, rounded down
+    taken: dict[str, tuple[str, int]] = field(default_factory=dict)  # such a value times that power and -1
+    low: dict[str, tuple[str, int]] = field(default_factory=dict)  # the integer less that
 
     def see(self, s: Stmt) -> None:
         """Note what a statement makes, operands before results."""

@@ -40,49 +40,30 @@ class _Linear:
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """A value that is known to be `holds` in every lane where slope*L + rest >= 0 for all `bounds`.
+    """A value that is known to be `holds` in every lane where slope*L + rest >= 0 for all `bounds`."""
 
-    Attributes:
-        name: the value.
-        holds: what it is there.
-        bounds: (slope, rest) of each.
-        partial: whether it is that a tile ends inside of its axis.
-    """
-
-    name: str
-    holds: bool
-    bounds: tuple[tuple[int, sympy.Expr], ...]
-    partial: bool = False
+    name: str  # the value
+    holds: bool  # what it is there
+    bounds: tuple[tuple[int, sympy.Expr], ...]  # (slope, rest) of each
+    partial: bool = False  # whether it is that a tile ends inside of its axis
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A body in which predicates are known.
+    """A body in which predicates are known."""
 
-    Attributes:
-        body: what is left of it.
-        chosen: the selections on tiles that went away, each with the operand that it always is.
-        masks: how many loads and stores lost a mask.
-    """
-
-    body: tuple[tile.Stmt, ...]
-    chosen: Mapping[str, str]
-    masks: int
+    body: tuple[tile.Stmt, ...]  # what is left of it
+    chosen: Mapping[str, str]  # the selections on tiles that went away, each with the operand that it always is
+    masks: int  # how many loads and stores lost a mask
 
 
 @dataclass(slots=True)
 class Predicates:
-    """The predicates of a program's loops.
+    """The predicates of a program's loops."""
 
-    Attributes:
-        program: the tile program.
-        names: hands out names that the program does not have.
-        dims: the dimensions of every value.
-    """
-
-    program: tile.TileProgram
-    names: Names = field(init=False)
-    dims: Mapping[str, tile.Dims] = field(init=False)
+    program: tile.TileProgram  # the tile program
+    names: Names = field(init=False)  # hands out names that the program does not have
+    dims: Mapping[str, tile.Dims] = field(init=False)  # the dimensions of every value
     _changing: frozenset[str] = field(init=False)
     _linear: dict[str, _Linear] = field(default_factory=dict)
     _scalars: dict[str, sympy.Expr] = field(default_factory=dict)

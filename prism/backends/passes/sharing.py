@@ -127,17 +127,11 @@ def _overlaps(offset: tile.Affine, mentions: Mentions) -> bool:
 
 @dataclass(slots=True)
 class Mentions:
-    """What each name of a program is made from.
+    """What each name of a program is made from."""
 
-    Attributes:
-        program: the tile program.
-        dims: dimension and axis of offsets.
-        places: integers that data give.
-    """
-
-    program: tile.TileProgram
-    dims: dict[str, tuple[str, int]] = field(default_factory=dict)
-    places: set[str] = field(default_factory=set)
+    program: tile.TileProgram  # the tile program
+    dims: dict[str, tuple[str, int]] = field(default_factory=dict)  # dimension and axis of offsets
+    places: set[str] = field(default_factory=set)  # integers that data give
     _from: dict[str, frozenset[str]] = field(default_factory=dict)
     _scalars: dict[str, sympy.Expr] = field(default_factory=dict)
 

@@ -34,17 +34,11 @@ STORED: Mapping[DType, Among] = MappingProxyType({DType.UINT8: (0, 255), DType.I
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """How integers are written into the bits of a float.
+    """How integers are written into the bits of a float."""
 
-    Attributes:
-        base: the bits to which `value - least` is added; where `least` is 0 they have none in common, so `or` does.
-        least: the least integer, 0 where none is negative.
-        offset: what is subtracted from the float that has those bits.
-    """
-
-    base: int
-    least: int
-    offset: int
+    base: int  # the bits to which `value - least` is added; where `least` is 0 they have none in common, so `or` does
+    least: int  # the least integer, 0 where none is negative
+    offset: int  # what is subtracted from the float that has those bits
 
 
 def written(dtype: DType, among: Among) -> Bits | None:

@@ -29,15 +29,10 @@ from prism.program.extents import is_static
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A load that a loop does one trip ahead.
+    """A load that a loop does one trip ahead."""
 
-    Attributes:
-        load: as it stands in the loop.
-        needs: the integers of the loop's body that its address and its masks are made of, in order.
-    """
-
-    load: tile.Load
-    needs: tuple[tile.Stmt, ...]
+    load: tile.Load  # as it stands in the loop
+    needs: tuple[tile.Stmt, ...]  # the integers of the loop's body that its address and its masks are made of, in order
 
 
 def trip(ahead: Sequence[Ahead], loop: tile.For, index: str, names: Names) -> list[tile.Stmt]:

@@ -31,21 +31,13 @@ COMPILE_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class CompileJob:
-    """One module to compile under one configuration.
+    """One module to compile under one configuration."""
 
-    Attributes:
-        module: the emitted module.
-        target: `sm_90` and the like.
-        config: the configuration.
-        arguments: the launcher's inputs, then its outputs, at the real shapes.
-        here: whether the device is here, so that what launches the kernels is compiled, too.
-    """
-
-    module: Path
-    target: str
-    config: Config
-    arguments: tuple[Argument, ...]
-    here: bool = False
+    module: Path  # the emitted module
+    target: str  # `sm_90` and the like
+    config: Config  # the configuration
+    arguments: tuple[Argument, ...]  # the launcher's inputs, then its outputs, at the real shapes
+    here: bool = False  # whether the device is here, so that what launches the kernels is compiled, too
 
 
 def capability(target: str) -> int:

@@ -182,19 +182,12 @@ def {name}(*inputs, keep=(), config=None):
 
 @dataclass(slots=True)
 class HostEmitter:
-    """Writes the host side.
+    """Writes the host side."""
 
-    Attributes:
-        module: the tile programs.
-        signature: what the launcher takes and returns.
-        writer: where it is written.
-        options: those that launches of the module may have.
-    """
-
-    module: TileModule
-    signature: Signature
-    writer: Writer
-    options: Sequence[Printed] = ()
+    module: TileModule  # the tile programs
+    signature: Signature  # what the launcher takes and returns
+    writer: Writer  # where it is written
+    options: Sequence[Printed] = ()  # those that launches of the module may have
 
     @property
     def tensors(self) -> Tensors:

@@ -72,29 +72,18 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """How a split's kernel goes on where its second stage is folded into it.
+    """How a split's kernel goes on where its second stage is folded into it."""
 
-    Attributes:
-        fold: which launches.
-        program: the split's.
-        function: the second stage as a function of its place in the grid.
-        arguments: what is passed to it, after that.
-        tensors: parameters of the split's kernel, with those of the second stage; so are the following.
-        lengths: integers known at launch.
-        constants: known at compile time.
-        arrivals: the parameter that points to the counts.
-        flag: the constant that says whether it does go on.
-    """
-
-    fold: tile.TileFold
-    program: tile.TileProgram
-    function: str
-    arguments: tuple[str, ...]
+    fold: tile.TileFold  # which launches
+    program: tile.TileProgram  # the split's
+    function: str  # the second stage as a function of its place in the grid
+    arguments: tuple[str, ...]  # what is passed to it, after that
+    # Parameters of the split's kernel, with those of the second stage; so are the following.
     tensors: tuple[Tensor, ...]
-    lengths: tuple[str, ...]
-    constants: tuple[tile.Constant, ...]
-    arrivals: str
-    flag: str
+    lengths: tuple[str, ...]  # integers known at launch
+    constants: tuple[tile.Constant, ...]  # known at compile time
+    arrivals: str  # the parameter that points to the counts
+    flag: str  # the constant that says whether it does go on
 
     def write(self, writer: Writer) -> None:
         """The end of the kernel's body."""
@@ -115,33 +104,20 @@ class Tail:
 
 @dataclass(slots=True)
 class KernelEmitter:
-    """Writes one kernel.
+    """Writes one kernel."""
 
-    Attributes:
-        program: the tile program.
-        pointers: the pointer parameter of each tensor.
-        writer: where it is written.
-        called: whether its place in the grid is its first parameter, and not the program's number.
-        helpers: names of the helper functions that were used.
-        tail: how it goes on, where it is a split's and its second stage may be folded into it.
-        name: the function's, by default the program's.
-        stages: the parameter with the launch's pipeline stages, where loops are told them.
-        descriptor_loads: the loads that descriptors may do, by their values: the parameter and the load.
-        descriptors: the parameters for descriptors, in order, and whatever else is None or not.
-        waits: the one by which it waits for the launch before, if there is one.
-    """
-
-    program: tile.TileProgram
-    pointers: Mapping[str, str]
-    writer: Writer
-    called: bool = False
-    helpers: set[str] = field(default_factory=set)
-    tail: Tail | None = None
-    name: str = ""
-    stages: str = ""
+    program: tile.TileProgram  # the tile program
+    pointers: Mapping[str, str]  # the pointer parameter of each tensor
+    writer: Writer  # where it is written
+    called: bool = False  # whether its place in the grid is its first parameter, and not the program's number
+    helpers: set[str] = field(default_factory=set)  # names of the helper functions that were used
+    tail: Tail | None = None  # how it goes on, where it is a split's and its second stage may be folded into it
+    name: str = ""  # the function's, by default the program's
+    stages: str = ""  # the parameter with the launch's pipeline stages, where loops are told them
+    # The loads that descriptors may do, by their values: the parameter and the load.
     descriptor_loads: Mapping[str, tuple[str, DescriptorLoad]] = field(default_factory=dict)
-    descriptors: Sequence[str] = ()
-    waits: str = ""
+    descriptors: Sequence[str] = ()  # the parameters for descriptors, in order, and whatever else is None or not
+    waits: str = ""  # the one by which it waits for the launch before, if there is one
     _pairs: dict[str, tuple[tile.Load, tile.Load]] = field(default_factory=dict)
     # Products of pairs, by the second of two; operands of those, by either load; what such products make needless.
     _both: dict[str, Both] = field(default_factory=dict)

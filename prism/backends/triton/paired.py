@@ -32,73 +32,44 @@ from prism.program.nodes import DType, ReduceKind
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Two loads of every other element as one, in turn along a dimension.
+    """Two loads of every other element as one, in turn along a dimension."""
 
-    Attributes:
-        low: of the even elements.
-        high: of the odd ones.
-        lanes: the places along the dimension.
-        inside: by name, the masks along that dimension.
-        split: whether something other than products of both needs the halves.
-    """
-
-    low: tile.Load
-    high: tile.Load
-    lanes: tile.Offsets
-    inside: Mapping[str, tile.InBounds]
-    split: bool = True
+    low: tile.Load  # of the even elements
+    high: tile.Load  # of the odd ones
+    lanes: tile.Offsets  # the places along the dimension
+    inside: Mapping[str, tile.InBounds]  # by name, the masks along that dimension
+    split: bool = True  # whether something other than products of both needs the halves
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
     """Two codes of one integer in the halves of a word: floats side by side, by one mask and one base.
 
-        word = (x >> low | x << (16 - high)) & masks | bases
-
-    Attributes:
-        whole: the integer, x, of at most 16 bits and not negative.
-        low: where the code begins that goes to the lower half.
-        high: where the one begins that goes to the upper half.
-        mask: of the word.
-        base: of the word, see `Bits`.
-        offset: what is subtracted from both.
-        dtype: the type of both.
-        parts: the values that are not computed on their own.
+    word = (x >> low | x << (16 - high)) & masks | bases
     """
 
-    whole: str
-    low: int
-    high: int
-    mask: int
-    base: int
-    offset: int
-    dtype: DType
-    parts: tuple[str, ...]
+    whole: str  # the integer, x, of at most 16 bits and not negative
+    low: int  # where the code begins that goes to the lower half
+    high: int  # where the one begins that goes to the upper half
+    mask: int  # of the word
+    base: int  # of the word, see `Bits`
+    offset: int  # what is subtracted from both
+    dtype: DType  # the type of both
+    parts: tuple[str, ...]  # the values that are not computed on their own
 
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """Two products whose sum is one, over the elements of both in turn.
+    """Two products whose sum is one, over the elements of both in turn."""
 
-    Attributes:
-        total: the sum.
-        first: the product that goes away; what is left stands in the other's place.
-        turns: the operand that is a pair of loads.
-        low: what the even elements are multiplied by.
-        high: what the odd ones are.
-        left: whether the pair is the left operand.
-        precision: of both.
-        word: both `low` and `high`, where they are codes of one integer.
-    """
-
-    total: str
-    first: str
-    turns: Turns
-    low: str
-    high: str
-    left: bool
-    precision: tile.Precision
-    word: Word | None = None
+    total: str  # the sum
+    first: str  # the product that goes away; what is left stands in the other's place
+    turns: Turns  # the operand that is a pair of loads
+    low: str  # what the even elements are multiplied by
+    high: str  # what the odd ones are
+    left: bool  # whether the pair is the left operand
+    precision: tile.Precision  # of both
+    word: Word | None = None  # both `low` and `high`, where they are codes of one integer
 
 
 def pairs(program: tile.TileProgram) -> dict[str, tuple[tile.Load, tile.Load]]:

@@ -22,13 +22,9 @@ _KINDS = {constructor: kind for kind, constructor in language.REDUCTIONS.items()
 
 @dataclass(slots=True)
 class Encoder:
-    """Writes expressions as terms.
+    """Writes expressions as terms."""
 
-    Attributes:
-        terms: where they go.
-    """
-
-    terms: Terms
+    terms: Terms  # where they go
     _done: dict[int, tuple[Expr, Term]] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> Term:
@@ -78,14 +74,10 @@ class Encoder:
 
 @dataclass(slots=True)
 class Decoder:
-    """Reads terms as expressions; a product with -1 on the left is a negation, as it was before `Encoder`.
+    """Reads terms as expressions; a product with -1 on the left is a negation, as it was before `Encoder`."""
 
-    Attributes:
-        terms: where they are.
-        declared: constructors of operators that rule files declare, to their names.
-    """
-
-    terms: Terms
+    terms: Terms  # where they are
+    # Constructors of operators that rule files declare, to their names.
     declared: Mapping[str, str] = field(default_factory=dict)
     _done: dict[int, Expr] = field(default_factory=dict)
     _axes: dict[str, Axis] = field(default_factory=dict)
@@ -143,37 +135,24 @@ REPLAY_SCHEMA = "prism.replay/1"
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """The derivation of one output.
+    """The derivation of one output."""
 
-    Attributes:
-        name: of the output.
-        reference: where it starts.
-        denotation: where it ends.
-        steps: in order; terms stand where the certificate has rows.
-    """
-
-    name: str
-    reference: Term
-    denotation: Term
-    steps: tuple[dict[str, Any], ...]
+    name: str  # of the output
+    reference: Term  # where it starts
+    denotation: Term  # where it ends
+    steps: tuple[dict[str, Any], ...]  # in order; terms stand where the certificate has rows
 
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """What came of the attempt.
+    """What came of the attempt."""
 
-    Attributes:
-        certificate: for `prism.checker.check`; where no derivation was found, the same terms without steps, which says
-            what is to be proved again (schema `prism.replay/1`).
-        reason: why there is none, or empty.
-        steps: of all outputs.
-        seconds: of finding, replaying and checking.
-    """
-
+    # For `prism.checker.check`; where no derivation was found, the same terms without steps, which says what is to be
+    # proved again (schema `prism.replay/1`).
     certificate: bytes
-    reason: str = ""
-    steps: int = 0
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""  # why there is none, or empty
+    steps: int = 0  # of all outputs
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of finding, replaying and checking
 
 
 def certificate(terms: Terms, outputs: Sequence[Derived], files: Mapping[str, str], schema: str = SCHEMA) -> bytes:

@@ -51,15 +51,10 @@ TRIALS = 400
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What joins two terms.
+    """What joins two terms."""
 
-    Attributes:
-        stages: rules that run once each, one stage after the other.
-        simple: rules that run to their end after each stage, and before the first.
-    """
-
-    stages: Stages
-    simple: tuple[str, ...]
+    stages: Stages  # rules that run once each, one stage after the other
+    simple: tuple[str, ...]  # rules that run to their end after each stage, and before the first
 
     def only(self, names: Collection[str]) -> Schedule:
         """Without the rules of other names."""
@@ -69,15 +64,10 @@ class Schedule:
 
 @dataclass(slots=True)
 class Trials:
-    """Runs schedules. Bound to the thread that made it.
+    """Runs schedules. Bound to the thread that made it."""
 
-    Attributes:
-        rules: all that there are.
-        count: schedules run so far.
-    """
-
-    rules: RuleSet
-    count: int = 0
+    rules: RuleSet  # all that there are
+    count: int = 0  # schedules run so far
     _graph: Saturation | None = None
 
     def find(self, left: Expr, right: Expr, facts: TensorFacts = NO_FACTS) -> Schedule | None:
@@ -202,15 +192,10 @@ MAX_SIMPLIFY = 8
 
 @dataclass(slots=True)
 class Deriver:
-    """Finds derivations. Bound to the thread that made it.
+    """Finds derivations. Bound to the thread that made it."""
 
-    Attributes:
-        files: the rule files.
-        fp: only rules of this floating-point class, and those that change less, are used.
-    """
-
-    files: Sequence[Path] = field(default_factory=rule_files)
-    fp: str = FpClass.DOMAIN.value
+    files: Sequence[Path] = field(default_factory=rule_files)  # the rule files
+    fp: str = FpClass.DOMAIN.value  # only rules of this floating-point class, and those that change less, are used
     _trials: Trials | None = None
     _rules: dict[str, Rule] = field(default_factory=dict)
     _texts: dict[str, bytes] = field(default_factory=dict)

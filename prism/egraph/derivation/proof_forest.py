@@ -24,19 +24,12 @@ _Key: TypeAlias = "tuple[Any, ...]"
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why two terms are one.
+    """Why two terms are one."""
 
-    Attributes:
-        kind: rule, rename, constant or congruence.
-        rule: of kind rule its name.
-        forward: of kind rule whether the edge's first term is the rule's left side.
-        given: of kind rule its substitution.
-    """
-
-    kind: str
-    rule: str = ""
-    forward: bool = True
-    given: Mapping[str, Any] = field(default_factory=dict)
+    kind: str  # rule, rename, constant or congruence
+    rule: str = ""  # of kind rule its name
+    forward: bool = True  # of kind rule whether the edge's first term is the rule's left side
+    given: Mapping[str, Any] = field(default_factory=dict)  # of kind rule its substitution
 
     def turned(self) -> Reason:
         """The reason, read from the other end."""
@@ -48,11 +41,7 @@ CONGRUENCE, RENAME, CONSTANT = Reason("congruence"), Reason("rename"), Reason("c
 
 @dataclass(slots=True)
 class Forest:
-    """The e-graph; e-classes are numbers of terms.
-
-    Attributes:
-        terms: its terms.
-    """
+    """The e-graph; e-classes are numbers of terms."""
 
     terms: Terms
     _parent: dict[int, int] = field(default_factory=dict)

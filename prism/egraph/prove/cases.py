@@ -57,15 +57,10 @@ def defined_alike(reference: Expr, candidate: Expr, extremes: Sequence[Expr]) ->
 
 @dataclass(slots=True)
 class _Row:
-    """A place at which some maxima are of nothing but what masks hide, and others are numbers.
+    """A place at which some maxima are of nothing but what masks hide, and others are numbers."""
 
-    Attributes:
-        empty: the former.
-        kept: the latter.
-    """
-
-    empty: frozenset[Expr]
-    kept: frozenset[Expr]
+    empty: frozenset[Expr]  # the former
+    kept: frozenset[Expr]  # the latter
     _facts: Facts = field(default_factory=Facts)
     # By identity; the expression is kept, so that its identity is not used again.
     _known: dict[int, tuple[Expr, Kinds]] = field(default_factory=dict)
@@ -186,19 +181,12 @@ MAX_NODES = 600
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """That `less` is not more than `more`; is less, where it is strict.
+    """That `less` is not more than `more`; is less, where it is strict."""
 
-    Attributes:
-        less: one value.
-        more: the other.
-        strict: whether they differ.
-        within: the case that this is one of, if any.
-    """
-
-    less: Expr
-    more: Expr
-    strict: bool
-    within: Case | None = None
+    less: Expr  # one value
+    more: Expr  # the other
+    strict: bool  # whether they differ
+    within: Case | None = None  # the case that this is one of, if any
 
     def of(self, exprs: Sequence[Expr]) -> list[Expr]:
         """The expressions where it is so."""

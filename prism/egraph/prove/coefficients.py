@@ -55,17 +55,11 @@ _SUBNORMAL = 2.0**-25
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Expressions with their weights as they are read.
+    """Expressions with their weights as they are read."""
 
-    Attributes:
-        left: of the reference.
-        right: of the candidate.
-        said: what was read as what, a clause each.
-    """
-
-    left: tuple[Expr, ...]
-    right: tuple[Expr, ...]
-    said: tuple[str, ...] = ()
+    left: tuple[Expr, ...]  # of the reference
+    right: tuple[Expr, ...]  # of the candidate
+    said: tuple[str, ...] = ()  # what was read as what, a clause each
 
 
 def stored_alike(left: Sequence[Expr], right: Sequence[Expr], weights: Mapping[str, Weight]) -> Alike:
@@ -138,53 +132,33 @@ def read_alike(
 
 @dataclass(slots=True)
 class _Coefficient:
-    """What is computed from weights alone.
+    """What is computed from weights alone."""
 
-    Attributes:
-        expr: how.
-        axes: the axes that it depends on, by name.
-        array: its values over them.
-        size: for each element, the sum of the sizes of what is added up for it.
-        terms: the same, a product of two arrays counting as one.
-        scale: its factors that are numbers.
-        stored: whether nothing else is computed: it is an element of an array.
-        roundings: how many roundings it takes to compute it, but for its scale.
-        leaves: the weights that it is computed from.
-        numbers: constants in it that may have been rounded to float32.
-    """
-
-    expr: Expr
-    axes: tuple[Axis, ...]
-    array: np.ndarray
-    size: np.ndarray
-    terms: np.ndarray
-    scale: tuple[Expr, ...]
-    stored: bool
-    roundings: float
-    leaves: frozenset[str]
-    numbers: frozenset[float]
+    expr: Expr  # how
+    axes: tuple[Axis, ...]  # the axes that it depends on, by name
+    array: np.ndarray  # its values over them
+    size: np.ndarray  # for each element, the sum of the sizes of what is added up for it
+    terms: np.ndarray  # the same, a product of two arrays counting as one
+    scale: tuple[Expr, ...]  # its factors that are numbers
+    stored: bool  # whether nothing else is computed: it is an element of an array
+    roundings: float  # how many roundings it takes to compute it, but for its scale
+    leaves: frozenset[str]  # the weights that it is computed from
+    numbers: frozenset[float]  # constants in it that may have been rounded to float32
 
 
 @dataclass(slots=True)
 class _Table:
-    """The reference's coefficients.
+    """The reference's coefficients."""
 
-    Attributes:
-        weights: of both.
-        rounded: the weights that may be rounded values of the other program's, with the unit roundoff of their type.
-        multiples: numbers that the reference has, which are tried first where one is a multiple of another; None where
-            only what is equal counts.
-        learning: whether coefficients are the reference's.
-        sharp: whether what both compute has to be equal.
-        said: the readings so far.
-    """
-
-    weights: Mapping[str, Weight]
+    weights: Mapping[str, Weight]  # of both
+    # The weights that may be rounded values of the other program's, with the unit roundoff of their type.
     rounded: Mapping[str, float] = field(default_factory=dict)
+    # Numbers that the reference has, which are tried first where one is a multiple of another; None where only what is
+    # equal counts.
     multiples: tuple[float, ...] | None = None
-    learning: bool = True
-    sharp: bool = False
-    said: list[str] = field(default_factory=list)
+    learning: bool = True  # whether coefficients are the reference's
+    sharp: bool = False  # whether what both compute has to be equal
+    said: list[str] = field(default_factory=list)  # the readings so far
     _known: dict[tuple[str, ...], list[_Coefficient]] = field(default_factory=dict)
     _done: dict[Expr, Expr] = field(default_factory=dict)
     _sizes: dict[str, np.ndarray] = field(default_factory=dict)

@@ -46,32 +46,20 @@ _SAME = "the same formula"
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A tensor that was proved to be a cut.
+    """A tensor that was proved to be a cut."""
 
-    Attributes:
-        cuts: what the proof takes for equal inputs, by the reference's names.
-        examined: the prover's verdict; None where both sides have the same formula.
-        matched: what was compared.
-    """
-
-    cuts: frozenset[str]
-    examined: Examined | None = None
-    matched: Matched | None = None
+    cuts: frozenset[str]  # what the proof takes for equal inputs, by the reference's names
+    examined: Examined | None = None  # the prover's verdict; None where both sides have the same formula
+    matched: Matched | None = None  # what was compared
 
 
 @dataclass(slots=True)
 class Cuts:
-    """The cuts of two programs.
+    """The cuts of two programs."""
 
-    Attributes:
-        names: of both.
-        worker: runs the rules.
-        sound: whether all tensors within that are alike were proved equal.
-    """
-
-    names: Names
-    worker: Worker
-    sound: bool = True
+    names: Names  # of both
+    worker: Worker  # runs the rules
+    sound: bool = True  # whether all tensors within that are alike were proved equal
     # Of each cut, by the reference's name: the tensor as the parts read it, and the tensors of each side that are it.
     _tensors: dict[str, Tensor] = field(default_factory=dict)
     _proved: dict[tuple[int, str], tuple[Alike, _Step]] = field(default_factory=dict)

@@ -46,17 +46,13 @@ MAX_CASES = 3
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A verdict, and what was compared for it.
+    """A verdict, and what was compared for it."""
 
-    Attributes:
-        verdict: the prover's.
-        read: the outputs of both over the same inputs, axes and symbols, weights and constants read alike; None where
-            the outputs do not meet.
-        parts: where it was proved part by part, those that are not the same formula, and what was compared of each.
-    """
-
-    verdict: Verdict
+    verdict: Verdict  # the prover's
+    # The outputs of both over the same inputs, axes and symbols, weights and constants read alike; None where the
+    # outputs do not meet.
     read: Reading | None = None
+    # Where it was proved part by part, those that are not the same formula, and what was compared of each.
     parts: tuple[tuple[Examined, Matched], ...] = ()
 
 

@@ -27,13 +27,9 @@ _INVERSES = {"sub": ("add", "neg"), "div": ("mul", "recip")}
 
 @dataclass(frozen=True, slots=True)
 class TrackedArrays:
-    """Arrays of numbers with error bounds; see prism.program.arrays.Arrays.
+    """Arrays of numbers with error bounds; see prism.program.arrays.Arrays."""
 
-    Attributes:
-        poles: what 1/0 is: infinite, as a processor has it, or undefined.
-    """
-
-    poles: float = np.inf
+    poles: float = np.inf  # what 1/0 is: infinite, as a processor has it, or undefined
 
     def arange(self, n: int) -> Array:
         """See Arrays."""

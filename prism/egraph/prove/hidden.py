@@ -30,19 +30,12 @@ _LOW = Const(-math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Expressions of two programs with -inf for what masks hide by a number.
+    """Expressions of two programs with -inf for what masks hide by a number."""
 
-    Attributes:
-        left: of one.
-        right: of the other.
-        said: what that assumes, or would.
-        sure: whether what is hidden is known to round to nothing.
-    """
-
-    left: tuple[Expr, ...]
-    right: tuple[Expr, ...]
-    said: tuple[str, ...]
-    sure: bool
+    left: tuple[Expr, ...]  # of one
+    right: tuple[Expr, ...]  # of the other
+    said: tuple[str, ...]  # what that assumes, or would
+    sure: bool  # whether what is hidden is known to round to nothing
 
 
 def without_numbers(left: Sequence[Expr], right: Sequence[Expr]) -> Hidden | None:

@@ -48,19 +48,12 @@ MAX_RUN = 1 << 35
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """An array that a program fixes.
+    """An array that a program fixes."""
 
-    Attributes:
-        array: its elements, float64; finite but for NaN.
-        dtype: how it is stored.
-        name: what its program calls it.
-        sides: whether the reference and whether the candidate holds it.
-    """
-
-    array: np.ndarray
-    dtype: DType
-    name: str
-    sides: tuple[bool, bool]
+    array: np.ndarray  # its elements, float64; finite but for NaN
+    dtype: DType  # how it is stored
+    name: str  # what its program calls it
+    sides: tuple[bool, bool]  # whether the reference and whether the candidate holds it
 
     @property
     def unit(self) -> float:
@@ -70,29 +63,18 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Two programs over one set of names.
+    """Two programs over one set of names."""
 
-    Attributes:
-        reference: one formula per output.
-        candidate: as many.
-        tensors: the inputs that a caller passes, and the weights.
-        ranges: of the symbols.
-        weights: by the name that the formulas use.
-        programs: both, where there are any.
-        inputs: the names in both of what a caller passes.
-        copies: the weights of one program that have elements of the other's: they are no rounded values of these.
-        sharp: whether what both compute from weights is equal or not, however the weights may be rounded.
-    """
-
-    reference: tuple[Formula, ...]
-    candidate: tuple[Formula, ...]
-    tensors: tuple[Tensor, ...]
-    ranges: Mapping[str, SymbolRange]
-    weights: Mapping[str, Weight]
-    programs: tuple[Program, Program] | None = None
-    inputs: tuple[tuple[str, str], ...] = ()
+    reference: tuple[Formula, ...]  # one formula per output
+    candidate: tuple[Formula, ...]  # as many
+    tensors: tuple[Tensor, ...]  # the inputs that a caller passes, and the weights
+    ranges: Mapping[str, SymbolRange]  # of the symbols
+    weights: Mapping[str, Weight]  # by the name that the formulas use
+    programs: tuple[Program, Program] | None = None  # both, where there are any
+    inputs: tuple[tuple[str, str], ...] = ()  # the names in both of what a caller passes
+    # The weights of one program that have elements of the other's: they are no rounded values of these.
     copies: frozenset[str] = frozenset()
-    sharp: bool = False
+    sharp: bool = False  # whether what both compute from weights is equal or not, however the weights may be rounded
 
     def furthest(self, binding: Mapping[str, int]) -> list[tuple[int, ...] | None]:
         """For each output the element at which the programs, run whole on a draw, are furthest apart; None for none."""
@@ -143,25 +125,15 @@ class Matched:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """One set of names for the inputs, symbols and weights of two programs.
+    """One set of names for the inputs, symbols and weights of two programs."""
 
-    Attributes:
-        a: the reference.
-        b: the candidate, over the symbols of the reference.
-        pairs: the inputs that a caller passes, of both.
-        ours: what tensors of `a` are called, or which number a weight is.
-        theirs: the same of `b`.
-        weights: by name, whether or not an output needs them.
-        copies: see `Matched`.
-    """
-
-    a: Program
-    b: Program
-    pairs: tuple[tuple[Tensor, Tensor], ...]
-    ours: Mapping[str, Expr | str]
-    theirs: Mapping[str, Expr | str]
-    weights: Mapping[str, Weight]
-    copies: frozenset[str]
+    a: Program  # the reference
+    b: Program  # the candidate, over the symbols of the reference
+    pairs: tuple[tuple[Tensor, Tensor], ...]  # the inputs that a caller passes, of both
+    ours: Mapping[str, Expr | str]  # what tensors of `a` are called, or which number a weight is
+    theirs: Mapping[str, Expr | str]  # the same of `b`
+    weights: Mapping[str, Weight]  # by name, whether or not an output needs them
+    copies: frozenset[str]  # see `Matched`
 
     @property
     def ranges(self) -> Mapping[str, SymbolRange]:

@@ -112,12 +112,9 @@ _NEAR = 4
 
 @dataclass(slots=True)
 class _Machine(Algebra):
-    """Normalises; equal expressions once.
+    """Normalises; equal expressions once."""
 
-    Attributes:
-        strict: whether `j <= i` is `j < i` or `j == i`, as what sums up to each place and what does so before it are.
-    """
-
+    # Whether `j <= i` is `j < i` or `j == i`, as what sums up to each place and what does so before it are.
     strict: bool = False
 
     def poly(self, e: Expr) -> Poly:

@@ -54,19 +54,13 @@ class Unfit(Exception):
 
 @dataclass(slots=True)
 class Algebra:
-    """Arithmetic of polynomials; `poly` says what expression is which.
+    """Arithmetic of polynomials; `poly` says what expression is which."""
 
-    Attributes:
-        done: polynomials.
-        above: bases of powers that are known to be more than 0, whatever their text shows.
-        facts: what is known of expressions.
-        steps: terms that were made so far.
-    """
-
-    done: dict[Expr, Poly] = field(default_factory=dict)
+    done: dict[Expr, Poly] = field(default_factory=dict)  # polynomials
+    # Bases of powers that are known to be more than 0, whatever their text shows.
     above: set[Expr] = field(default_factory=set)
-    facts: Facts = field(default_factory=Facts)
-    steps: int = 0
+    facts: Facts = field(default_factory=Facts)  # what is known of expressions
+    steps: int = 0  # terms that were made so far
 
     def poly(self, e: Expr) -> Poly:
         """The expression as a polynomial. Raises Unfit: it is none."""

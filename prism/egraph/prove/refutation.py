@@ -81,36 +81,24 @@ FEW_KINDS = ("normal", "ties", "positive", "negative", "last")
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """Inputs at which two formulas differ.
+    """Inputs at which two formulas differ."""
 
-    Attributes:
-        inputs: tensor to float64 array, of the inputs' own extents; elements that are not read are zero.
-        where: the output and the element, with both values, as text.
-        finite: whether both values are finite; else one of them is not.
-    """
-
+    # Tensor to float64 array, of the inputs' own extents; elements that are not read are zero.
     inputs: Mapping[str, np.ndarray]
-    where: str
-    finite: bool = True
+    where: str  # the output and the element, with both values, as text
+    finite: bool = True  # whether both values are finite; else one of them is not
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of trying.
+    """What came of trying."""
 
-    Attributes:
-        found: a counterexample, or None.
-        points: how many finite elements were compared.
-        skipped: why nothing could be evaluated, when nothing was.
-        slight: where none was found, inputs at which the two differ by more than rounding usually does.
-        undefined: where none was found, inputs at which the candidate alone has a value.
-    """
-
-    found: Counterexample | None
-    points: int
-    skipped: str = ""
+    found: Counterexample | None  # a counterexample, or None
+    points: int  # how many finite elements were compared
+    skipped: str = ""  # why nothing could be evaluated, when nothing was
+    # Where none was found, inputs at which the two differ by more than rounding usually does.
     slight: Counterexample | None = None
-    undefined: Counterexample | None = None
+    undefined: Counterexample | None = None  # where none was found, inputs at which the candidate alone has a value
 
 
 class _Tells(Enum):
@@ -123,17 +111,12 @@ class _Tells(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Tensors that are not drawn.
+    """Tensors that are not drawn."""
 
-    Attributes:
-        arrays: their values.
-        rounded: those that may be rounded values of others, with the unit roundoff of their type.
-        sharp: whether any difference counts that rounding, also that of float64, does not explain.
-    """
-
-    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)  # their values
+    # Those that may be rounded values of others, with the unit roundoff of their type.
     rounded: Mapping[str, float] = field(default_factory=dict)
-    sharp: bool = False
+    sharp: bool = False  # whether any difference counts that rounding, also that of float64, does not explain
 
     def cut(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """The elements that are read."""
@@ -243,29 +226,17 @@ def _entire(
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """An output's two sides.
+    """An output's two sides."""
 
-    Attributes:
-        formula: the output.
-        exprs: both sides, over the output's axes.
-        axes: these axes.
-        start: the first values of those that are cut.
-        binding: the values of the symbols.
-        held: the elements of tensors that keep their values.
-        fixed: these tensors.
-        tame: whether the inputs are such that float64 neither overflows nor cancels much.
-        dtypes: of the inputs.
-    """
-
-    formula: Formula
-    exprs: tuple[Expr, Expr]
+    formula: Formula  # the output
+    exprs: tuple[Expr, Expr]  # both sides, over the output's axes
     axes: tuple[Axis, ...]
-    start: Mapping[str, int]
-    binding: Mapping[str, int]
-    held: Mapping[str, np.ndarray]
-    fixed: Fixed
-    tame: bool
-    dtypes: Mapping[str, DType]
+    start: Mapping[str, int]  # the first values of those that are cut
+    binding: Mapping[str, int]  # the values of the symbols
+    held: Mapping[str, np.ndarray]  # the elements of tensors that keep their values
+    fixed: Fixed  # these tensors
+    tame: bool  # whether the inputs are such that float64 neither overflows nor cancels much
+    dtypes: Mapping[str, DType]  # of the inputs
 
     def at(self, place: tuple[int, ...]) -> tuple[Expr, Expr]:
         """Both sides at one element."""

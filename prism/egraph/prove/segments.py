@@ -79,15 +79,10 @@ def _straightened(p: Poly) -> Poly:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The number u.
+    """The number u."""
 
-    Attributes:
-        u: it, without a constant term.
-        left: how many points may still be looked at.
-    """
-
-    u: Poly
-    left: list[int]
+    u: Poly  # it, without a constant term
+    left: list[int]  # how many points may still be looked at
 
     def alike(self, exprs: Sequence[Expr], low: Fraction | float, high: Fraction | float) -> bool:
         """Whether both are equal where u is more than one bound and less than the other."""

@@ -63,30 +63,19 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """A tensor of one program that has the elements of a tensor of the other, or of the same.
+    """A tensor of one program that has the elements of a tensor of the other, or of the same."""
 
-    Attributes:
-        name: the tensor.
-        of: the reference's tensor.
-        order: how it is transposed; None where both have the same elements in row-major order.
-    """
-
-    name: str
-    of: str
-    order: Order | None
+    name: str  # the tensor
+    of: str  # the reference's tensor
+    order: Order | None  # how it is transposed; None where both have the same elements in row-major order
 
 
 @dataclass(slots=True)
 class Runs:
-    """Runs of two programs.
+    """Runs of two programs."""
 
-    Attributes:
-        names: of both.
-        binding: the values of the symbols.
-    """
-
-    names: Names
-    binding: Mapping[str, int]
+    names: Names  # of both
+    binding: Mapping[str, int]  # the values of the symbols
     _held: tuple[dict[str, np.ndarray], ...] = ()
 
     @staticmethod

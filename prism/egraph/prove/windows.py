@@ -25,17 +25,11 @@ _MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The maximum over `axes` of `core` at the places where every one of `guards` is at least 0; -inf if there is none.
+    """The maximum over `axes` of `core` where every one of `guards` is at least 0; -inf where none is."""
 
-    Attributes:
-        axes: what it is over.
-        guards: affine in them and in others.
-        core: reads no `-inf` of the masks.
-    """
-
-    axes: tuple[Axis, ...]
-    guards: tuple[Index, ...]
-    core: Expr
+    axes: tuple[Axis, ...]  # what it is over
+    guards: tuple[Index, ...]  # affine in them and in others
+    core: Expr  # reads no `-inf` of the masks
 
     @property
     def expr(self) -> Expr:

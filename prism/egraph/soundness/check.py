@@ -50,20 +50,13 @@ _DIFFER, _ONE_FINITE, _INFINITE = "differ", "one side alone is finite", "neither
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the test of one rule came to.
+    """What the test of one rule came to."""
 
-    Attributes:
-        rule: its name.
-        agreed: draws at which the facts held and both sides agreed.
-        counterexample: text of a shrunk draw at which they did not; empty when there was none.
-        exact: of `agreed`, those over the prime field; 0 where the rule is not rational.
-        remark: text of a shrunk draw at which the sides differ where neither is finite, or where the rule says so.
-    """
-
-    rule: str
-    agreed: int
-    counterexample: str = ""
-    exact: int = 0
+    rule: str  # its name
+    agreed: int  # draws at which the facts held and both sides agreed
+    counterexample: str = ""  # text of a shrunk draw at which they did not; empty when there was none
+    exact: int = 0  # of `agreed`, those over the prime field; 0 where the rule is not rational
+    # Text of a shrunk draw at which the sides differ where neither is finite, or where the rule says so.
     remark: str = ""
 
     def __bool__(self) -> bool:

@@ -182,27 +182,18 @@ class Field:
 
 @dataclass(slots=True)
 class Interpretation:
-    """Draws of one structure.
+    """Draws of one structure."""
 
-    Attributes:
-        parts: the rule.
-        arithmetic: what numbers are.
-        sizes: of the four axes.
-        axis: axis variable to axis.
-        owned: term variable to its axes; those that facts define are added.
-        raw: term variable to what was drawn, [draw, i, j, k, l].
-        env: all variables' values, once `settle` has been called.
-        defined: in which draws what is asked to be a constant is a finite number; once it has been called, of those
-            that satisfy the facts.
-    """
-
-    parts: Parts
-    arithmetic: Arithmetic
-    sizes: tuple[int, ...]
-    axis: dict[str, str] = field(default_factory=dict)
+    parts: Parts  # the rule
+    arithmetic: Arithmetic  # what numbers are
+    sizes: tuple[int, ...]  # of the four axes
+    axis: dict[str, str] = field(default_factory=dict)  # axis variable to axis
+    # Term variable to its axes; those that facts define are added.
     owned: dict[str, frozenset[str]] = field(default_factory=dict)
-    raw: dict[str, Array] = field(default_factory=dict)
-    env: dict[str, Value] = field(default_factory=dict)
+    raw: dict[str, Array] = field(default_factory=dict)  # term variable to what was drawn, [draw, i, j, k, l]
+    env: dict[str, Value] = field(default_factory=dict)  # all variables' values, once `settle` has been called
+    # In which draws what is asked to be a constant is a finite number; once it has been called, of those that satisfy
+    # the facts.
     defined: Mask = field(default_factory=lambda: np.ones(1, dtype=bool))
 
     # Drawing

@@ -16,22 +16,14 @@ OP_OF: Mapping[str, str] = {constructor: op for op, constructor in CONSTRUCTORS.
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a rule's text says of the variables that are to be drawn.
+    """What a rule's text says of the variables that are to be drawn."""
 
-    Attributes:
-        axes: axis variables.
-        terms: term variables that no fact defines, in the order in which they are met.
-        constants: of those, the ones that facts ask to be numbers.
-        wanted: term variable to the relations that it must be in.
-        truths: variables that stand where a truth value is read, once for each such place.
-        asked: term variable to the axis variables that it must, or must not, have.
-    """
-
-    axes: tuple[str, ...]
-    terms: tuple[str, ...]
-    constants: frozenset[str]
-    wanted: Mapping[str, frozenset[str]]
-    truths: tuple[str, ...]
+    axes: tuple[str, ...]  # axis variables
+    terms: tuple[str, ...]  # term variables that no fact defines, in the order in which they are met
+    constants: frozenset[str]  # of those, the ones that facts ask to be numbers
+    wanted: Mapping[str, frozenset[str]]  # term variable to the relations that it must be in
+    truths: tuple[str, ...]  # variables that stand where a truth value is read, once for each such place
+    # Term variable to the axis variables that it must, or must not, have.
     asked: Mapping[str, Sequence[tuple[str, bool]]]
 
     @staticmethod

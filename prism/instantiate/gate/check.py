@@ -247,28 +247,18 @@ class KernelRunner(Closing):
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What the gate found.
+    """What the gate found."""
 
-    Attributes:
-        runner: where the kernels ran.
-        cases: how many cases ran.
-        worst: by draw, the largest error as a multiple of what is allowed.
-        failures: one line for each case that did not pass.
-        sampled: how many cases ran only a sample of some kernel's programs.
-        rounding: whether rounding explains all failures: the sGraph itself, evaluated in torch, is as far from the
-            oracle as its kernels.
-        late: whether all failures are cases that did not end in time.
-        left: how many cases there was no time for.
-    """
-
-    runner: str
-    cases: int
-    worst: Mapping[str, float]
-    failures: tuple[str, ...]
-    sampled: int = 0
+    runner: str  # where the kernels ran
+    cases: int  # how many cases ran
+    worst: Mapping[str, float]  # by draw, the largest error as a multiple of what is allowed
+    failures: tuple[str, ...]  # one line for each case that did not pass
+    sampled: int = 0  # how many cases ran only a sample of some kernel's programs
+    # Whether rounding explains all failures: the sGraph itself, evaluated in torch, is as far from the oracle as its
+    # kernels.
     rounding: bool = False
-    late: bool = False
-    left: int = 0
+    late: bool = False  # whether all failures are cases that did not end in time
+    left: int = 0  # how many cases there was no time for
 
     @property
     def passed(self) -> bool:
@@ -483,31 +473,20 @@ class _Gate:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A case's inputs, by name.
+    """A case's inputs, by name."""
 
-    Attributes:
-        tensors: as kernels take them.
-        wide: as float64.
-        finite: those that are finite.
-    """
-
-    tensors: Mapping[str, Any]
-    wide: Mapping[str, np.ndarray]
-    finite: Set[str]
+    tensors: Mapping[str, Any]  # as kernels take them
+    wide: Mapping[str, np.ndarray]  # as float64
+    finite: Set[str]  # those that are finite
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What is right for a case, by output; see `judge`.
+    """What is right for a case, by output; see `judge`."""
 
-    Attributes:
-        exact: the oracle's results.
-        given: eager's.
-        clean: the oracle's where what is not finite does not matter, several by output.
-    """
-
-    exact: Mapping[str, np.ndarray]
-    given: Mapping[str, np.ndarray]
+    exact: Mapping[str, np.ndarray]  # the oracle's results
+    given: Mapping[str, np.ndarray]  # eager's
+    # The oracle's where what is not finite does not matter, several by output.
     clean: Mapping[str, Sequence[np.ndarray]]
 
 

@@ -39,15 +39,10 @@ _SMALLEST: Mapping[DType, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the gate says of one output.
+    """What the gate says of one output."""
 
-    Attributes:
-        ratio: the larger of (RMS error, maximal error), each as a multiple of what is allowed; it passes up to 1.
-        reason: why it does not pass, in one line; empty when it does.
-    """
-
-    ratio: float
-    reason: str = ""
+    ratio: float  # the larger of (RMS error, maximal error), each as a multiple of what is allowed; it passes up to 1
+    reason: str = ""  # why it does not pass, in one line; empty when it does
 
     def __bool__(self) -> bool:
         return not self.reason

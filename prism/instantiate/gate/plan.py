@@ -116,19 +116,12 @@ def plan_cases(
 
 @dataclass(slots=True)
 class _Symbol:
-    """What a tile symbol may be: at least what some configuration has, at most half of its longest fixed axis.
+    """What a tile symbol may be: at least what some configuration has, at most half of its longest fixed axis."""
 
-    Attributes:
-        low: the least value.
-        high: the largest; of the fixed axes that are that long.
-        free: the symbols in the extents of its axes.
-        tiles: whether it is a tile size, and not the number of parts.
-    """
-
-    low: int
-    high: int = 0
-    free: frozenset[str] = frozenset()
-    tiles: bool = False
+    low: int  # the least value
+    high: int = 0  # the largest; of the fixed axes that are that long
+    free: frozenset[str] = frozenset()  # the symbols in the extents of its axes
+    tiles: bool = False  # whether it is a tile size, and not the number of parts
 
 
 def quick_config(
@@ -405,23 +398,14 @@ def _grid_and_program(
 
 @dataclass(slots=True)
 class InterpreterCosts:
-    """What the interpreter takes for each launch, as symbols change: a change looks at those that have the symbol.
-
-    Attributes:
-        sgraph: the sGraph.
-        config: the configuration, whose symbols are not looked at.
-        binding: the value of every symbol of the extents.
-        values: of the symbols.
-        sampled: whether launches that can be sampled are, or all programs run.
-        total: seconds of all launches.
-    """
+    """What the interpreter takes for each launch, as symbols change: a change looks at those that have the symbol."""
 
     sgraph: sg.SGraph
-    config: Config
-    binding: Mapping[str, int]
-    values: Mapping[str, int]
-    sampled: bool = False
-    total: float = 0.0
+    config: Config  # the configuration, whose symbols are not looked at
+    binding: Mapping[str, int]  # the value of every symbol of the extents
+    values: Mapping[str, int]  # of the symbols
+    sampled: bool = False  # whether launches that can be sampled are, or all programs run
+    total: float = 0.0  # seconds of all launches
     _launches: tuple[sg.Launch, ...] = ()
     _works: list[list[_Work]] = field(default_factory=list)
     _trips: list[int] = field(default_factory=list)
@@ -504,19 +488,13 @@ class InterpreterCosts:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a body does, as sums: statements of one shape count together, so that new sizes are soon priced.
+    """What a body does, as sums: statements of one shape count together, so that new sizes are soon priced."""
 
-    Attributes:
-        operations: so many.
-        passes: by a value's axes, how often so many elements are gone through.
-        products: of matrices: the axes of what comes out and of both sides, and the one that is summed over.
-        loops: their axes and bodies.
-    """
-
-    operations: int
-    passes: Mapping[tuple[str, ...], int]
+    operations: int  # so many
+    passes: Mapping[tuple[str, ...], int]  # by a value's axes, how often so many elements are gone through
+    # Of matrices: the axes of what comes out and of both sides, and the one that is summed over.
     products: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str], ...]
-    loops: tuple[tuple[str, _Work], ...]
+    loops: tuple[tuple[str, _Work], ...]  # their axes and bodies
 
     @staticmethod
     def of(kernel: sg.Kernel) -> _Work:

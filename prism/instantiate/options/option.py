@@ -36,17 +36,11 @@ class Offered(Enum):
 
 @dataclass(frozen=True)
 class Family:
-    """What options are asked about.
+    """What options are asked about."""
 
-    Attributes:
-        sgraph: the family.
-        device: whose limits hold.
-        hints: a value for every symbol of the extents.
-    """
-
-    sgraph: SGraph
-    device: Device
-    hints: Mapping[str, int]
+    sgraph: SGraph  # the family
+    device: Device  # whose limits hold
+    hints: Mapping[str, int]  # a value for every symbol of the extents
 
     @cached_property
     def footprints(self) -> Mapping[str, Footprint]:

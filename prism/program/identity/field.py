@@ -27,35 +27,23 @@ _U = np.uint64
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Residues of exp of a number, and where they are defined.
+    """Residues of exp of a number, and where they are defined."""
 
-    Attributes:
-        f: residues, as of Numbers.
-        d: where they are defined.
-        reduced: whether they are those of the power (p_l - 1)/p_(l+1) of exp, which is of order p_(l+1), so that it can
-            in turn be raised to any residue of the next level: c * log a.
-    """
-
-    f: np.ndarray
-    d: np.ndarray
+    f: np.ndarray  # residues, as of Numbers
+    d: np.ndarray  # where they are defined
+    # Whether they are those of the power (p_l - 1)/p_(l+1) of exp, which is of order p_(l+1), so that it can in turn be
+    # raised to any residue of the next level: c * log a.
     reduced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """An array of numbers.
+    """An array of numbers."""
 
-    Attributes:
-        f: residues, uint64 [levels, draws, axes...].
-        d: where the residues are defined, bool, of a shape that broadcasts to f's.
-        r: the shadow, float64 [1, draws, axes...]; NaN where it is not known (or the number is not a number).
-        e: of the number's exponential, where that does not follow from f (logarithms).
-    """
-
-    f: np.ndarray
-    d: np.ndarray
-    r: np.ndarray
-    e: Exponential | None = None
+    f: np.ndarray  # residues, uint64 [levels, draws, axes...]
+    d: np.ndarray  # where the residues are defined, bool, of a shape that broadcasts to f's
+    r: np.ndarray  # the shadow, float64 [1, draws, axes...]; NaN where it is not known (or the number is not a number)
+    e: Exponential | None = None  # of the number's exponential, where that does not follow from f (logarithms)
 
     def mapped(self, how: Sequence[object]) -> Numbers:
         """Every part indexed by `how` (slices and new axes)."""

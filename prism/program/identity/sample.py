@@ -38,21 +38,13 @@ class Points:
 
 @dataclass(slots=True)
 class Sample:
-    """The sample of every axis, by extent, so that axes of one extent have the same.
+    """The sample of every axis, by extent, so that axes of one extent have the same."""
 
-    Attributes:
-        binding: value of every symbol.
-        parts: for an extent that is cut in two, the extents of part and rest.
-        points: how many values of a long axis are taken: 2, 3, or all where it is larger than the axis is long.
-        seed: of positions and weights.
-        only: where it is not None, the axes that are sampled; others are taken whole.
-    """
-
-    binding: Mapping[str, int]
-    parts: Mapping[Extent, tuple[Extent, Extent]]
-    points: int
-    seed: int
-    only: frozenset[Axis] | None = None
+    binding: Mapping[str, int]  # value of every symbol
+    parts: Mapping[Extent, tuple[Extent, Extent]]  # for an extent that is cut in two, the extents of part and rest
+    points: int  # how many values of a long axis are taken: 2, 3, or all where it is larger than the axis is long
+    seed: int  # of positions and weights
+    only: frozenset[Axis] | None = None  # where it is not None, the axes that are sampled; others are taken whole
     _known: dict[tuple[Extent, bool], Points] = field(default_factory=dict)
 
     def of(self, axis: Axis) -> Points:

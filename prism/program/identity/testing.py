@@ -105,25 +105,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What the identity test says of a pair, and how firmly.
+    """What the identity test says of a pair, and how firmly."""
 
-    Attributes:
-        outcome: agree, disagree or not applicable.
-        rounds: independent draws in which something was compared.
-        compared: elements that were compared, over all rounds.
-        bound: of the probability that a round misses a difference, modulo the prime; None where none is known.
-        outside: what is outside the model, or was undefined; for not applicable why.
-        where: for disagree the element and both values.
-        inputs: for disagree what was drawn for the elements that were read, as text.
-    """
-
-    outcome: Outcome
-    rounds: int
-    compared: int
+    outcome: Outcome  # agree, disagree or not applicable
+    rounds: int  # independent draws in which something was compared
+    compared: int  # elements that were compared, over all rounds
+    # Of the probability that a round misses a difference, modulo the prime; None where none is known.
     bound: float | None = None
-    outside: tuple[str, ...] = ()
-    where: str = ""
-    inputs: str = ""
+    outside: tuple[str, ...] = ()  # what is outside the model, or was undefined; for not applicable why
+    where: str = ""  # for disagree the element and both values
+    inputs: str = ""  # for disagree what was drawn for the elements that were read, as text
 
     def __str__(self) -> str:
         if self.outcome is Outcome.NOT_APPLICABLE:

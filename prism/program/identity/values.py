@@ -42,21 +42,13 @@ class Drawn:
 
 @dataclass(slots=True)
 class Evaluator:
-    """Evaluates expressions; equal sub-expressions once.
+    """Evaluates expressions; equal sub-expressions once."""
 
-    Attributes:
-        field: the arithmetic.
-        sample: the values of the axes.
-        constants: what each constant is.
-        dtypes: of the tensors; float32 where one is missing.
-        scale: of the shadows of inputs: small, so that sums over long axes stay in the range of exp.
-    """
-
-    field: Field
-    sample: Sample
-    constants: Mapping[float, Meaning]
-    dtypes: Mapping[str, DType]
-    scale: float
+    field: Field  # the arithmetic
+    sample: Sample  # the values of the axes
+    constants: Mapping[float, Meaning]  # what each constant is
+    dtypes: Mapping[str, DType]  # of the tensors; float32 where one is missing
+    scale: float  # of the shadows of inputs: small, so that sums over long axes stay in the range of exp
     read: dict[str, list[Drawn]] = dataclasses.field(default_factory=dict)
     _rank: dict[Axis, int] = dataclasses.field(default_factory=dict)
     _numbers: Numbering = dataclasses.field(default_factory=Numbering)

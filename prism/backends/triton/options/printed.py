@@ -22,29 +22,17 @@ from prism.sgraph.nodes import SGraph
 
 @dataclass(slots=True)
 class Call:
-    """How the host calls a launch, as source.
+    """How the host calls a launch, as source."""
 
-    Attributes:
-        launch: which one.
-        tensors: that are passed to it.
-        lengths: integers that are, known at launch.
-        constants: known at compile time.
-        counts: how many programs there are, the terms of a sum.
-        pointers: arguments more, after the tensors.
-        last: arguments more, after the lengths.
-        keywords: keyword arguments more, after the constants.
-        tail: how its kernel goes on, where it is a split's.
-    """
-
-    launch: TileLaunch
-    tensors: Sequence[Tensor]
-    lengths: Sequence[str]
-    constants: Sequence[Constant]
-    counts: list[str]
-    pointers: list[str] = field(default_factory=list)
-    last: list[str] = field(default_factory=list)
-    keywords: list[str] = field(default_factory=list)
-    tail: Tail | None = None
+    launch: TileLaunch  # which one
+    tensors: Sequence[Tensor]  # that are passed to it
+    lengths: Sequence[str]  # integers that are, known at launch
+    constants: Sequence[Constant]  # known at compile time
+    counts: list[str]  # how many programs there are, the terms of a sum
+    pointers: list[str] = field(default_factory=list)  # arguments more, after the tensors
+    last: list[str] = field(default_factory=list)  # arguments more, after the lengths
+    keywords: list[str] = field(default_factory=list)  # keyword arguments more, after the constants
+    tail: Tail | None = None  # how its kernel goes on, where it is a split's
 
 
 class Printed:
