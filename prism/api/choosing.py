@@ -83,38 +83,23 @@ class RoundsWorseError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the regions of a run share.
+    """What the regions of a run share."""
 
-    Attributes:
-        platform: what is tuned for.
-        estimating: the evaluator where nothing is timed.
-        runner: runs kernels for the numeric gate.
-        folder: for modules, gone at the end.
-        recorder: gets the stages.
-        store: measurements of earlier runs.
-        results: what earlier runs found.
-        studies: where the journals of studies are kept.
-        time: when all of it ends.
-        cut: what was cut short for that.
-        part: whether what is chosen becomes a part of another module, which is checked as one, too.
-        hurried: whether an earlier run with as much time ended with nothing: what that one finished is put together,
-            and what is missing is made, and nothing is made better.
-        matched: whether that one had come to its first match.
-    """
-
-    platform: Platform
-    estimating: Estimating | None
-    runner: KernelRunner
-    folder: Path
-    recorder: Recorder
-    store: Store
-    results: Results
-    studies: Path
-    time: Deadline
-    cut: list[str]
-    part: bool = False
+    platform: Platform  # what is tuned for
+    estimating: Estimating | None  # the evaluator where nothing is timed
+    runner: KernelRunner  # runs kernels for the numeric gate
+    folder: Path  # for modules, gone at the end
+    recorder: Recorder  # gets the stages
+    store: Store  # measurements of earlier runs
+    results: Results  # what earlier runs found
+    studies: Path  # where the journals of studies are kept
+    time: Deadline  # when all of it ends
+    cut: list[str]  # what was cut short for that
+    part: bool = False  # whether what is chosen becomes a part of another module, which is checked as one, too
+    # Whether an earlier run with as much time ended with nothing: what that one finished is put together, and what is
+    # missing is made, and nothing is made better.
     hurried: bool = False
-    matched: bool = False
+    matched: bool = False  # whether that one had come to its first match
 
     def begin(self, program: Program) -> None:
         """Make sure that what compiles works, and start the children that import for seconds, during the search.

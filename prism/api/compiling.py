@@ -154,22 +154,15 @@ def _check(options: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an island at one set of shapes.
+    """What became of an island at one set of shapes."""
 
-    Attributes:
-        call: the kernels; None where it runs as it did.
-        speedup: over the best baseline, as an optimization's report has it; 0.0 without kernels.
-        why: it runs as it did, or empty.
-        apart: the places of results that kernels do not give, as whole numbers that may be large: these are computed
-            as they were.
-        in_part: whether fewer operators may have kernels.
-    """
-
-    call: Call | None
-    speedup: float = 0.0
-    why: str = ""
+    call: Call | None  # the kernels; None where it runs as it did
+    speedup: float = 0.0  # over the best baseline, as an optimization's report has it; 0.0 without kernels
+    why: str = ""  # it runs as it did, or empty
+    # The places of results that kernels do not give, as whole numbers that may be large: these are computed as they
+    # were.
     apart: frozenset[int] = frozenset()
-    in_part: bool = False
+    in_part: bool = False  # whether fewer operators may have kernels
 
     def __str__(self) -> str:
         return f"run as they did: {self.why}" if self.call is None else f"take 1/{self.speedup:.2f} of the time"
@@ -177,14 +170,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class Kernels:
-    """What the islands of one compilation share: options, and kernels of programs that were met before.
+    """What the islands of one compilation share: options, and kernels of programs that were met before."""
 
-    Attributes:
-        options: of `prism.optimize`.
-        outcomes: by target and the program's hash: the layers of a model are one program.
-    """
-
-    options: Mapping[str, Any]
+    options: Mapping[str, Any]  # of `prism.optimize`
+    # By target and the program's hash: the layers of a model are one program.
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def of(self, function: Call, tensors: Sequence[torch.Tensor], time: Deadline = NEVER) -> Outcome:
@@ -233,16 +222,11 @@ def _apart(program: Program) -> frozenset[int]:
 
 @dataclass(slots=True)
 class Time:
-    """What the kernels of a graph may take to be made: it passes while they are, and not while the graph runs.
+    """What the kernels of a graph may take to be made: it passes while they are, and not while the graph runs."""
 
-    Attributes:
-        given: in all, seconds; infinite where there is no limit.
-        left: of it, seconds.
-        due: the operators of each island that has not had its turn, by what it computes: equal ones have one turn.
-    """
-
-    given: float = math.inf
-    left: float = math.inf
+    given: float = math.inf  # in all, seconds; infinite where there is no limit
+    left: float = math.inf  # of it, seconds
+    # The operators of each island that has not had its turn, by what it computes: equal ones have one turn.
     due: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
@@ -556,20 +540,14 @@ def _is_data(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a result of an island lies in memory: what follows was captured for that.
+    """How a result of an island lies in memory: what follows was captured for that."""
 
-    Attributes:
-        shape: its lengths.
-        stride: in elements.
-        base: whose memory it is: the place of a tensor among those that the island is called with, and then of one
-            among its results; its own where it is a view of none before it.
-        offset: in elements, from where the base begins.
-    """
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    shape: tuple[int, ...]  # its lengths
+    stride: tuple[int, ...]  # in elements
+    # Whose memory it is: the place of a tensor among those that the island is called with, and then of one among its
+    # results; its own where it is a view of none before it.
     base: int
-    offset: int
+    offset: int  # in elements, from where the base begins
 
     def of(self, place: int, tensors: Sequence[torch.Tensor], computed: torch.Tensor) -> torch.Tensor:
         """The result at a place, computed or a view of a tensor before it."""

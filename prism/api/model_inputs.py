@@ -32,17 +32,11 @@ KEEP = "keep the model as it is"
 
 @dataclass(frozen=True, slots=True)
 class Feeds:
-    """Inputs that a model takes.
+    """Inputs that a model takes."""
 
-    Attributes:
-        sizes: the values of symbolic dimensions.
-        highs: for each input of whole numbers, what they are below.
-        arrays: by name.
-    """
-
-    sizes: Mapping[str, int]
-    highs: Mapping[str, int]
-    arrays: Mapping[str, np.ndarray]
+    sizes: Mapping[str, int]  # the values of symbolic dimensions
+    highs: Mapping[str, int]  # for each input of whole numbers, what they are below
+    arrays: Mapping[str, np.ndarray]  # by name
 
 
 def feeds(

@@ -144,19 +144,12 @@ def optimize(program: Program, options: ProgramOptions) -> OptimizeResult:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """What a run made, before any of it is written.
+    """What a run made, before any of it is written."""
 
-    Attributes:
-        program: what was searched: without outputs that take no kernel.
-        artifacts: what an output folder holds.
-        search: everything that was proved.
-        module: the emitted module.
-    """
-
-    program: Program
-    artifacts: Artifacts
-    search: SearchResult
-    module: ModuleSource
+    program: Program  # what was searched: without outputs that take no kernel
+    artifacts: Artifacts  # what an output folder holds
+    search: SearchResult  # everything that was proved
+    module: ModuleSource  # the emitted module
 
 
 FUSED = (

@@ -78,34 +78,21 @@ GAINED = 0.02
 
 @dataclass(frozen=True, slots=True)
 class RegionSearch:
-    """A region and what its search found.
-
-    Attributes:
-        region: the region.
-        canonical: the region without names: what was searched.
-        result: the search of `canonical.program`; equal regions share it.
-    """
+    """A region and what its search found."""
 
     region: Region
-    canonical: Canonical
-    result: SearchResult
+    canonical: Canonical  # the region without names: what was searched
+    result: SearchResult  # the search of `canonical.program`; equal regions share it
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Neighbouring regions that are one, as that is faster by the cost model.
+    """Neighbouring regions that are one, as that is faster by the cost model."""
 
-    Attributes:
-        made: what each of them makes.
-        before: seconds that they took one after the other.
-        after: seconds that they take as one.
-        times: how many such pairs there are.
-    """
-
-    made: tuple[tuple[str, ...], tuple[str, ...]]
-    before: float
-    after: float
-    times: int
+    made: tuple[tuple[str, ...], tuple[str, ...]]  # what each of them makes
+    before: float  # seconds that they took one after the other
+    after: float  # seconds that they take as one
+    times: int  # how many such pairs there are
 
     def __str__(self) -> str:
         one, other = (", ".join(m) for m in self.made)
@@ -116,18 +103,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class PartitionedSearch:
-    """The searches of a program's regions.
+    """The searches of a program's regions."""
 
-    Attributes:
-        program: the whole program.
-        regions: in an order in which they can run.
-        joined: those of them that were several.
-        waiting: steps of loops, by the key of their canonical form, that are launches even where they could be one.
-    """
-
-    program: Program
-    regions: tuple[RegionSearch, ...]
-    joined: tuple[Joined, ...] = ()
+    program: Program  # the whole program
+    regions: tuple[RegionSearch, ...]  # in an order in which they can run
+    joined: tuple[Joined, ...] = ()  # those of them that were several
+    # Steps of loops, by the key of their canonical form, that are launches even where they could be one.
     waiting: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
@@ -232,15 +213,10 @@ class PartitionedSearch:
 
 @dataclass(frozen=True, slots=True)
 class ThroughSteps:
-    """All steps of a loop by one launch.
+    """All steps of a loop by one launch."""
 
-    Attributes:
-        program: what the steps make, of what is around the loop.
-        made: the proved sGraphs of a step, each with that of all steps.
-    """
-
-    program: Program
-    made: tuple[tuple[ProvedSGraph, Composed], ...]
+    program: Program  # what the steps make, of what is around the loop
+    made: tuple[tuple[ProvedSGraph, Composed], ...]  # the proved sGraphs of a step, each with that of all steps
 
     def result(self, step: SearchResult) -> SearchResult:
         """The search of a step as one of all steps."""
@@ -357,17 +333,11 @@ def search_regions(
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a search of a region comes to.
+    """What a search of a region comes to."""
 
-    Attributes:
-        result: what it found.
-        warnings: of it.
-        given: the seconds of the run for which it is kept where it was cut off; 0 of one that was none to speak of.
-    """
-
-    result: SearchResult
-    warnings: Sequence[str]
-    given: float
+    result: SearchResult  # what it found
+    warnings: Sequence[str]  # of it
+    given: float  # the seconds of the run for which it is kept where it was cut off; 0 of one that was none to speak of
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,32 +58,19 @@ from prism.sgraph.show import dot, text
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, and what it was compared with.
+    """What was chosen, and what it was compared with."""
 
-    Attributes:
-        proved: the sGraph and its proof.
-        best: its configuration, seconds and resources.
-        model: the cost model of the sGraph.
-        tuned: the study it comes from.
-        checked: the numeric check that it passed.
-        baseline_seconds: the time of what was given.
-        baseline: what that is.
-        opinion: what the identity test says of the proof.
-        confirmation: how both were measured; None where they are estimated.
-        missing: baselines that were not timed, and why.
-        others_now: of a stored confirmation, how many cores others keep busy now; None where that is not known.
-    """
-
-    proved: ProvedSGraph
-    best: Best
-    model: CostModel
-    tuned: TuneResult
-    checked: CheckSummary
-    baseline_seconds: float
-    baseline: str
-    opinion: Opinion | None = None
-    confirmation: Confirmation | None = None
-    missing: Mapping[str, str] = field(default_factory=dict)
+    proved: ProvedSGraph  # the sGraph and its proof
+    best: Best  # its configuration, seconds and resources
+    model: CostModel  # the cost model of the sGraph
+    tuned: TuneResult  # the study it comes from
+    checked: CheckSummary  # the numeric check that it passed
+    baseline_seconds: float  # the time of what was given
+    baseline: str  # what that is
+    opinion: Opinion | None = None  # what the identity test says of the proof
+    confirmation: Confirmation | None = None  # how both were measured; None where they are estimated
+    missing: Mapping[str, str] = field(default_factory=dict)  # baselines that were not timed, and why
+    # Of a stored confirmation, how many cores others keep busy now; None where that is not known.
     others_now: float | None = None
 
     @property

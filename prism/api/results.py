@@ -70,22 +70,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a search and all that followed came to.
+    """What a search and all that followed came to."""
 
-    Attributes:
-        date: when, UTC.
-        search: what was proved; of a program of several regions, of all of them.
-        choice: what was chosen of it, but for the cost model, which is made again.
-        refusal: why nothing was; one of the two.
-        warnings: what the run warned of on the way.
-        given: the most seconds for which that is what a run comes to; infinite where it does not hang on them.
-    """
-
-    date: str
-    search: SearchResult | None
-    choice: _Chosen | None
-    refusal: Refusal | None
-    warnings: tuple[str, ...]
+    date: str  # when, UTC
+    search: SearchResult | None  # what was proved; of a program of several regions, of all of them
+    choice: _Chosen | None  # what was chosen of it, but for the cost model, which is made again
+    refusal: Refusal | None  # why nothing was; one of the two
+    warnings: tuple[str, ...]  # what the run warned of on the way
+    # The most seconds for which that is what a run comes to; infinite where it does not hang on them.
     given: float = math.inf
 
     def error(self) -> NoImprovementError | None:
@@ -136,21 +128,14 @@ def _without_model(c: Choice) -> _Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The results of earlier runs of what a request asks for.
+    """The results of earlier runs of what a request asks for."""
 
-    Attributes:
-        root: the cache folder; nothing is kept when None.
-        basis: what all entries depend on.
-        machine: what choices depend on besides.
-        anew: whether choices are made again, as everything is timed again; searches are not.
-        closing: whether what was finished is put together for a run that was interrupted: what no earlier run searched
-            is not searched now.
-    """
-
-    root: Path | None
-    basis: str
-    machine: str
-    anew: bool
+    root: Path | None  # the cache folder; nothing is kept when None
+    basis: str  # what all entries depend on
+    machine: str  # what choices depend on besides
+    anew: bool  # whether choices are made again, as everything is timed again; searches are not
+    # Whether what was finished is put together for a run that was interrupted: what no earlier run searched is not
+    # searched now.
     closing: bool = False
 
     def search(self, program: Program, budget: SearchBudget, given: float = math.inf) -> SearchResult | None:

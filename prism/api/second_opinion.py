@@ -53,19 +53,12 @@ def opinion_of(
 
 @dataclass(slots=True)
 class SecondOpinions:
-    """The tester beside the prover, for one program.
+    """The tester beside the prover, for one program."""
 
-    Attributes:
-        program: what was searched.
-        formulas: its outputs, inlined.
-        seed: of the draws.
-        rules: the rule files that were used, None for those that ship with prism.
-    """
-
-    program: Program
-    formulas: Sequence[Formula]
-    seed: int = 0
-    rules: Sequence[Path] | None = None
+    program: Program  # what was searched
+    formulas: Sequence[Formula]  # its outputs, inlined
+    seed: int = 0  # of the draws
+    rules: Sequence[Path] | None = None  # the rule files that were used, None for those that ship with prism
     _known: dict[Denotation, Opinion] = field(default_factory=dict)
     _kept: dict[Hashable, Evaluator] = field(default_factory=dict)
 

@@ -86,15 +86,10 @@ def grace(time: Deadline) -> Deadline:
 
 @dataclass(frozen=True, slots=True)
 class SearchTime:
-    """What searches may take.
+    """What searches may take."""
 
-    Attributes:
-        until: when those end of which something is proved.
-        last: when all do.
-    """
-
-    until: Deadline
-    last: Deadline
+    until: Deadline  # when those end of which something is proved
+    last: Deadline  # when all do
 
     def proofs_alone(self) -> SearchTime:
         """The time for a first proof of each, and for nothing else."""

@@ -80,15 +80,10 @@ MORE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Something that is not as the folder says.
+    """Something that is not as the folder says."""
 
-    Attributes:
-        where: the file, and the place in it.
-        what: what is there, and what should be.
-    """
-
-    where: str
-    what: str
+    where: str  # the file, and the place in it
+    what: str  # what is there, and what should be
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}"
@@ -96,17 +91,11 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came of checking a folder.
+    """What came of checking a folder."""
 
-    Attributes:
-        rung: the kind of certificate, `derivation` or `replay`; empty where it could not be read.
-        passed: what was found to be right, one clause each.
-        mismatches: what was not.
-    """
-
-    rung: str
-    passed: tuple[str, ...]
-    mismatches: tuple[Mismatch, ...]
+    rung: str  # the kind of certificate, `derivation` or `replay`; empty where it could not be read
+    passed: tuple[str, ...]  # what was found to be right, one clause each
+    mismatches: tuple[Mismatch, ...]  # what was not
 
     def __bool__(self) -> bool:
         return not self.mismatches
@@ -240,15 +229,10 @@ def _how_other(folder: Path, name: str, expected: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """What the certificate equates.
-
-    Attributes:
-        terms: its terms.
-        outputs: name, reference and denotation.
-    """
+    """What the certificate equates."""
 
     terms: Terms
-    outputs: tuple[tuple[str, Term, Term], ...]
+    outputs: tuple[tuple[str, Term, Term], ...]  # name, reference and denotation
 
 
 @dataclass(slots=True)

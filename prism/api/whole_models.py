@@ -127,38 +127,23 @@ class ModelResult:
 
 @dataclass(slots=True)
 class _Made:
-    """What came of an island.
+    """What came of an island."""
 
-    Attributes:
-        report: as shown to the user.
-        program: it as a program; None where it is none.
-        kernels: what was made, by it or by one that is equal; None where it keeps its operators.
-        failed: whether something in it was refused or went wrong, rather than that nothing was gained.
-        ended: whether nothing was made because the time ended.
-    """
-
-    report: IslandReport
-    program: Program | None = None
-    kernels: Produced | None = None
-    failed: bool = False
-    ended: bool = False
+    report: IslandReport  # as shown to the user
+    program: Program | None = None  # it as a program; None where it is none
+    kernels: Produced | None = None  # what was made, by it or by one that is equal; None where it keeps its operators
+    failed: bool = False  # whether something in it was refused or went wrong, rather than that nothing was gained
+    ended: bool = False  # whether nothing was made because the time ended
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """The model with some of its islands run by kernels.
+    """The model with some of its islands run by kernels."""
 
-    Attributes:
-        chosen: these islands.
-        module: its module, in a folder of its own.
-        digests: the SHA-256 of its files, by name.
-        alone: whether what stays runs on one thread.
-    """
-
-    chosen: frozenset[str]
-    module: Path
-    digests: Mapping[str, str]
-    alone: bool = False
+    chosen: frozenset[str]  # these islands
+    module: Path  # its module, in a folder of its own
+    digests: Mapping[str, str]  # the SHA-256 of its files, by name
+    alone: bool = False  # whether what stays runs on one thread
 
     @property
     def title(self) -> str:
@@ -345,11 +330,7 @@ def on_cpu(path: Path, parts: Cut, options: Options, recorder: Recorder) -> Iter
 
 @dataclass(slots=True)
 class Run:
-    """One run.
-
-    Attributes:
-        stock_path: what onnxruntime reads: the file, or where that is newer than it takes, one that says the same.
-    """
+    """One run."""
 
     path: Path
     parts: Cut
@@ -358,6 +339,7 @@ class Run:
     recorder: Recorder
     cache: Path
     stocks: dict[bool, Stock] = field(default_factory=dict, init=False)
+    # What onnxruntime reads: the file, or where that is newer than it takes, one that says the same.
     stock_path: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -879,17 +861,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The islands that a run had no time for: one that is given no more has none for them either.
+    """The islands that a run had no time for: one that is given no more has none for them either."""
 
-    Attributes:
-        cache: where that is kept.
-        key: all that it depends on, but for the time.
-        options: of this run.
-    """
-
-    cache: Cache
-    key: str
-    options: Options
+    cache: Cache  # where that is kept
+    key: str  # all that it depends on, but for the time
+    options: Options  # of this run
 
     def known(self) -> dict[str, str]:
         """Why an earlier run kept them, by name."""

@@ -24,17 +24,11 @@ _LISTED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A node of a model.
+    """A node of a model."""
 
-    Attributes:
-        what: its operator, with everything that the node itself fixes; its name is none of that.
-        operands: what stands for each value that it reads, None for what is no tensor.
-        results: the names of the values that it makes.
-    """
-
-    what: Hashable
-    operands: tuple[Value | None, ...]
-    results: tuple[str, ...]
+    what: Hashable  # its operator, with everything that the node itself fixes; its name is none of that
+    operands: tuple[Value | None, ...]  # what stands for each value that it reads, None for what is no tensor
+    results: tuple[str, ...]  # the names of the values that it makes
 
 
 def equal_nodes(program: Program, claims: Sequence[Claim], steps: Iterable[Step], state: State) -> dict[str, str]:

@@ -25,47 +25,28 @@ Function = Callable[[Expr], Expr]
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """What a layer goes over, in one direction.
+    """What a layer goes over, in one direction."""
 
-    Attributes:
-        name: what the loop is called, unique in the program; its names begin so.
-        trips: steps.
-        batch: sequences.
-        hidden: elements of a state.
-        dtype: of states.
-        pre: the tensor [trips, batch, gates * hidden] of what hangs on no state.
-        first: for each state, the tensor that it is before the first step, and its place along that one's first
-            dimension.
-        reverse: whether the last place comes first.
-        unique: makes a name of its own of one.
-        ranges: of the symbols that extents mention.
-    """
-
-    name: str
-    trips: Extent
-    batch: Extent
-    hidden: Extent
-    dtype: DType
-    pre: str
+    name: str  # what the loop is called, unique in the program; its names begin so
+    trips: Extent  # steps
+    batch: Extent  # sequences
+    hidden: Extent  # elements of a state
+    dtype: DType  # of states
+    pre: str  # the tensor [trips, batch, gates * hidden] of what hangs on no state
+    # For each state, the tensor that it is before the first step, and its place along that one's first dimension.
     first: Sequence[tuple[str, int | None]]
-    reverse: bool
-    unique: Callable[[str], str]
-    ranges: Mapping[str, SymbolRange]
+    reverse: bool  # whether the last place comes first
+    unique: Callable[[str], str]  # makes a name of its own of one
+    ranges: Mapping[str, SymbolRange]  # of the symbols that extents mention
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """The weights of a step, and the tensors that they are elements of.
+    """The weights of a step, and the tensors that they are elements of."""
 
-    Attributes:
-        weight: [gates * hidden, hidden].
-        bias: [gates * hidden]; None where there is none that only a step can add.
-        tensors: their declarations.
-    """
-
-    weight: Element
-    bias: Element | None
-    tensors: Sequence[Tensor]
+    weight: Element  # [gates * hidden, hidden]
+    bias: Element | None  # [gates * hidden]; None where there is none that only a step can add
+    tensors: Sequence[Tensor]  # their declarations
 
 
 @dataclass(slots=True)

@@ -28,19 +28,14 @@ KINDS = {"add": ReduceKind.SUM, "mul": ReduceKind.PROD, "max": ReduceKind.MAX, "
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """What is written into a tensor, and where.
+    """What is written into a tensor, and where."""
 
-    Attributes:
-        bound: axes over everything that is written to one element of the dimensions that places say nothing of.
-        along: axes of the result, those of the dimensions that places count along.
-        places: for each of them the place, at an index for each bound axis: a number, not negative where it is legal.
-        source: what is written, at such an index.
-    """
-
+    # Axes over everything that is written to one element of the dimensions that places say nothing of.
     bound: tuple[Axis, ...]
-    along: tuple[Axis, ...]
+    along: tuple[Axis, ...]  # axes of the result, those of the dimensions that places count along
+    # For each of them the place, at an index for each bound axis: a number, not negative where it is legal.
     places: Callable[[Sequence[Index]], Sequence[Expr]]
-    source: Callable[[Sequence[Index]], Expr]
+    source: Callable[[Sequence[Index]], Expr]  # what is written, at such an index
 
 
 def scattered(how: str, own: Expr, writes: Writes) -> Expr:

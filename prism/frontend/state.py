@@ -51,19 +51,13 @@ class Value:
 
 @dataclass(slots=True)
 class State:
-    """The program under construction.
+    """The program under construction."""
 
-    Attributes:
-        inputs: the tensors declared so far, the model's own inputs first.
-        weights: the values of those that the model fixes.
-        definitions: in order.
-        ranges: for each symbol, the values that it may take.
-    """
-
-    inputs: list[Tensor] = field(default_factory=list)
+    inputs: list[Tensor] = field(default_factory=list)  # the tensors declared so far, the model's own inputs first
+    # The values of those that the model fixes.
     weights: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
-    definitions: list[Definition] = field(default_factory=list)
-    ranges: dict[str, SymbolRange] = field(default_factory=dict)
+    definitions: list[Definition] = field(default_factory=list)  # in order
+    ranges: dict[str, SymbolRange] = field(default_factory=dict)  # for each symbol, the values that it may take
     _taken: set[str] = field(default_factory=set)
     _next: dict[str, int] = field(default_factory=dict)  # numbers to try next, so that many names alike stay cheap
     _types: dict[str, DType] = field(default_factory=dict)

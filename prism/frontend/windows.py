@@ -168,17 +168,11 @@ def transposed_convolution(
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The elements that each place of a result pools.
+    """The elements that each place of a result pools."""
 
-    Attributes:
-        element: the operand's element at the places, and the bound axes.
-        bound: the axes that are reduced.
-        conditions: what holds where the element is one of the dimension's own.
-    """
-
-    element: Expr
-    bound: tuple[Axis, ...]
-    conditions: tuple[Expr, ...]
+    element: Expr  # the operand's element at the places, and the bound axes
+    bound: tuple[Axis, ...]  # the axes that are reduced
+    conditions: tuple[Expr, ...]  # what holds where the element is one of the dimension's own
 
 
 def pool(x: Operand, axes: Sequence[Axis], windows: Sequence[Window]) -> Pool:
@@ -263,17 +257,11 @@ def length(pooled: Pool, p: int) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """What is put around a dimension; negative numbers take away from it.
+    """What is put around a dimension; negative numbers take away from it."""
 
-    Attributes:
-        extent: of the dimension.
-        before: places before it.
-        after: places behind it.
-    """
-
-    extent: Extent
-    before: Extent
-    after: Extent
+    extent: Extent  # of the dimension
+    before: Extent  # places before it
+    after: Extent  # places behind it
 
     @property
     def total(self) -> Extent:

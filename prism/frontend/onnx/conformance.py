@@ -53,21 +53,13 @@ _INNER_TYPES = frozenset({"stash_type", "softmax_precision"})
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A model and the program that was made of it.
+    """A model and the program that was made of it."""
 
-    Attributes:
-        model: its graph, functions written out.
-        name: the file.
-        program: the translation.
-        values: what stands for each value of the graph, by its name there.
-        state: what the reader knew of the program's tensors.
-    """
-
-    model: onnx.ModelProto
-    name: str
-    program: Program
-    values: Mapping[str, OnnxValue]
-    state: State
+    model: onnx.ModelProto  # its graph, functions written out
+    name: str  # the file
+    program: Program  # the translation
+    values: Mapping[str, OnnxValue]  # what stands for each value of the graph, by its name there
+    state: State  # what the reader knew of the program's tensors
 
 
 def checked(reading: Reading, again: Callable[[onnx.ModelProto], Reading]) -> Program:
@@ -324,18 +316,12 @@ class _NotRunError(Exception):
 
 @dataclass(slots=True)
 class _Runtime:
-    """Runs the nodes of a model one after another.
+    """Runs the nodes of a model one after another."""
 
-    Attributes:
-        reading: the model.
-        reference: where nodes run that may end the process.
-        missing: the nodes that could not be run, as the user knows them.
-        undefined: where the values of the last run are not defined, or not the model's.
-    """
-
-    reading: Reading
-    reference: ReferenceRuntime
-    missing: list[str] = field(default_factory=list)
+    reading: Reading  # the model
+    reference: ReferenceRuntime  # where nodes run that may end the process
+    missing: list[str] = field(default_factory=list)  # the nodes that could not be run, as the user knows them
+    # Where the values of the last run are not defined, or not the model's.
     undefined: dict[str, Any] = field(default_factory=dict)
     _evaluators: dict[int, ReferenceEvaluator] = field(default_factory=dict)
     _known: dict[str, np.ndarray] = field(default_factory=dict)

@@ -411,18 +411,12 @@ def _past(node: Node, query: OnnxValue, cache: OnnxValue | None, total: OnnxValu
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Where the sequences of a batch end.
+    """Where the sequences of a batch end."""
 
-    Attributes:
-        graph: the program.
-        past: the length of the cache.
-        length: how many places are new.
-        lengths: by sequence, how many keys it has, less one; None where that is all of the cache, and what is new.
-    """
-
-    graph: Graph
-    past: Extent
-    length: Extent
+    graph: Graph  # the program
+    past: Extent  # the length of the cache
+    length: Extent  # how many places are new
+    # By sequence, how many keys it has, less one; None where that is all of the cache, and what is new.
     lengths: OnnxValue | None
 
     def before(self, batch: Index) -> Expr:

@@ -44,19 +44,12 @@ MAX_FORMULA = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxValue(Value):
-    """What an ONNX value is to the translation.
+    """What an ONNX value is to the translation."""
 
-    Attributes:
-        bounds: of the formula, where it is of an integer type: its operators alone may say less.
-        array: the constant of the model, when it is one.
-        label: the name it has in the model.
-        carried: whether the program does not have its type, and its numbers are held in another.
-    """
-
-    bounds: Interval | None = None
-    array: npt.NDArray[Any] | None = None
-    label: str = ""
-    carried: bool = False
+    bounds: Interval | None = None  # of the formula, where it is of an integer type: its operators alone may say less
+    array: npt.NDArray[Any] | None = None  # the constant of the model, when it is one
+    label: str = ""  # the name it has in the model
+    carried: bool = False  # whether the program does not have its type, and its numbers are held in another
 
     @property
     def constant(self) -> npt.NDArray[Any] | None:
@@ -79,25 +72,15 @@ class UntranslatedError(UnsupportedError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One ONNX node as a translator sees it; it remembers which operands and attributes were looked at.
+    """One ONNX node as a translator sees it; it remembers which operands and attributes were looked at."""
 
-    Attributes:
-        op: the operator's name.
-        label: the node as the user knows it.
-        where: the file and the node, for errors.
-        version: the version of the operator's schema; 0 for an operator that the user declares.
-        inputs: its operands; None for one that is left out.
-        outputs: the names of its results; empty for one that is not wanted.
-        attributes: by name, as Python values.
-    """
-
-    op: str
-    label: str
-    where: str
-    version: int
-    inputs: tuple[OnnxValue | None, ...]
-    outputs: tuple[str, ...]
-    attributes: Given
+    op: str  # the operator's name
+    label: str  # the node as the user knows it
+    where: str  # the file and the node, for errors
+    version: int  # the version of the operator's schema; 0 for an operator that the user declares
+    inputs: tuple[OnnxValue | None, ...]  # its operands; None for one that is left out
+    outputs: tuple[str, ...]  # the names of its results; empty for one that is not wanted
+    attributes: Given  # by name, as Python values
     _read: set[int] = field(default_factory=set, repr=False)
 
     def afresh(self) -> Node:
@@ -282,14 +265,10 @@ def identifier(text: str) -> str:
 
 @dataclass(slots=True)
 class Graph(State):
-    """The program under construction.
+    """The program under construction."""
 
-    Attributes:
-        where: the file, for errors.
-        equal: what symbols of the model are that have no range of their own: they have to equal others.
-    """
-
-    where: str = ""
+    where: str = ""  # the file, for errors
+    # What symbols of the model are that have no range of their own: they have to equal others.
     equal: Mapping[str, Extent] = field(default_factory=dict)
     _octagons: dict[int, tuple[Octagon | None, object]] = field(default_factory=dict)
     _stored: dict[int, tuple[str, object]] = field(

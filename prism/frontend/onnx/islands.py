@@ -106,49 +106,30 @@ class _UnknownSizeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A node that stays as it is.
+    """A node that stays as it is."""
 
-    Attributes:
-        node: its label.
-        op: its operator.
-        why: what the reader says of it.
-    """
-
-    node: str
-    op: str
-    why: str
+    node: str  # its label
+    op: str  # its operator
+    why: str  # what the reader says of it
 
 
 @dataclass(frozen=True, slots=True)
 class Island:
-    """Nodes that are translated, and connected with one another.
+    """Nodes that are translated, and connected with one another."""
 
-    Attributes:
-        name: `island_0` and so on, in the order in which they can run.
-        depth: how many runs of nodes that stay are before it.
-        nodes: their places in the graph.
-    """
-
-    name: str
-    depth: int
-    nodes: tuple[int, ...]
+    name: str  # `island_0` and so on, in the order in which they can run
+    depth: int  # how many runs of nodes that stay are before it
+    nodes: tuple[int, ...]  # their places in the graph
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A value that goes into a model or comes out of it.
+    """A value that goes into a model or comes out of it."""
 
-    Attributes:
-        name: the value's.
-        dtype: its type as numpy has it, `str` for strings; empty where it is no tensor or numpy has no such type.
-        shape: its extents; None where not even the rank is known.
-        words: of an input of strings, some that may be meant: those that the model itself holds.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[Extent, ...] | None
-    words: tuple[str, ...] = ()
+    name: str  # the value's
+    dtype: str  # its type as numpy has it, `str` for strings; empty where it is no tensor or numpy has no such type
+    shape: tuple[Extent, ...] | None  # its extents; None where not even the rank is known
+    words: tuple[str, ...] = ()  # of an input of strings, some that may be meant: those that the model itself holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,23 +157,14 @@ class Part:
 
 @dataclass(slots=True)
 class _Draft:
-    """The content of a part, while it is put together.
+    """The content of a part, while it is put together."""
 
-    Attributes:
-        inputs: data that it takes.
-        outputs: data that it gives.
-        sizes: nodes that compute sizes from the inputs' shapes.
-        nodes: the model's own, by place.
-        constants: what is known of values that others computed.
-        weights: initialisers of the model.
-    """
-
-    inputs: dict[str, None] = field(default_factory=dict)
-    outputs: tuple[str, ...] = ()
-    sizes: list[onnx.NodeProto] = field(default_factory=list)
-    nodes: dict[int, onnx.NodeProto] = field(default_factory=dict)
-    constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
-    weights: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    inputs: dict[str, None] = field(default_factory=dict)  # data that it takes
+    outputs: tuple[str, ...] = ()  # data that it gives
+    sizes: list[onnx.NodeProto] = field(default_factory=list)  # nodes that compute sizes from the inputs' shapes
+    nodes: dict[int, onnx.NodeProto] = field(default_factory=dict)  # the model's own, by place
+    constants: dict[str, onnx.TensorProto] = field(default_factory=dict)  # what is known of values that others computed
+    weights: dict[str, onnx.TensorProto] = field(default_factory=dict)  # initialisers of the model
 
     @property
     def body(self) -> list[onnx.NodeProto]:

@@ -147,36 +147,22 @@ MEANINGLESS: Mapping[str, frozenset[str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Formal:
-    """An operand or a result as the schema has it.
+    """An operand or a result as the schema has it."""
 
-    Attributes:
-        name: of the operand.
-        variable: the type variable, or the type itself where there is no choice.
-        types: the types that it may have.
-        variadic: whether it stands for all that follow, too.
-        homogeneous: whether those have one type.
-    """
-
-    name: str
-    variable: str
-    types: frozenset[str]
-    variadic: bool
-    homogeneous: bool
+    name: str  # of the operand
+    variable: str  # the type variable, or the type itself where there is no choice
+    types: frozenset[str]  # the types that it may have
+    variadic: bool  # whether it stands for all that follow, too
+    homogeneous: bool  # whether those have one type
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A version of an operator's schema, as far as the reader asks it.
+    """A version of an operator's schema, as far as the reader asks it."""
 
-    Attributes:
-        version: the operator set that the version came with.
-        inputs: its operands.
-        defaults: the attributes that have one, with it.
-    """
-
-    version: int
-    inputs: tuple[Formal, ...]
-    defaults: Mapping[str, Any]
+    version: int  # the operator set that the version came with
+    inputs: tuple[Formal, ...]  # its operands
+    defaults: Mapping[str, Any]  # the attributes that have one, with it
 
 
 @cache

@@ -43,21 +43,13 @@ _SWITCH = "check=False"
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What is read of an exported program: its graph, and what the graph's inputs are.
+    """What is read of an exported program: its graph, and what the graph's inputs are."""
 
-    Attributes:
-        graph: operators on the inputs.
-        graph_signature: which inputs are the function's, and which are tensors that it holds.
-        range_constraints: bounds of symbolic sizes.
-        state_dict: parameters and buffers by name.
-        constants: other tensors that it holds, by name.
-    """
-
-    graph: torch.fx.Graph
-    graph_signature: ExportGraphSignature
-    range_constraints: Mapping[Any, Any]
-    state_dict: Mapping[str, Any]
-    constants: Mapping[str, Any]
+    graph: torch.fx.Graph  # operators on the inputs
+    graph_signature: ExportGraphSignature  # which inputs are the function's, and which are tensors that it holds
+    range_constraints: Mapping[Any, Any]  # bounds of symbolic sizes
+    state_dict: Mapping[str, Any]  # parameters and buffers by name
+    constants: Mapping[str, Any]  # other tensors that it holds, by name
 
     @classmethod
     def of(cls, exported: torch.export.ExportedProgram, graph: torch.fx.Graph | None = None) -> Graph:
@@ -73,33 +65,20 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A function as it was captured, and the program that was made of it.
+    """A function as it was captured, and the program that was made of it."""
 
-    Attributes:
-        title: the program's name.
-        function: what was traced.
-        examples: the example inputs.
-        captured: torch's graph of the function, as torch.export gives it.
-        exported: the graph that was translated: the same, partly decomposed.
-        program: the translation.
-        values: what stands for each node of the translated graph.
-        origin: a node as the user knows it.
-        formulas: torch's decompositions, by operator: of those of the captured graph that have no translation.
-        apart: the nodes of the captured graph that were decomposed.
-        state: what the reader knew of the program's tensors.
-    """
-
-    title: str
-    function: Callable[..., Any]
-    examples: tuple[torch.Tensor, ...]
-    captured: torch.export.ExportedProgram
-    exported: Graph
-    program: Program
-    values: Mapping[torch.fx.Node, Any]
-    origin: Callable[[torch.fx.Node], str]
+    title: str  # the program's name
+    function: Callable[..., Any]  # what was traced
+    examples: tuple[torch.Tensor, ...]  # the example inputs
+    captured: torch.export.ExportedProgram  # torch's graph of the function, as torch.export gives it
+    exported: Graph  # the graph that was translated: the same, partly decomposed
+    program: Program  # the translation
+    values: Mapping[torch.fx.Node, Any]  # what stands for each node of the translated graph
+    origin: Callable[[torch.fx.Node], str]  # a node as the user knows it
+    # torch's decompositions, by operator: of those of the captured graph that have no translation.
     formulas: Mapping[Any, Callable[..., Any]]
-    apart: Sequence[torch.fx.Node]
-    state: State
+    apart: Sequence[torch.fx.Node]  # the nodes of the captured graph that were decomposed
+    state: State  # what the reader knew of the program's tensors
 
 
 def checked(reading: Reading, again: Callable[[tuple[torch.Tensor, ...]], Reading] | None) -> Program:

@@ -24,17 +24,11 @@ from prism.program.views import axes_of
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of layer.
+    """A kind of layer."""
 
-    Attributes:
-        gates: how many there are.
-        loop: the loop of one direction.
-        inside: whether the state's bias is added in the step, and not before.
-    """
-
-    gates: int
-    loop: Callable[[Sequences, Recurrent], Loop]
-    inside: bool = False
+    gates: int  # how many there are
+    loop: Callable[[Sequences, Recurrent], Loop]  # the loop of one direction
+    inside: bool = False  # whether the state's bias is added in the step, and not before
 
 
 _KINDS: Mapping[str, _Kind] = {

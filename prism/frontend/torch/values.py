@@ -55,25 +55,16 @@ class Node:
     """One call of an ATen operator: its arguments by their schema names, and what its result looks like.
 
     It remembers which arguments its handler has asked for, so that none is dropped unseen (see `unread`).
-
-    Attributes:
-        builder: the program under construction.
-        name: the node's name in torch's graph.
-        operator: what torch calls it, with its overload.
-        origin: the node as the user knows it: operator, name, and line of source where torch knows it.
-        arguments: by name; what a handler asks for here alone is not noted.
-        shapes: the shape of each result.
-        dtypes: the data type of each result.
-        wanted: the places of the results that something uses; of an operator of one result, 0.
     """
 
-    builder: Builder
-    name: str
-    operator: str
-    origin: str
-    arguments: Mapping[str, Any]
-    shapes: Sequence[Shape]
-    dtypes: Sequence[DType]
+    builder: Builder  # the program under construction
+    name: str  # the node's name in torch's graph
+    operator: str  # what torch calls it, with its overload
+    origin: str  # the node as the user knows it: operator, name, and line of source where torch knows it
+    arguments: Mapping[str, Any]  # by name; what a handler asks for here alone is not noted
+    shapes: Sequence[Shape]  # the shape of each result
+    dtypes: Sequence[DType]  # the data type of each result
+    # The places of the results that something uses; of an operator of one result, 0.
     wanted: frozenset[int] = frozenset((0,))
     _read: set[str] = field(default_factory=set, init=False)
 
