@@ -361,95 +361,58 @@ class Artifacts:
 
 @dataclass(frozen=True, slots=True)
 class CellReport:
-    """A part of a range of shapes, and the kernels that it has.
+    """A part of a range of shapes, and the kernels that it has."""
 
-    Attributes:
-        where: the lengths that are in it, as text.
-        at: the lengths that it was tuned at.
-        folder: where its kernels are, in the output folder; cells may share them.
-        kernels: how many there are.
-        rung: the kind of certificate that they have.
-        best_seconds, baseline_seconds: of them and of what they are compared with, at these lengths; 0 where the cell
-            has none of its own.
-        baseline: what that is.
-        between: what the measured gain lies between; None where it is not known.
-        why: why it has none of its own, and takes another one's; empty where it has.
-    """
-
-    where: str
-    at: Mapping[str, int]
-    folder: str
-    kernels: int
-    rung: str
-    best_seconds: float = 0.0
-    baseline_seconds: float = 0.0
-    baseline: str = ""
-    between: tuple[float, float] | None = None
-    why: str = ""
+    where: str  # the lengths that are in it, as text
+    at: Mapping[str, int]  # the lengths that it was tuned at
+    folder: str  # where its kernels are, in the output folder; cells may share them
+    kernels: int  # how many there are
+    rung: str  # the kind of certificate that they have
+    best_seconds: float = 0.0  # of them, at these lengths; 0 where the cell has none of its own
+    baseline_seconds: float = 0.0  # of what they are compared with, likewise
+    baseline: str = ""  # what that is
+    between: tuple[float, float] | None = None  # what the measured gain lies between; None where it is not known
+    why: str = ""  # why it has none of its own, and takes another one's; empty where it has
 
 
 @dataclass(frozen=True, slots=True)
 class RangedReport:
-    """A run over ranges of shapes.
+    """A run over ranges of shapes."""
 
-    Attributes:
-        name: the program's name, and the function's.
-        target, device, evidence, backend: as in a `RunReport`.
-        ranges: the least and the largest length by symbolic dimension.
-        cells: the parts of the ranges.
-        arguments: what the function is called with, in order; shapes are those that the first cell was tuned at.
-        stages: seconds by stage.
-        seed: of all draws.
-        versions: of Python, prism and the packages below.
-        outside: whether the model that was given runs at other lengths; they are refused where it does not.
-        parts: whether it is a whole model that goes in parts, of which cells count islands in place of kernels; a cell
-            without a folder runs the model that was given.
-        warnings: what the user should know.
-        output: the output folder; empty when none was written.
-    """
-
-    name: str
-    target: str
+    name: str  # the program's name, and the function's
+    target: str  # it and the next three are as in a `RunReport`
     device: str
     evidence: Evidence
     backend: str
-    ranges: Mapping[str, tuple[int, int]]
-    cells: tuple[CellReport, ...]
+    ranges: Mapping[str, tuple[int, int]]  # the least and the largest length by symbolic dimension
+    cells: tuple[CellReport, ...]  # the parts of the ranges
+    # What the function is called with, in order; shapes are those that the first cell was tuned at.
     arguments: tuple[Argument, ...]
-    stages: Mapping[str, float]
-    seed: int
-    versions: Mapping[str, str]
-    outside: bool = False
+    stages: Mapping[str, float]  # seconds by stage
+    seed: int  # of all draws
+    versions: Mapping[str, str]  # of Python, prism and the packages below
+    outside: bool = False  # whether the model that was given runs at other lengths; they are refused where it does not
+    # Whether it is a whole model that goes in parts, of which cells count islands in place of kernels; a cell without a
+    # folder runs the model that was given.
     parts: bool = False
-    warnings: tuple[str, ...] = ()
-    output: str = ""
+    warnings: tuple[str, ...] = ()  # what the user should know
+    output: str = ""  # the output folder; empty when none was written
 
 
 @dataclass(frozen=True, slots=True)
 class IslandReport:
-    """A part of a model that was looked at for kernels.
+    """A part of a model that was looked at for kernels."""
 
-    Attributes:
-        name: the island's.
-        nodes: how many nodes of the model it has.
-        operators: how many of each of its operators.
-        same_as: the island whose kernels it shares, with weights of its own; empty where it was searched itself.
-        why: why it keeps its operators; empty where it runs by kernels.
-        folder: where its kernels are, in the output folder.
-        verdict, rung: of the proof.
-        best_seconds, baseline_seconds: of the kernels, and of the same nodes in onnxruntime.
-    """
-
-    name: str
-    nodes: int
-    operators: Mapping[str, int]
-    same_as: str = ""
-    why: str = ""
-    folder: str = ""
-    verdict: str = ""
-    rung: str = ""
-    best_seconds: float = 0.0
-    baseline_seconds: float = 0.0
+    name: str  # the island's
+    nodes: int  # how many nodes of the model it has
+    operators: Mapping[str, int]  # how many of each of its operators
+    same_as: str = ""  # the island whose kernels it shares, with weights of its own; empty where it was searched itself
+    why: str = ""  # why it keeps its operators; empty where it runs by kernels
+    folder: str = ""  # where its kernels are, in the output folder
+    verdict: str = ""  # of the proof
+    rung: str = ""  # of its certificate
+    best_seconds: float = 0.0  # of the kernels
+    baseline_seconds: float = 0.0  # of the same nodes in onnxruntime
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,43 +427,26 @@ class KeptReport:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """The run of a model that goes in parts.
+    """The run of a model that goes in parts."""
 
-    Attributes:
-        name: the model's.
-        target, device: what was tuned for.
-        nodes: how many of the model's nodes compute with data.
-        islands: in the order in which they run.
-        kept: what stays as it is, and why.
-        sizes: the values of symbolic dimensions that were tuned, compared and timed at.
-        best_seconds, baseline_seconds: of the assembled model, and of onnxruntime on the model that was given.
-        baseline: what the latter ran on.
-        check: what the assembled model was compared on.
-        measurement: how both were timed.
-        stages: seconds by stage.
-        seed: of all draws.
-        versions: of Python, prism and the packages below.
-        warnings: what the user should know.
-        output: the output folder.
-    """
-
-    name: str
-    target: str
-    device: str
-    nodes: int
-    islands: tuple[IslandReport, ...]
-    kept: tuple[KeptReport, ...]
+    name: str  # the model's
+    target: str  # what was tuned for
+    device: str  # its name
+    nodes: int  # how many of the model's nodes compute with data
+    islands: tuple[IslandReport, ...]  # in the order in which they run
+    kept: tuple[KeptReport, ...]  # what stays as it is, and why
+    # The values of symbolic dimensions that were tuned, compared and timed at.
     sizes: Mapping[str, int] = field(default_factory=dict)
-    best_seconds: float = 0.0
-    baseline_seconds: float = 0.0
-    baseline: str = ""
-    check: str = ""
-    measurement: MeasurementReport | None = None
-    stages: Mapping[str, float] = field(default_factory=dict)
-    seed: int = 0
-    versions: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    output: str = ""
+    best_seconds: float = 0.0  # of the assembled model
+    baseline_seconds: float = 0.0  # of onnxruntime on the model that was given
+    baseline: str = ""  # what the latter ran on
+    check: str = ""  # what the assembled model was compared on
+    measurement: MeasurementReport | None = None  # how both were timed
+    stages: Mapping[str, float] = field(default_factory=dict)  # seconds by stage
+    seed: int = 0  # of all draws
+    versions: Mapping[str, str] = field(default_factory=dict)  # of Python, prism and the packages below
+    warnings: tuple[str, ...] = ()  # what the user should know
+    output: str = ""  # the output folder
 
     @property
     def chosen(self) -> tuple[IslandReport, ...]:

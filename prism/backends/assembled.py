@@ -297,24 +297,15 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the model.
+    """One step of the model."""
 
-    Attributes:
-        file: the model of what stays, or the island's module; in the folder.
-        takes, gives: names of values.
-        function: the island's function; empty where the step is no island.
-        weights: the names, in the weights file, of what the function takes after its data.
-        weights_file: where they are.
-        threads: what stays runs on so many at most; 0 for as many as there are.
-    """
-
-    file: str
-    takes: tuple[str, ...]
-    gives: tuple[str, ...]
-    function: str = ""
-    weights: tuple[str, ...] = ()
-    weights_file: str = ""
-    threads: int = 0
+    file: str  # the model of what stays, or the island's module; in the folder
+    takes: tuple[str, ...]  # names of values
+    gives: tuple[str, ...]  # names of values
+    function: str = ""  # the island's function; empty where the step is no island
+    weights: tuple[str, ...] = ()  # the names, in the weights file, of what the function takes after its data
+    weights_file: str = ""  # where they are
+    threads: int = 0  # what stays runs on so many at most; 0 for as many as there are
 
 
 TOGETHER = """// All launches of islands that follow each other, in one call; written by prism.

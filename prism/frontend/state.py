@@ -21,22 +21,14 @@ from prism.program.views import Elements, Shape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """What a value is to the translation: a tensor of the program, or a formula, without reads, over its axes.
+    """What a value is to the translation: a tensor of the program, or a formula, without reads, over its axes."""
 
-    Attributes:
-        shape: its extents, outermost first.
-        dtype: how its elements are stored.
-        tensor: the tensor of the program, when it is one.
-        axes, formula: the closed formula of one element, when it is one.
-        elements: its elements when they are whole numbers, or truth values, known at translation.
-    """
-
-    shape: Shape
-    dtype: DType
-    tensor: str = ""
-    axes: tuple[Axis, ...] = ()
-    formula: Expr | None = None
-    elements: Elements | None = None
+    shape: Shape  # its extents, outermost first
+    dtype: DType  # how its elements are stored
+    tensor: str = ""  # the tensor of the program, when it is one
+    axes: tuple[Axis, ...] = ()  # of the formula
+    formula: Expr | None = None  # the closed formula of one element, when it is one
+    elements: Elements | None = None  # its elements when they are whole numbers, or truth values, known at translation
 
     @property
     def rank(self) -> int:

@@ -82,22 +82,14 @@ PRECISIONS: Mapping[DType, Precision] = {
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a reader says of one value of the model: it is a tensor of the program, or a formula without reads.
+    """What a reader says of one value of the model: it is a tensor of the program, or a formula without reads."""
 
-    Attributes:
-        value: the value's name in the reference.
-        node: the node that it came from, as the user knows it.
-        dtype: how it is stored.
-        tensor: the tensor of the program.
-        axes, expr: the formula, where it is no tensor.
-    """
-
-    value: str
-    node: str
-    dtype: DType
-    tensor: str = ""
-    axes: tuple[Axis, ...] = ()
-    expr: Expr | None = None
+    value: str  # the value's name in the reference
+    node: str  # the node that it came from, as the user knows it
+    dtype: DType  # how it is stored
+    tensor: str = ""  # the tensor of the program
+    axes: tuple[Axis, ...] = ()  # of the formula
+    expr: Expr | None = None  # the formula, where it is no tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,18 +46,12 @@ Positions: TypeAlias = "npt.NDArray[np.signedinteger[Any]]"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """low <= sum of sign * floor(position / size) <= high; None where nothing is said.
+    """low <= sum of sign * floor(position / size) <= high; None where nothing is said."""
 
-    Attributes:
-        terms: (dimension, 1 or -1), one or two.
-        low, high: the least and the largest sum.
-        size: of the blocks that positions are counted in.
-    """
-
-    terms: tuple[tuple[int, int], ...]
-    low: int | None
-    high: int | None
-    size: int = 1
+    terms: tuple[tuple[int, int], ...]  # (dimension, 1 or -1), one or two
+    low: int | None  # the least sum
+    high: int | None  # the largest sum
+    size: int = 1  # of the blocks that positions are counted in
 
     def at(self, index: Sequence[Index]) -> Expr:
         """Whether the element at an index per dimension is within."""

@@ -352,23 +352,16 @@ def _nodes(expr: Expr, sizes: Mapping[str, int]) -> int:
 
 @dataclass(slots=True)
 class _Steps:
-    """Steps side by side.
+    """Steps side by side."""
 
-    Attributes:
-        program, bare: what they are of.
-        steps: their definitions, step by step.
-        exprs: what each is, as one expression of a step: reads of the same step, and of the one before it, are of the
-            first step's names, and of `before`.
-        firsts: by a state, what it is before the first step.
-        slices: by the name that a step has for it.
-    """
-
-    program: Program
+    program: Program  # what they are of, and `bare`
     bare: Mapping[str, Expr]
-    steps: list[list[Definition]]
+    steps: list[list[Definition]]  # their definitions, step by step
+    # What each is, as one expression of a step: reads of the same step, and of the one before it, are of the first
+    # step's names, and of `before`.
     exprs: list[Expr] = field(default_factory=list)
-    firsts: dict[int, _Begun] = field(default_factory=dict)
-    slices: dict[_Slice, str] = field(default_factory=dict)
+    firsts: dict[int, _Begun] = field(default_factory=dict)  # by a state, what it is before the first step
+    slices: dict[_Slice, str] = field(default_factory=dict)  # by the name that a step has for it
     taken: set[str] = field(default_factory=set)
     inside: dict[str, tuple[int, int]] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)

@@ -92,29 +92,18 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class WindowAxis:
-    """An axis: pixel i under tap t is at place `first + i*stride + t*dilation`; what is not low <= place < high is 0.
+    """An axis: pixel i under tap t is at place `first + i*stride + t*dilation`; 0 unless low <= place < high."""
 
-    Attributes:
-        lane: the pixels; None for one.
-        tap: the index of the loop over the taps, or the product's lane; None for one.
-        taps: how many there are at most.
-        stride, dilation: in places.
-        step: elements from place to place; of a window each piece has its own.
-        first: the place of the first pixel under the first tap.
-        low, high: the places that are inside; None where all are.
-        weight: elements of the second factor from tap to tap.
-    """
-
-    lane: str | None
-    tap: str | None
-    taps: int
-    stride: int
-    dilation: int
-    step: Extent
-    first: Extent = 0
-    low: Extent | None = None
+    lane: str | None  # the pixels; None for one
+    tap: str | None  # the index of the loop over the taps, or the product's lane; None for one
+    taps: int  # how many there are at most
+    stride: int  # in places
+    dilation: int  # in places
+    step: Extent  # elements from place to place; of a window each piece has its own
+    first: Extent = 0  # the place of the first pixel under the first tap
+    low: Extent | None = None  # the places that are inside, up to `high`; None where all are
     high: Extent | None = None
-    weight: Extent = 0
+    weight: Extent = 0  # elements of the second factor from tap to tap
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,23 +58,16 @@ def head_element(graph: Graph, value: OnnxValue, shape: Shape, at: tuple[Index, 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of Attention: its operands, each with its shape as [batch, heads, positions, size of a head].
-
-    Attributes:
-        q, k, v: queries, keys and values; keys and values with those of the cache before them.
-        past: how many keys come from the cache.
-        mask: the attention mask, or None.
-        used: for each batch, how many keys are not padding, or None.
-    """
+    """One call of Attention: its operands, each with its shape as [batch, heads, positions, size of a head]."""
 
     graph: Graph
     node: Node
-    q: Operand
-    k: Operand
-    v: Operand
-    past: Extent
-    mask: OnnxValue | None
-    used: OnnxValue | None
+    q: Operand  # queries
+    k: Operand  # keys, those of the cache before them
+    v: Operand  # values, likewise
+    past: Extent  # how many keys come from the cache
+    mask: OnnxValue | None  # the attention mask, or None
+    used: OnnxValue | None  # for each batch, how many keys are not padding, or None
 
 
 def _attention(graph: Graph, node: Node) -> Sequence[OnnxValue]:

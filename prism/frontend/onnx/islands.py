@@ -134,24 +134,16 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A model that stands alone.
+    """A model that stands alone."""
 
-    Attributes:
-        name: the island's, or `rest_0` and so on.
-        island: whether its nodes are an island's.
-        data: the model.
-        inputs, outputs: what it takes and gives.
-        nodes: how many nodes of the model are in it.
-        key: what it computes, without the names of its values and the values of its larger weights: islands of one key
-            are equal but for these.
-    """
-
-    name: str
-    island: bool
-    data: bytes
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    nodes: int
+    name: str  # the island's, or `rest_0` and so on
+    island: bool  # whether its nodes are an island's
+    data: bytes  # the model
+    inputs: tuple[Port, ...]  # what it takes
+    outputs: tuple[Port, ...]  # what it gives
+    nodes: int  # how many nodes of the model are in it
+    # What it computes, without the names of its values and the values of its larger weights: islands of one key are
+    # equal but for these.
     key: str
 
 

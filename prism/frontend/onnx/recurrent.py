@@ -35,24 +35,15 @@ def _layer(graph: Graph, node: Node) -> Sequence[OnnxValue]:
 
 @dataclass(slots=True)
 class _Layer:
-    """One node.
+    """One node."""
 
-    Attributes:
-        graph, node: where it is.
-        x: the sequences.
-        directions: whether each begins at the last place.
-        batch_first: how sequences lie (the attribute layout).
-        hidden: elements of a state.
-        functions: of the gates, by direction.
-    """
-
-    graph: Graph
+    graph: Graph  # it and the node say where it is
     node: Node
-    x: OnnxValue
-    directions: tuple[bool, ...]
-    batch_first: bool
-    hidden: Extent
-    functions: list[tuple[Function, ...]]
+    x: OnnxValue  # the sequences
+    directions: tuple[bool, ...]  # whether each begins at the last place
+    batch_first: bool  # how sequences lie (the attribute layout)
+    hidden: Extent  # elements of a state
+    functions: list[tuple[Function, ...]]  # of the gates, by direction
 
     @staticmethod
     def of(graph: Graph, node: Node) -> _Layer:

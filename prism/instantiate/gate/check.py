@@ -436,22 +436,15 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """What the cases of one module share.
+    """What the cases of one module share."""
 
-    Attributes:
-        module, sgraph, runner, drawn: see `check_module`.
-        threads: run the kernels.
-        oracle: works out what is right.
-        unwanted: set once nothing more is wanted of it.
-    """
-
-    module: Path
+    module: Path  # see `check_module`, also for sgraph, runner and drawn
     sgraph: SGraph
     runner: Runner
     drawn: Drawn
-    threads: ThreadPoolExecutor
-    oracle: ThreadPoolExecutor
-    unwanted: threading.Event
+    threads: ThreadPoolExecutor  # run the kernels
+    oracle: ThreadPoolExecutor  # works out what is right
+    unwanted: threading.Event  # set once nothing more is wanted of it
 
     def begin(self, case: Case) -> _Running:
         """Draw the inputs of a case, and begin to run it and to work out what is right for it, in a thread each."""
@@ -496,25 +489,20 @@ Results: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 @dataclass(slots=True)
 class Drawn:
-    """The inputs of a program's cases, and what is right for them: what several have in common is made once.
-
-    Attributes:
-        program: the program.
-        given: the inputs of the case of inputs that are given, if there is one.
-        answers, shuffled, tensors: what was made.
-        wide: of tensors, by their `id`, the same as float64, and whether all of it is finite.
-        results: what others made: of inputs, by what draws them, the oracle's results and eager's, by output.
-        oracle_s: what the oracle took for a case, at most, seconds.
-    """
+    """The inputs of a program's cases, and what is right for them: what several have in common is made once."""
 
     program: Program
+    # The inputs of the case of inputs that are given, if there is one.
     given: Mapping[str, Any] = field(default_factory=dict)
+    # What was made, as `shuffled` and `tensors` are.
     answers: dict[tuple[object, ...], Answers] = field(default_factory=dict)
     shuffled: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = field(default_factory=dict)
     tensors: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    # Of tensors, by their `id`, the same as float64, and whether all of it is finite.
     wide: dict[int, tuple[np.ndarray, bool]] = field(default_factory=dict)
+    # What others made: of inputs, by what draws them, the oracle's results and eager's, by output.
     results: dict[tuple[object, ...], Results] = field(default_factory=dict)
-    oracle_s: float = 0.0
+    oracle_s: float = 0.0  # what the oracle took for a case, at most, seconds
 
     def of(self, case: Case) -> Inputs:
         """The case's inputs."""

@@ -56,15 +56,11 @@ SHOWN = 24
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run: a kind of draw at one binding of the symbols, under one configuration.
+    """One run: a kind of draw at one binding of the symbols, under one configuration."""
 
-    Attributes:
-        draw, binding, config, seed, struck: see `draw_inputs`; the configuration is the kernels'.
-    """
-
-    draw: str
+    draw: str  # see `draw_inputs`, also for binding, seed and struck
     binding: Mapping[str, int]
-    config: Config
+    config: Config  # the kernels'
     seed: int
     struck: tuple[str, ...] | None = None
 
