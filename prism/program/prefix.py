@@ -17,7 +17,7 @@ from typing import TypeVar
 from prism.program.index import Axis, Index
 from prism.program.lookup import lookup
 from prism.program.nodes import Const, Expr, Map, Position, Reduce, ReduceKind, free_axes, walk
-from prism.program.transform import substitute
+from prism.program.transform import substitute, with_children
 
 T = TypeVar("T")
 
@@ -299,18 +299,12 @@ def stepwise(e: Expr, *, sums: bool = True) -> Expr:
 
 def _step(e: Expr, made: Mapping[int, Expr], sums: bool) -> Expr:
     """The expression, given what its operands became."""
-    match e:
-        case Map(op, args):
-            new = tuple([made[id(a)] for a in args])
-            return e if all(a is b for a, b in zip(args, new, strict=True)) else Map(op, new)
-        case Reduce(kind, axis, body):
-            step, chosen = recurrence(e) if sums else None, lookup(e)
-            if step is not None:
-                return step
-            if chosen is not None:
-                place, element = made[id(chosen.place)], made[id(chosen.element)]
-                at = sum((Index.axis(a) for a in sorted(free_axes(place), key=str)), Index.const(0))
-                return Map("add", (place, substitute(element, {chosen.axis: at})))
-            return e if made[id(body)] is body else Reduce(kind, axis, made[id(body)])
-        case _:
-            return e
+    if isinstance(e, Reduce):
+        step, chosen = recurrence(e) if sums else None, lookup(e)
+        if step is not None:
+            return step
+        if chosen is not None:
+            place, element = made[id(chosen.place)], made[id(chosen.element)]
+            at = sum((Index.axis(a) for a in sorted(free_axes(place), key=str)), Index.const(0))
+            return Map("add", (place, substitute(element, {chosen.axis: at})))
+    return with_children(e, [made[id(c)] for c in e.children])

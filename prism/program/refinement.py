@@ -21,7 +21,7 @@ from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import COMPARISONS
-from prism.program.transform import canonical, least_instance, substitute, with_args
+from prism.program.transform import canonical, least_instance, rebuilt, substitute, with_children
 
 # An axis, or an output, is cut into at most so many pieces.
 MAX_PIECES = 16
@@ -94,24 +94,20 @@ def margin(e: Map) -> Index | None:
 
 def simplified(expr: Expr) -> Expr:
     """Comparisons of positions with one answer as constants, choices by a constant made, the others in one form."""
-    done: dict[int, Expr] = {}
-    for e in walk(expr):
-        match e:
-            case Map(op, args):
-                done[id(e)] = _map(op, tuple([done[id(x)] for x in args]), e)
-            case Reduce(kind, axis, body):
-                new = done[id(body)]
-                same = isinstance(new, Const) and kind in (ReduceKind.MAX, ReduceKind.MIN)
-                done[id(e)] = new if same else e if new is body else Reduce(kind, axis, new)
-            case _:
-                done[id(e)] = e
-    return done[id(expr)]
+    return rebuilt([expr], _simplified)[0]
 
 
-def _map(op: str, args: tuple[Expr, ...], old: Map) -> Expr:
+def _simplified(e: Expr) -> Expr:
+    match e:
+        case Map(op, args):
+            return _compared(e) if op in COMPARISONS else _map(e, op, args)
+        case Reduce(ReduceKind.MAX | ReduceKind.MIN, _, Const()):
+            return e.body
+    return e
+
+
+def _map(e: Map, op: str, args: tuple[Expr, ...]) -> Expr:
     match op, args:
-        case (("lt" | "le" | "eq"), _):
-            return _compared(Map(op, args))
         case "where", (Const(p), a, b):
             return a if p != 0 else b
         case "where", (Map("not", (p,)), a, b):
@@ -133,7 +129,7 @@ def _map(op: str, args: tuple[Expr, ...], old: Map) -> Expr:
             (Map("lt" | "le" | "eq" | "and" | "or" | "not") as kept, Const()),
         ):
             return kept
-    return with_args(old, args)
+    return e
 
 
 def _compared(e: Map) -> Expr:
@@ -318,16 +314,9 @@ def _by_reductions(expr: Expr, change: Callable[[Reduce, _Same], Expr | None]) -
         known = done.get(id(e))
         if known is not None:
             return known[1]
-        new: Expr = e
-        match e:
-            case Map(_, args):
-                new = with_args(e, tuple([same(x) for x in args]))
-            case Reduce(kind, axis, body):
-                changed = change(e, same)
-                if changed is None:
-                    inner = same(body)
-                    changed = e if inner is body else Reduce(kind, axis, inner)
-                new = changed
+        new = change(e, same) if isinstance(e, Reduce) else None
+        if new is None:
+            new = with_children(e, map(same, e.children))
         done[id(e)] = e, new
         return new
 

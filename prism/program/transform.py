@@ -48,9 +48,15 @@ class Numbering:
         return known
 
 
-def with_args(node: Map, args: tuple[Expr, ...]) -> Map:
-    """The operation on other operands; the node itself where they are its own objects: nothing is built anew."""
-    return node if all(x is y for x, y in zip(args, node.args, strict=True)) else Map(node.op, args)
+def with_children(node: Expr, children: Iterable[Expr]) -> Expr:
+    """The node on other operands; the node itself where they are its own objects: nothing is built anew."""
+    new = tuple(children)
+    match node:
+        case Map(op, args) if not all(x is y for x, y in zip(new, args, strict=True)):
+            return Map(op, new)
+        case Reduce(kind, axis, body) if new[0] is not body:
+            return Reduce(kind, axis, new[0])
+    return node
 
 
 def substitute(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
@@ -195,15 +201,7 @@ def rebuilt(exprs: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]
     done: dict[int, Expr] = {}
     for expr in exprs:
         for e in walk(expr, done):
-            match e:
-                case Map(_, args):
-                    new: Expr = with_args(e, tuple([done[id(a)] for a in args]))
-                case Reduce(kind, axis, body):
-                    inner = done[id(body)]
-                    new = e if inner is body else Reduce(kind, axis, inner)
-                case _:
-                    new = e
-            done[id(e)] = change(new)
+            done[id(e)] = change(with_children(e, [done[id(c)] for c in e.children]))
     return [done[id(e)] for e in exprs]
 
 
@@ -257,9 +255,8 @@ class Canonical:
 
     def _new(self, e: Expr, env: Mapping[Axis, Axis], names: _Names) -> Expr:
         match e:
-            case Map(op, args):
-                new = tuple([self._visit(a, env) for a in args])
-                return e if all(a is b for a, b in zip(new, args, strict=True)) else Map(op, new)
+            case Map(_, args):
+                return with_children(e, [self._visit(a, env) for a in args])
             case Reduce(kind, axis, body) if axis not in free_axes(body):
                 return self._visit(_repeated(kind, axis, body), env)
             case Reduce(kind, axis, body):

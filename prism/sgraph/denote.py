@@ -66,7 +66,7 @@ from prism.program.nodes import Position as PositionExpr
 from prism.program.pieces import whole_of
 from prism.program.prefix import running, since
 from prism.program.sign_analysis import Facts
-from prism.program.transform import Canonical, Interned, canonical, substitute, with_tensors
+from prism.program.transform import Canonical, Interned, canonical, substitute, with_children, with_tensors
 from prism.sgraph import nodes as sg
 from prism.sgraph import rescaled
 from prism.sgraph.ranges import check_ranges
@@ -726,20 +726,14 @@ def expand(expr: Expr, extents: Sequence[Extent]) -> Expr:
         return memo[id(e)][1]
 
     def new(e: Expr) -> Expr:
-        match e:
-            case Map(op, args):
-                return Map(op, tuple([visit(a) for a in args]))
-            case Reduce(kind, axis, body) if axis.extent in extents:
-                part, rest = split_axes(axis.extent)
-                # Nested reductions over the same extent need parts of their own.
-                part = Axis(f"{part.name}.{axis.name}", part.extent)
-                rest = Axis(f"{rest.name}.{axis.name}", rest.extent)
-                whole = Index.axis(part).scaled(rest.extent) + Index.axis(rest)
-                return Reduce(kind, part, Reduce(kind, rest, visit(substitute(body, {axis: whole}))))
-            case Reduce(kind, axis, body):
-                return Reduce(kind, axis, visit(body))
-            case _:
-                return e
+        if isinstance(e, Reduce) and e.axis.extent in extents:
+            part, rest = split_axes(e.axis.extent)
+            # Nested reductions over the same extent need parts of their own.
+            part = Axis(f"{part.name}.{e.axis.name}", part.extent)
+            rest = Axis(f"{rest.name}.{e.axis.name}", rest.extent)
+            whole = Index.axis(part).scaled(rest.extent) + Index.axis(rest)
+            return Reduce(e.kind, part, Reduce(e.kind, rest, visit(substitute(e.body, {e.axis: whole}))))
+        return with_children(e, map(visit, e.children))
 
     return canonical(visit(expr))
 

@@ -24,7 +24,7 @@ from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import BOOLEAN
 from prism.program.sign_analysis import Facts
-from prism.program.transform import rebuilt, with_args
+from prism.program.transform import rebuilt, with_children
 
 # No operators: nobody else has nodes of these names.
 _SHIFT, _LOSING = "the shift", "the shift of a scan"
@@ -77,9 +77,9 @@ def told(e: Expr) -> Expr:
         match node:
             case Map("where", (p, a, b)):
                 # What is no predicate itself is one here: a number is true.
-                return with_args(node, (_judged(Map("not", (p,)), [p])[0], a, b))
+                return with_children(node, (_judged(Map("not", (p,)), [p])[0], a, b))
             case Map(op, args) if op in _FORGETS:
-                return with_args(node, tuple(_judged(node, args)))
+                return with_children(node, _judged(node, args))
         return node
 
     return plain(rebuilt([e], change)[0]) if _shifts(e) else e

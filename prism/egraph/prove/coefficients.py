@@ -34,7 +34,7 @@ from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce,
 from prism.program.ops import BOOLEAN
 from prism.program.pretty import expr_text
 from prism.program.refinement import bounds
-from prism.program.transform import canonical, flat, least_instance, rename_free, replaced, substitute, with_args
+from prism.program.transform import canonical, flat, least_instance, rename_free, replaced, substitute, with_children
 
 # Elements of a coefficient, and products of which it is the sum, up to which it is evaluated.
 MAX_ELEMENTS = 1 << 25
@@ -343,11 +343,7 @@ class _Side:
                 return self._sum(e)
             case Map("where", (p, a, b)) if self.closed(p):
                 return self._choice(p, self.of(a), self.of(b))
-            case Map(_, args):
-                return with_args(e, tuple([self.of(a) for a in args]))
-            case Reduce(kind, axis, body):
-                return Reduce(kind, axis, self.of(body))
-        return e
+        return with_children(e, map(self.of, e.children))
 
     def closed(self, e: Expr) -> bool:
         """Whether it reads weights alone, or nothing."""

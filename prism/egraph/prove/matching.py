@@ -40,7 +40,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.octagon import octagon
-from prism.program.transform import with_args
+from prism.program.transform import rebuilt, with_children
 
 # Products and sums of two programs that are run whole to see where they are apart.
 MAX_RUN = 1 << 35
@@ -390,25 +390,22 @@ def over_names(
             case Position(i):
                 return Position(i.substitute({a: at[_DIMENSIONS[a.name]] for a in i.axes()}))
             case Map(_, args):
-                return with_args(e, tuple([element(x, at) for x in args]))
+                return with_children(e, [element(x, at) for x in args])
         return e
 
-    memo: dict[int, Expr] = {}
-    for e in walk(expr):
+    def change(e: Expr) -> Expr:
         match e:
             case Read(name, indices):
                 at = tuple([_index(i, symbols) for i in indices])
                 known = names.get(name, name)
-                memo[id(e)] = Read(known, at) if isinstance(known, str) else element(known, at)
+                return Read(known, at) if isinstance(known, str) else element(known, at)
             case Position(i):
-                memo[id(e)] = Position(_index(i, symbols))
+                return Position(_index(i, symbols))
             case Size(extent):
                 length = _extent(extent, symbols)
-                memo[id(e)] = Const(float(int(length))) if is_static(length) else Size(length)
-            case Map(_, args):
-                memo[id(e)] = with_args(e, tuple([memo[id(x)] for x in args]))
+                return Const(float(int(length))) if is_static(length) else Size(length)
             case Reduce(kind, a, body):
-                memo[id(e)] = Reduce(kind, _axis(a, symbols), memo[id(body)])
-            case _:
-                memo[id(e)] = e
-    return memo[id(expr)]
+                return Reduce(kind, _axis(a, symbols), body)
+        return e
+
+    return rebuilt([expr], change)[0]

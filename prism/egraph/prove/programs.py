@@ -18,6 +18,7 @@ from prism.program.index import Index
 from prism.program.loops import written_out
 from prism.program.nodes import Const, Definition, Expr, Map, Program, Read, Reduce, free_axes, walk
 from prism.program.ops import OPS
+from prism.program.transform import with_children
 from prism.program.verdict import Status, Verdict
 from prism.program.views import same_extent
 
@@ -158,12 +159,8 @@ def _named(d: Definition, root: Expr, parts: dict[Expr, Definition], taken: set[
         match e:
             case Map("where", (p, a, b)):
                 new: Expr = Map("where", (visit(p), a, b))
-            case Map(op, args):
-                new = Map(op, tuple([visit(a) for a in args]))
-            case Reduce(kind, axis, body):
-                new = Reduce(kind, axis, visit(body))
             case _:
-                new = e
+                new = with_children(e, map(visit, e.children))
         if e is not root and _stands_alone(d, e):
             new = name(new)
         done[id(e)] = new
