@@ -39,8 +39,7 @@ class Mapped(mmap.mmap):
 class Pieces:
     """The bytes of a file that is too large to be held twice, one piece after another.
 
-    Args:
-        make: makes the pieces; it is called once, by whoever asks first.
+    They are made once, by whoever asks first.
     """
 
     def __init__(self, make: Callable[[], Iterable[bytes | memoryview]]) -> None:

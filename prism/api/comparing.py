@@ -12,12 +12,7 @@ from prism.report.units import duration
 def no_better(ours: float, theirs: float, baseline: str, found: Confirmation, others_now: float | None = None) -> str:
     """What both take, in one clause, and how that was measured.
 
-    Args:
-        ours: seconds.
-        theirs: seconds of the baseline.
-        baseline: what that is.
-        found: how both were measured.
-        others_now: where that is stored, how many cores others keep busy now.
+    Times are seconds; `others_now` are the cores that others keep busy now, where what was found is stored.
     """
     when = f"stored, of {found.date}" if found.stored else f"timed anew, {found.date}"
     gains = ", ".join(f"{g:.2f}x" for g in found.ratios)

@@ -256,9 +256,7 @@ class Time:
 class Graph:
     """A captured graph. Its islands are looked for when it is first called, outside of Dynamo's own tracing.
 
-    Args:
-        captured: of functional operators, with the values' shapes in `meta["val"]`.
-        kernels: what the islands of a compilation share.
+    What was captured is of functional operators, with the values' shapes in `meta["val"]`.
     """
 
     def __init__(self, captured: torch.fx.GraphModule, kernels: Kernels) -> None:
@@ -597,10 +595,7 @@ def _holds(whole: torch.Tensor, view: torch.Tensor) -> bool:
 class Island(torch.nn.Module):
     """Connected operators of a graph, by prism's kernels where these are better.
 
-    Args:
-        operators: as they were captured.
-        kernels: what the islands of a compilation share.
-        time: what those of one graph share.
+    The islands of a compilation share `kernels`, those of one graph `time`.
     """
 
     def __init__(self, operators: torch.fx.GraphModule, kernels: Kernels, time: Time | None = None) -> None:

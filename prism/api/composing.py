@@ -427,15 +427,9 @@ def _region_chosen(request: Request, found: SearchResult, tools: Tools, place: P
 def _in_time(request: Request, found: SearchResult, tools: Tools, place: Path, part: float, least: float) -> Choice:
     """What is chosen of a region's search within its share of the time.
 
-    Where that is too short, it is the best by the cost model alone, checked with the whole, and measured with it.
-
-    Args:
-        request: of the region.
-        found: its search.
-        tools: their time is that of all regions that are left.
-        place: for modules.
-        part: its share of it.
-        least: the seconds that one should have.
+    Where that is too short, it is the best by the cost model alone, checked with the whole, and measured with it. The
+    time of `tools` is that of all regions that are left, `part` the region's share of it, and `least` the seconds that
+    one should have.
 
     Raises:
         OutOfTimeError: the device does not say what a kernel takes before it is compiled.

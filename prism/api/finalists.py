@@ -74,15 +74,8 @@ def finalists(
     """The proved sGraphs that are worth compiling, by the cost model's best configuration, by their place.
 
     The one that computes every value as the model does is among those of the first call: rounding must not make all of
-    them fail.
-
-    Args:
-        proved: what a search proved.
-        platform: what is tuned for.
-        hints: a value for every symbol of the extents.
-        emit: writes modules.
-        tried: places that are left out.
-        alone: whether to return nothing but what is as written, be it tried or not.
+    them fail. Those at the places `tried` are left out. `alone` is for what is as written and nothing else, be it tried
+    or not.
     """
     ranked = []
     for n, p in enumerate(proved):

@@ -173,12 +173,8 @@ def produce(
 ) -> Produced:
     """Everything that `optimize` does before it writes; errors are its own. It ends soon after the options' time.
 
-    Args:
-        program: what is optimised.
-        options: what is asked for.
-        only_better: as of `optimize`.
-        matches: how often the best kernels meet the baselines, at most.
-        platform: what is tuned for, where the caller has it, with children that others use as well.
+    The best kernels meet the baselines `matches` times at most; `platform` is there where the caller has it, with
+    children that others use as well.
     """
     baselines, time = options.baselines, options.time
     with ExitStack() as stack:

@@ -181,11 +181,7 @@ def _other_kind(name: str, given: object, wanted: str) -> UsageError:
 
 
 class by_keywords(Generic[P, Asked]):
-    """Makes of a function whose last argument is its options one that takes each of them by its name.
-
-    Args:
-        options: their class.
-    """
+    """Makes of a function whose last argument is its options one that takes each of them by its name."""
 
     def __init__(self, options: Callable[P, Asked]) -> None:
         self.options = options

@@ -255,21 +255,12 @@ def search_regions(
     faster, one after another. It comes last where it would compute products again that its parts hand over: then only
     what looks faster than these is built. Then neighbours are, as one, where that may gain something (`join`).
 
-    Where the time is limited each search has a slice of it, and ends with what is proved by then. A
-    region of which nothing is goes on in parts; searches that were cut off have another turn where time is left. On a
-    machine that others use a lot all have a first proof before any has more.
-
-    Args:
-        program: the whole program.
-        regions: from `partition`.
-        target: as for `run_search`.
-        budget: of each region's search.
-        workers: e-graph workers; regions are searched as many at a time.
-        recorder: gets the counts and warnings.
-        known: results by the canonical key of their region, not searched again; what is found is added.
-        kept: searches of earlier runs.
-        as_one: whether a program a little beyond the bounds of a region is searched as one, too, and neighbours are.
-        time: what it may take; with one worker.
+    Where the time is limited each search has a slice of it, and ends with what is proved by then. A region of which
+    nothing is goes on in parts; searches that were cut off have another turn where time is left. On a machine that
+    others use a lot all have a first proof before any has more. As many are searched at a time as there are workers.
+    What is `known`, by the canonical key of its region, is not searched again, and what is found is added; `kept` are
+    searches of earlier runs. `as_one` is whether a program a little beyond the bounds of a region is searched as one,
+    too, and neighbours are; `time` is what it may take, with one worker.
 
     Raises:
         UnsupportedError: an index of a region cannot be made affine.
@@ -648,10 +639,7 @@ def composed_choice(
 ) -> Choice:
     """The regions' choices as one of the whole program; what it is compared with is left to the caller.
 
-    Args:
-        searches: the searches.
-        picks: for each region, in order, what was chosen for its canonical program.
-        model: the cost model of an sGraph of the whole program.
+    `picks` are what was chosen for the canonical program of each region, in order.
     """
     composed = searches.compose([p.proved.sgraph for p in picks])
     hints = searches.program.hints

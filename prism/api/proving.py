@@ -132,11 +132,7 @@ def verdict_where(
 def verdict_on(a: Program, b: Program, worker: Worker, *, rules: Sequence[Path] | None = None) -> Verdict:
     """Whether two programs that were read compute the same; see `prove`.
 
-    Args:
-        a: the reference.
-        b: the candidate.
-        worker: of the e-graph; it may have proved others before.
-        rules: the rule files that the worker has, None for those that ship with prism.
+    The worker may have proved others before; its rule files are those that ship with prism where `rules` is None.
     """
     from prism.api.second_opinion import with_opinion
     from prism.egraph.prove.programs import examine_programs

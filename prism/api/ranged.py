@@ -155,12 +155,7 @@ def cell_by_cell(
 ) -> list[Made | PrismError]:
     """What is made at each cell's middle, in its share of the time; the error where nothing is faster, or compiles.
 
-    Args:
-        found: the cells.
-        asked: what is, of all.
-        recorder: gets a stage a cell.
-        make: makes it, given what is asked for there.
-        told: what the stage says of it.
+    `told` is what the stage says of it.
 
     Raises:
         NoImprovementError: no cell has kernels.

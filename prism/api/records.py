@@ -118,17 +118,7 @@ def artifacts(
 ) -> Artifacts:
     """Everything that the output folder holds.
 
-    Args:
-        request: what was asked for.
-        found: the search.
-        choice: what was chosen.
-        module: the emitted module.
-        platform: what it is for.
-        recorder: of the run.
-        derived: the chosen sGraph's certificate.
-        where: from `conditions`.
-        sgraph: the chosen sGraph's key, and the sGraph as its file has it.
-        weights: the program's.
+    `where` is from `conditions`; `sgraph` is the chosen one's key, and the sGraph as its file has it.
     """
     told, verdict, program = text(choice.proved.sgraph), _verdict(request, choice.proved), str(request.program)
     report = _report(request, found, choice, recorder, verdict, f"{told.rstrip()}\n{where}")
@@ -274,10 +264,8 @@ def measured(
 ) -> MeasurementReport:
     """How times were measured.
 
-    Args:
-        found: the matches.
-        missing: baselines that were not timed, and why.
-        others_now: of stored matches, how many cores others keep busy now.
+    `missing` are baselines that were not timed, and why; `others_now`, of stored matches, is how many cores others keep
+    busy now.
     """
     deciding = found.deciding
     kernel, baseline = deciding.best(KERNEL), deciding.best(BASELINE)

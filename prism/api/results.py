@@ -216,12 +216,7 @@ class Results:
     def certificate(self, request: Request, sgraph: str, given: float, make: Callable[[], Derivation]) -> Derivation:
         """The certificate of an sGraph of the request's program.
 
-        Args:
-            request: what was asked for.
-            sgraph: its key.
-            given: the seconds that the run was given.
-            make: derives it, where no earlier run did, or tried in as much time; what did not end then is tried once
-                more where everything is timed again.
+        What did not end in as much time as is `given` is tried once more where everything is timed again.
         """
         key = f"{self._searched(request.program, request.budget)} {sgraph}"
         found = self._get(CERTIFICATES, key, _Timely)
@@ -236,11 +231,7 @@ class Results:
     ) -> ModuleSource:
         """The emitted module of what was chosen.
 
-        Args:
-            request: what was asked for.
-            of: what was chosen of it, from `of_choice`.
-            returned: where a program's outputs are among what the kernels store.
-            make: emits it, where no earlier run did.
+        `of` is from `of_choice`, `returned` where a program's outputs are among what the kernels store.
         """
         key = f"{of} {request.program.ranges} {returned}"
         return self._kept(MODULES, key, ModuleSource, make)
@@ -259,11 +250,7 @@ class Results:
     ) -> CheckSummary:
         """What a check on the user's own inputs gave.
 
-        Args:
-            request: what was asked for.
-            config: what is checked: the sGraph's key and its configuration's.
-            given: the inputs.
-            make: checks, where no earlier run did; what it raises is not kept.
+        `config` is the sGraph's key and its configuration's. What `make` raises is not kept.
         """
         drawn = [(n, x.dtype.str, x.shape, hashlib.sha256(x.tobytes()).hexdigest()) for n, x in sorted(given.items())]
         key = digest(self._searched(request.program, request.budget), self.machine, config, drawn)
@@ -272,11 +259,8 @@ class Results:
     def gate(self, request: Request, config: str, cases: Sequence[Case], given: float) -> CheckReport | None:
         """What the numeric gate said of kernels, all of which passed, in an earlier run of as much time.
 
-        Args:
-            request: what was asked for.
-            config: what was checked: the sGraph's key and its configuration's.
-            cases: what on.
-            given: the seconds of this run: one with less may have left some cases out.
+        `config` is the sGraph's key and its configuration's; a run that is given fewer seconds may have left some cases
+        out.
         """
         found = None if self.anew else self._get(COMPARISONS, self._gate(request, config, cases), _Timely)
         return None if found is None or given > found.given else found.value
@@ -380,12 +364,7 @@ def cells_of(
 ) -> tuple[Cell, ...]:
     """The cells of ranges, as an earlier run of as much time found them, or `make` does; it says None of no time.
 
-    Args:
-        program: over the ranges, as it is searched.
-        asked: what they depend on besides: the ranges, what is searched for, and its bounds.
-        rules: rule files of the user's own.
-        given: the seconds that the run has.
-        make: finds them.
+    They depend on what is `asked`, too: the ranges, what is searched for, and its bounds.
     """
     own = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in (*rule_files(), *rules)]
     key = digest("cells", code_digest(), versions(), own, _identity(program), *asked)

@@ -88,16 +88,8 @@ class RegionalSearch(Search):
     """The search of a program of several regions, as an iterator over sGraphs of the whole program.
 
     The regions are searched when the first is asked for; after an interrupt, those that were searched stay. The first
-    sGraph is the best of each region; the others have another one in place of one region's, least time first.
-
-    Args:
-        program: what is searched.
-        regions: from `partition`.
-        target: the device.
-        budget: of each region's search.
-        workers: the e-graph workers, which end with the search.
-        recorder: gets the counts and warnings.
-        known: results by the canonical key of their region, not searched again.
+    sGraph is the best of each region; the others have another one in place of one region's, least time first. What is
+    `known`, by the canonical key of its region, is not searched again. The workers end with the search.
     """
 
     def __init__(

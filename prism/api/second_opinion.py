@@ -37,13 +37,8 @@ def opinion_of(
 ) -> Opinion:
     """What the tester says of an sGraph's denotation.
 
-    Args:
-        reference: one expression per output; not expanded over (part, rest), so that this is tested, too.
-        denotation: of the sGraph.
-        tensors: the inputs.
-        ranges: of the symbols.
-        seed: of the draws.
-        kept: evaluations of other denotations, see `compare`.
+    The reference is not expanded over (part, rest), so that this is tested, too; `kept` are evaluations of other
+    denotations, see `compare`.
     """
     parts = {e: (split_axes(e)[0].extent, split_axes(e)[1].extent) for e in denotation.split}
     # What is drawn is as stated: formulas of any numbers, which the tester knows nothing of.
@@ -87,10 +82,7 @@ class SecondOpinions:
 def with_opinion(examined: Examined, rules: Sequence[Path] | None = None, name: str = "candidate") -> Verdict:
     """The prover's verdict on two programs, with the tester's opinion as a last clause; refuted ones need none.
 
-    Args:
-        examined: the verdict, and what was compared for it, part by part.
-        rules: the rule files that were used, None for those that ship with prism.
-        name: what a bug report is called after.
+    A bug report is called after `name`; without `rules` they are those that ship with prism.
 
     Raises:
         VerificationError: it is `proved`, and the tester disagrees; a bug report was written.
@@ -130,11 +122,7 @@ def disagreement(
 ) -> VerificationError:
     """The error for a proof that the tester contradicts; writes the bug report.
 
-    Args:
-        name: the program's name.
-        opinion: the tester's.
-        texts: what was proved, by title.
-        rules: the rule files that were used, None for those that ship with prism.
+    `texts` are what was proved, by title; without `rules` they are those that ship with prism.
     """
     hashes = dict(read_rule_files(rules or rule_files()).hashes)
     try:

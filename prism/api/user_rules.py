@@ -51,10 +51,8 @@ def operators(*rules: Path | str | os.PathLike[str]) -> SimpleNamespace:
 def rule_paths(rules: Sequence[Path | str | os.PathLike[str]] = ()) -> tuple[Path, ...] | None:
     """The rule files of a run: those that ship with prism and the given ones; None where none are given.
 
-    What a wrong rule proves is wrong: so each rule of a given file is tested by random interpretation first.
-
-    Args:
-        rules: rule files of the user's own; a file that is named twice counts once.
+    What a wrong rule proves is wrong: so each rule of a given file is tested by random interpretation first. A file
+    that is named twice counts once.
 
     Raises:
         RuleError: a file cannot be read, a rule does not type-check, or a counterexample to it was found.

@@ -233,13 +233,8 @@ def better_in_parts(
     """Why a model that is read whole goes in parts all the same; empty where it does not.
 
     On a CPU onnxruntime's kernels for most windows are faster than what is made of them, and where it is installed it
-    is what the whole has to beat. What is of types that kernels are not emitted for stays with it, too.
-
-    Args:
-        path: the file, which was read.
-        target: as of `optimize_model`.
-        baselines: as of `optimize`.
-        program: what was read of it.
+    is what the whole has to beat. What is of types that kernels are not emitted for stays with it, too. `program` is
+    what was read of it.
     """
     if not may_go_in_parts(target, baselines):
         return ""
@@ -682,10 +677,7 @@ class Run:
     def _compared(self, given: Feeds, whole: _Whole, programs: Mapping[str, Program]) -> bool:
         """Compare the assembled model with what was given, on several draws.
 
-        Args:
-            given: inputs.
-            whole: the assembled model.
-            programs: what islands compute, by their names.
+        `programs` are what islands compute, by their names.
 
         Returns:
             Whether it took what they round to narrower types to say how far apart the two may be.

@@ -90,10 +90,8 @@ def eager(program: Program, *, plain: bool = False) -> Callable[..., tuple[torch
 class TorchArrays:
     """torch on one device, as prism.program.arrays.Arrays.
 
-    Args:
-        device: where new tensors are made.
-        compute: the data type of pointwise operations and reductions.
-        plain: see `eager`.
+    New tensors are made on `device`; `compute` is the data type of pointwise operations and reductions. `plain` is as
+    for `eager`.
     """
 
     def __init__(self, device: torch.device, compute: torch.dtype, plain: bool = False) -> None:
@@ -485,11 +483,7 @@ def reordered(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The program's outputs in each of these orders, in turn.
 
-    Args:
-        program: what is run.
-        tensors: every input, on the CPU.
-        binding: the value of every symbol.
-        orders: how; those that are drawn are drawn anew for each.
+    `tensors` has every input, on the CPU. Orders that are drawn are drawn anew for each.
     """
     halves = {t.dtype for t in tensors.values()} & {torch.float16, torch.bfloat16}
     for n, order in enumerate(orders):

@@ -347,12 +347,8 @@ def write_configs(w: Writer, what: str, configs: Mapping[str, Sequence[Mapping[s
 def operator_text(entry: str, inputs: Sequence[str], optional: bool, results: int, imported: bool) -> str:
     """The function that makes an operator of torch of a launcher; the module has `_results` besides.
 
-    Args:
-        entry: the launcher's name.
-        inputs: its parameters.
-        optional: whether they may be left out.
-        results: how many tensors it returns.
-        imported: whether the module imports torch.
+    `optional` is whether its parameters may be left out, `results` how many tensors it returns, `imported` whether the
+    module imports torch.
     """
     takes = ", ".join(f"Tensor? {n}=None" if optional else f"Tensor {n}" for n in inputs)
     gives = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"

@@ -131,12 +131,7 @@ class Deviations:
     def end(self, running: Running, held: Extent | str, axis: Axis, span: Span, part: bool) -> Moments:
         """The statistic over the axis, or the program's part of it, after the loop.
 
-        Args:
-            running: the accumulators.
-            held: so many elements were merged for each place.
-            axis: of the loop.
-            span: of the loop.
-            part: whether it goes over a part, which may be empty.
+        `held` elements were merged for each place; a `part` may be empty.
         """
         dims, places = running.dims, axis.extent
         if part:

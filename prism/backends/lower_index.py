@@ -200,9 +200,7 @@ class Indexing:
     def ends(self, axis: Axis, back: bool = False) -> tuple[str, str]:
         """Masks of the first and of the last place of the present tile of a loop's axis, which is tiled.
 
-        Args:
-            axis: the axis.
-            back: whether the last place comes first.
+        With `back` the last place comes first.
         """
         dim, offsets, start = self.layout.dim_of(axis).name, self._index[axis], self._first[axis]
         assert offsets is not None
@@ -257,10 +255,7 @@ class Indexing:
     def inside(self, tensor: Tensor, index: Sequence[Index], among: Container[int] | None = None) -> tuple[str, ...]:
         """Masks for the dimensions that an index may leave while its axes are inside theirs (as d + 32 may).
 
-        Args:
-            tensor: what is read.
-            index: where.
-            among: the dimensions to look at; None for all.
+        `among` are the dimensions to look at; None for all.
         """
         made: list[str] = []
         for position, (i, extent) in enumerate(zip(index, tensor.shape, strict=True)):

@@ -548,10 +548,8 @@ def exported(path: Path, tensors: Sequence[torch.Tensor]) -> GraphModule:
 def as_written(graph: GraphModule, tensors: Sequence[torch.Tensor], like: GraphModule | None = None) -> GraphModule:
     """The graph by torch's functions, without views that change nothing and what nobody reads; constants computed once.
 
-    Args:
-        graph: of torch's operators.
-        tensors: what it is called with: a function takes an operator's place where it gives the same on them.
-        like: the same operators for these tensors, where the graph is for larger ones.
+    A function takes an operator's place where it gives the same on the tensors; `like` has the same operators for
+    these, where the graph is for larger ones.
 
     Raises:
         ValueError: it has others.

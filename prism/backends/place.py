@@ -13,12 +13,8 @@ def write_place(
 ) -> None:
     """Writes the indices, of which the last axis's changes fastest.
 
-    Args:
-        program: the tile program.
-        number: what holds the program's number, and may be changed.
-        w: where it is written.
-        printer: of integers.
-        fresh: a name that is not taken yet, from what it should be called.
+    `number` holds the program's number, and may be changed; `fresh` makes a name that is not taken of what it should be
+    called.
     """
     grid: Sequence[GridAxis] = program.grid
     over = printer.quotient[0]

@@ -105,9 +105,7 @@ def load_function(source: ModuleSource, beside: Mapping[str, Content] | None = N
 def arguments(sgraph: SGraph, hints: Mapping[str, int]) -> tuple[Argument, ...]:
     """The inputs, then the outputs, of an sGraph's launcher.
 
-    Args:
-        sgraph: the sGraph.
-        hints: a value for every symbol that an extent of an input or output mentions.
+    `hints` has a value for every symbol that an extent of an input or output mentions.
     """
     return tuple(
         Argument(tuple(evaluate(e, hints) for e in t.shape), t.dtype.value) for t in (*sgraph.inputs, *sgraph.outputs)

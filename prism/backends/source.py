@@ -72,11 +72,8 @@ class Writer(Lines):
     def describe(self, kernels: str, formula: str, sgraph: SGraph, orderless: bool = False) -> None:
         """A module's docstring: what its kernels are, what they compute, and what they implement.
 
-        Args:
-            kernels: how many there are, of which kind.
-            formula: what is computed.
-            sgraph: what they implement.
-            orderless: whether sums in memory are added up in no fixed order.
+        `kernels` are how many there are, of which kind; `orderless` is whether sums in memory are added up in no fixed
+        order.
         """
         self.line(f'"""{sgraph.name}: {kernels}, written by prism.')
         self.line()
@@ -239,10 +236,7 @@ class IntegerPrinter(ABC):
 class PythonIntegers(IntegerPrinter):
     """As Python.
 
-    Args:
-        cdiv: the function for quotients that are rounded up.
-        least: that for minima.
-        greatest: that for maxima.
+    They are the functions for quotients that are rounded up, for minima and for maxima.
     """
 
     def __init__(self, cdiv: str, least: str = "min", greatest: str = "max") -> None:

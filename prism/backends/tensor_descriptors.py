@@ -123,12 +123,8 @@ def fitting(
 ) -> frozenset[str]:
     """The launches where a descriptor in a loop fits.
 
-    Args:
-        module: as it is printed.
-        held: its descriptors, as `launch_descriptors` gives them.
-        symbols: the configuration's.
-        hints: the values of the extents' symbols.
-        twice: of those alone that load a tile which is read in two layouts, where that one's descriptor fits.
+    `held` are from `launch_descriptors`. `twice` is of those alone that load a tile which is read in two layouts, where
+    that one's descriptor fits.
     """
     launches = {x.name: x for x in module.launches}
     found: set[str] = set()

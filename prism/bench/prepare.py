@@ -138,14 +138,7 @@ def prepare_case(
 ) -> dict[str, Any]:
     """Search, prove, emit and compile one case: what the manifest says of it.
 
-    Args:
-        case: the case.
-        program: the case as a program.
-        folder: where `modules/` is.
-        pool: workers that compile.
-        effort: how much of it.
-        target: what it is prepared for.
-        cache: where what the compiler says is kept; the user's cache folder when None.
+    `folder` is where `modules/` is; what the compiler says is kept in `cache`, the user's cache folder when None.
     """
     platform = AbsentGpu(target, device(target), cache)
     start = time.perf_counter()
@@ -360,16 +353,8 @@ def prepare(
 ) -> list[dict[str, Any]]:
     """Prepare cases into a folder; the manifest is written after each, and a case that fails says why in it.
 
-    Cases that the folder's manifest holds already, prepared by the same versions, stay as they are.
-
-    Args:
-        cases: the cases.
-        folder: where modules and manifest go.
-        effort: how much is prepared.
-        workers: processes that compile.
-        say: told one line a case.
-        programs: by name of the case, programs that are not of the suite's functions.
-        target: what they are prepared for.
+    Cases that the folder's manifest holds already, prepared by the same versions, stay as they are. `programs` are by
+    name of the case those that are not of the suite's functions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     known = prepared(folder)

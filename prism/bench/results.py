@@ -51,10 +51,8 @@ def head(record: Row) -> dict[str, Any]:
 def measured_row(record: Row, timed: Mapping[str, Row], found: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a measured case.
 
-    Args:
-        record: the case in the manifest.
-        timed: by contender (`prism N M`, or a baseline), its `timed` event.
-        found: `trials`, `failures` and whatever else is kept of the run; `evidence` too, where it ran on no device.
+    `timed` has by contender (`prism N M`, or a baseline) its `timed` event; `found` has `trials`, `failures` and
+    whatever else is kept of the run, `evidence` too, where it ran on no device.
     """
     wrong = {n: t["error"] for n, t in timed.items() if not t["error"] <= 1.0}
     right = {n: quartiles(t["samples_us"]) for n, t in timed.items() if n not in wrong}

@@ -132,10 +132,7 @@ class GuardError(CertificateError):
 def instance(rule: Rule, terms: Terms, given: Mapping[str, Any]) -> tuple[Term, Term]:
     """The two sides of a rule under a substitution, its conditions checked.
 
-    Args:
-        rule: the rule.
-        terms: where the terms go.
-        given: a term for each free variable, a name for each axis variable.
+    `given` has a term for each free variable, a name for each axis variable.
 
     Raises:
         CertificateError: the substitution is not over the rule's variables, or a condition does not hold.

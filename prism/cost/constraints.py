@@ -300,13 +300,9 @@ def _liveness(
 ) -> frozenset[str]:
     """Collects the live sets of a body, backwards; returns what is live before it.
 
-    Args:
-        body: the statements.
-        after: what is live behind them.
-        skipped: what is in no register.
-        passing: what is there an element at a time: as a whole it counts by itself alone.
-        used: by the statement's `id`, what it uses.
-        found: the live sets.
+    `after` is live behind them, `skipped` is in no register; what is `passing` is there an element at a time: as a
+    whole it counts by itself alone. `used` says by the statement's `id` what it uses. What is `found` are the live
+    sets.
     """
     live = after
     for s in reversed(body):
@@ -460,12 +456,7 @@ def checks(
 ) -> Iterator[tuple[str, Any]]:
     """Name and outcome (a bool, or a boolean array) of every constraint that is not a domain, cheap ones first.
 
-    Args:
-        f: the kernel's footprint.
-        device: what it runs on.
-        binding: symbol name (tiles, parts and extents) to int or integer array.
-        stages: software-pipelining stages, int or array.
-        warps: warps per block, int or array.
+    The binding's values, stages and warps are numbers or integer arrays.
     """
     sizes = tile_sizes(f.kernel, binding)
     tiles = device.tiles
@@ -520,14 +511,8 @@ def too_large(
 ) -> str | None:
     """The constraint that no kernel with these roles satisfies, by its shortest tiles; None where one may run.
 
-    It is told from the values alone: what a schedule holds beside may be too much as well.
-
-    Args:
-        needed: what it computes.
-        roles: of all axes.
-        stored: the axes that some store is along.
-        device: what it would run on.
-        hints: binds the symbols of the extents.
+    It is told from the values alone: what a schedule holds beside may be too much as well. It needs `needed` with these
+    roles of all axes; `stored` are the axes that some store is along.
     """
     tiles, along = device.tiles, frozenset(stored)
     least = {a: _least(a, r, roles.items(), along, hints, tiles) for a, r in roles.items()}

@@ -192,10 +192,8 @@ class Access:
     def sectors(self, sizes: Mapping[Axis, Any], binding: Binding, unit: int = SECTOR_BYTES) -> Any:
         """How many times its bytes it moves, at least 1: whole sectors, of which a tile's neighbours may be less.
 
-        Args:
-            sizes: the length of every axis in a tile.
-            binding: values of the extents' symbols.
-            unit: bytes that are moved together: a sector's, or a line's.
+        `sizes` are the lengths of all axes in a tile; `unit` are the bytes that are moved together: a sector's, or a
+        line's.
         """
         run: Any = self.element * 1.0
         whole: Any = True
@@ -251,13 +249,8 @@ class Access:
     def beyond(self, other: Access, lengths: Mapping[Axis, Any], at_once: Set[Axis], binding: Binding) -> Any:
         """The share of elements that the other access of the same trip does not load; 1 where that is not told.
 
-        So a window has what is read at its place, and the next window most of it.
-
-        Args:
-            other: the other access.
-            lengths: how many places of each axis are looked at, numbers or arrays.
-            at_once: axes of which that is all places.
-            binding: values of the extents' symbols.
+        So a window has what is read at its place, and the next window most of it. `lengths` are how many places of each
+        axis are looked at, numbers or arrays; of the axes `at_once` that is all places.
         """
         if (self.tensor, self.nest) != (other.tensor, other.nest):
             return 1.0
@@ -278,9 +271,7 @@ class Access:
     def distinct(self, lengths: Mapping[Axis, Any], binding: Binding) -> Any:
         """The share of distinct elements among those that it asks for: less than 1 where windows overlap.
 
-        Args:
-            lengths: how many places of each axis are looked at, numbers or arrays; none of the others' counts.
-            binding: values of the extents' symbols.
+        `lengths` are how many places of each axis are looked at, numbers or arrays; none of the others' counts.
         """
         share: Any = 1.0
         for index in self.index:

@@ -80,11 +80,7 @@ def shared_work(device: Device, additions: Any) -> Any:
 class CpuKernelModel:
     """One kernel's facts, gathered once, and its times under any assignment.
 
-    Args:
-        kernel: the kernel.
-        sgraph: declares its tensors.
-        device: the CPU.
-        hints: a value for every symbol of the extents.
+    `hints` has a value for every symbol of the extents.
     """
 
     def __init__(
@@ -214,10 +210,8 @@ class CpuKernelModel:
     def _products(self, tiles: Mapping[Axis, Any], sizes: Mapping[Axis, Any], env: Mapping[str, Any]) -> Any:
         """The matrix products' multiply-adds, with what is padded, packed and waited for, as if at the peak rate.
 
-        Args:
-            tiles: the length of every axis in a tile.
-            sizes: the same, where the tile is longer than its axis that of the axis.
-            env: a value for every symbol.
+        `tiles` are the lengths of all axes in a tile; `sizes` the same, where the tile is longer than its axis that of
+        the axis.
         """
         lanes = self.device.core.lanes
         panel_rows, panel_columns = PANEL_ROWS.get(lanes, 4), 2 * lanes
@@ -314,12 +308,7 @@ def cpu_times(kernels: Sequence[CpuKernelModel], binding: Mapping[str, Any]) -> 
 
 
 class CpuLaunchModel:
-    """The times of one launch under any assignment.
-
-    Args:
-        name: of the launch.
-        kernels: what is launched.
-    """
+    """The times of one launch under any assignment."""
 
     def __init__(self, name: str, kernels: Sequence[CpuKernelModel]) -> None:
         self.name = name
@@ -333,10 +322,7 @@ class CpuLaunchModel:
 class CpuModel:
     """The model of one sGraph on one CPU, for many configurations; a `CostModel`.
 
-    Args:
-        sgraph: the family.
-        device: the CPU.
-        hints: a value for every symbol of the extents.
+    `hints` has a value for every symbol of the extents.
     """
 
     def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:

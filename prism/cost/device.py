@@ -115,9 +115,7 @@ class Device:
     def of_size(self, processors: int, bandwidth_bytes_s: float) -> Device:
         """A device like it with so many processors, whose rates together are in proportion, and another memory.
 
-        Args:
-            processors: how many.
-            bandwidth_bytes_s: of the memory; its own where that is 0.
+        `bandwidth_bytes_s` is of the memory; its own where that is 0.
         """
         share = processors / self.processors
         return replace(

@@ -101,14 +101,8 @@ def transfer(device: Device, missed: Any, moved: Any, programs: Any, most: Calla
     """Seconds of a launch's traffic; `most` is `max`, or `np.maximum` for arrays.
 
     The cache's bandwidth is what is reached already: of it nothing is lost. A GPU's launches reach neither bandwidth in
-    full where both are asked for.
-
-    Args:
-        device: what it runs on.
-        missed: bytes that reach memory.
-        moved: bytes that reach L2.
-        programs: how many there are: few draw a part of the bandwidths only.
-        most: `max`, or `np.maximum` for arrays.
+    full where both are asked for. `missed` bytes reach memory, `moved` bytes L2. Few programs draw a part of the
+    bandwidths only. `most` is `max`, or `np.maximum` for arrays.
     """
     least: Callable[..., Any] = min if most is max else np.minimum
     drawn = least(1.0, SM_BANDWIDTH_SHARE * least(programs, device.processors) / device.processors)
@@ -201,12 +195,8 @@ class _Seen:
 class KernelModel:
     """One kernel's facts, gathered once, and its times under any assignment.
 
-    Args:
-        kernel: the kernel.
-        sgraph: declares its tensors.
-        device: what it runs on.
-        hints: a value for every symbol of the extents.
-        nominal: the nominal types of its values, where they are known already.
+    `hints` has a value for every symbol of the extents; `nominal` are its values' nominal types, where they are known
+    already.
     """
 
     def __init__(
@@ -237,11 +227,8 @@ class KernelModel:
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Any:
         """Seconds of a launch; infinite where no block fits on a multiprocessor.
 
-        Args:
-            binding: symbol name (tiles, parts) to int or integer array.
-            warps: warps per block, int or array.
-            stages: pipeline stages, int or array.
-            resources: what the compiler said, for a single assignment.
+        The binding's values, warps and stages are numbers or integer arrays; `resources` are what the compiler said,
+        for a single assignment.
         """
         return self.times(binding, warps, stages, resources).total(self.device.launch_overhead_s)
 
@@ -348,11 +335,8 @@ class KernelModel:
     def traffic(self, env: Mapping[str, Any], sizes: Mapping[Axis, Any], resident: Any, seen: _Seen) -> tuple[Any, Any]:
         """Bytes that reach DRAM, and bytes that reach L2.
 
-        Args:
-            env: a value for every symbol, those of the extents included.
-            sizes: the length of every axis in a tile.
-            resident: programs on a multiprocessor.
-            seen: what the launch has loaded already; what this kernel loads is added.
+        `sizes` are the lengths of all axes in a tile, `resident` the programs on a multiprocessor. `seen` is what the
+        launch has loaded already; what this kernel loads is added.
         """
         gone = seen.bytes
         streamed: dict[_Region, Any] = {}

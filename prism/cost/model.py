@@ -108,10 +108,7 @@ class CostModel(Protocol):
 class Model:
     """The model of one sGraph on one device, for many configurations.
 
-    Args:
-        sgraph: the family.
-        device: what it runs on.
-        hints: a value for every symbol of the extents.
+    `hints` has a value for every symbol of the extents.
     """
 
     def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
@@ -305,12 +302,7 @@ def launched(
 ) -> KernelEstimate:
     """Seconds of one launch that computes these operators, in order; what they hand to each other is not moved.
 
-    Args:
-        definitions: the operators; it is called by the last.
-        program: theirs.
-        device: what it runs on.
-        hints: a value for every symbol of the extents.
-        written: those that are written; all by default.
+    It is called by the last of the operators; `written` are those that are written, all by default.
     """
 
     def product(extents: Sequence[Extent]) -> float:

@@ -37,11 +37,8 @@ _Step: TypeAlias = "tuple[Axis, int]"
 def goes_ahead(dimensions: int, unit: bool, width: int, multiplies: bool) -> bool:
     """Whether a load in a loop is done one trip ahead, in registers: a vector that is surely no asynchronous copy.
 
-    Args:
-        dimensions: of its tile.
-        unit: whether neighbours in the tile are neighbours in memory.
-        width: bytes of an element.
-        multiplies: whether the loop holds a matrix product, or another loop: then few vectors or none are copied.
+    `unit` is whether neighbours in the tile are neighbours in memory, `width` an element's bytes. `multiplies` is
+    whether the loop holds a matrix product, or another loop: then few vectors or none are copied.
     """
     return dimensions <= 1 and (multiplies or (not unit and width < COPY_BYTES))
 

@@ -40,11 +40,8 @@ def a_call(once: Any) -> Any:
 def full(device: Device, moved: Any, work: Any, most: Callable[..., Any] = max) -> Any:
     """The time that a device takes whose processors are all busy: the larger of traffic and work, no launch counted.
 
-    Args:
-        device: what it runs on.
-        moved: bytes.
-        work: vector multiply-adds, those of matrix units weighed by `Device.matrix_operation`.
-        most: `max`, or `np.maximum` for arrays.
+    `work` are vector multiply-adds, those of matrix units weighed by `Device.matrix_operation`; `most` is `max`, or
+    `np.maximum` for arrays.
     """
     return most(moved / device.bandwidth_bytes_s, work / device.multiply_adds_s)
 
@@ -52,11 +49,7 @@ def full(device: Device, moved: Any, work: Any, most: Callable[..., Any] = max) 
 def seconds(device: Device, moved: Any, work: Any, programs: Any) -> Any:
     """The time of one launch: that of a full device, at the share of it that the programs fill.
 
-    Args:
-        device: what it runs on.
-        moved: bytes, a number or an array.
-        work: vector multiply-adds, those of matrix units weighed by `Device.matrix_operation`.
-        programs: how many are launched.
+    `moved` are bytes, a number or an array; `work` is as for `full`.
     """
     filled = np.minimum(np.asarray(programs, dtype=np.float64), device.processors)
     least = full(device, np.asarray(moved), np.asarray(work), np.maximum)
@@ -76,12 +69,8 @@ def arithmetic(device: Device, matrix: float, vector: float, dtype: DType, busy:
 def memory(device: Device, missed: Any, moved: Any, reached: Any, most: Callable[..., Any] = max) -> Any:
     """The time of a launch's traffic: bytes from memory, or all bytes from the cache, whichever takes longer.
 
-    Args:
-        device: what it runs on.
-        missed: bytes that are not in the cache that all processors share.
-        moved: all bytes.
-        reached: the share of the bandwidths that the launch reaches.
-        most: `max`, or `np.maximum` for arrays.
+    `missed` bytes are not in the cache that all processors share; `reached` is the share of the bandwidths that the
+    launch reaches. `most` is `max`, or `np.maximum` for arrays.
     """
     return most(missed / device.bandwidth_bytes_s, moved / device.cache_bandwidth_bytes_s) / reached
 
@@ -97,12 +86,8 @@ def dealt(programs: Any, processors: Any, longest: Any, ordered: bool) -> Any:
     of one length come in whole rounds. With the longest first (`prism.sgraph.ranges.ordered`), what is left at the end
     is as short as they get; else a long one may begin last, when the others are on average in the middle of theirs, and
     two thirds of what it does beyond the shortest are done alone. tests/test_longest_first.py works schedules out.
-
-    Args:
-        programs: how many there are.
-        processors: how many work at a time.
-        longest: the longest program's length, in lengths of an average one.
-        ordered: whether the longest come first.
+    `longest` is the longest program's length, in lengths of an average one; `ordered` is whether the longest come
+    first.
     """
     shortest = np.maximum(2.0 - longest, 0.0)
     rounds = programs / processors

@@ -357,11 +357,8 @@ def points(ranges: Mapping[str, SymbolRange], limit: int = 8) -> tuple[dict[str,
     """A handful of shapes at which a search keeps what is best, each once, in a fixed order.
 
     The hints; all symbols low; all high; then for each symbol on its own, the others at their hints: high, low, and the
-    geometric middles of low, hint and high.
-
-    Args:
-        ranges: the range of every symbol; where there are none, the one shape is empty.
-        limit: shapes at most, at least 1.
+    geometric middles of low, hint and high. Where there are no ranges, the one shape is empty; there are at most
+    `limit`.
     """
     names = sorted(ranges)
     hint = {n: ranges[n].hint for n in names}

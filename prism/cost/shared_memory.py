@@ -57,8 +57,7 @@ class Step:
 def in_two_layouts(loop: Sequence[Step]) -> dict[str, str]:
     """The values of which both an operand of a matrix product and something else is made, with the first such product.
 
-    Args:
-        loop: the statements of a loop, those of inner ones included.
+    Statements of inner loops are among the loop's.
     """
     made = {s.made: s.of for s in loop if s.made is not None and s.how == "elements"}
     fed: dict[str, str] = {}

@@ -45,11 +45,8 @@ class Demand:
 def finished(after: After, demands: Mapping[str, Demand], streams: Mapping[str, int], overhead: float) -> float:
     """Seconds until all launches are done.
 
-    Args:
-        after: the launches in order, with what each waits for.
-        demands: of each launch.
-        streams: the stream of each launch, 0 where it has none; a stream runs its launches in order.
-        overhead: what a launch takes after all that it waits for, seconds.
+    The launches are in order, with what each waits for. One on stream 0 has none; a stream runs its launches in order.
+    `overhead` is what a launch takes after all that it waits for, seconds.
     """
     left = {name: demands[name].seconds for name in after}
     last: dict[int, str] = {}
@@ -94,10 +91,7 @@ def finished(after: After, demands: Mapping[str, Demand], streams: Mapping[str, 
 def placed(after: After, demands: Mapping[str, Demand], overhead: float) -> dict[str, int]:
     """The streams of the launches that are not on the first one, where that is worth it; else none.
 
-    Args:
-        after: the launches in order, with what each waits for.
-        demands: of each launch.
-        overhead: what a launch takes after all that it waits for, seconds.
+    `after` and `overhead` are as for `finished`.
     """
     streams = _chains(after, demands, overhead)
 

@@ -134,9 +134,8 @@ def visited(
 def shown(conditions: Sequence[Condition], lines: tuple[Axis, int] | None) -> tuple[Visited, ...]:
     """The shares of a load that conditions leave, by axis; more than what is left where that is no product of bounds.
 
-    Args:
-        conditions: all of which hold of what is needed.
-        lines: the axis along which memory is contiguous, and how many elements come at once.
+    All conditions hold of what is needed; `lines` are the axis along which memory is contiguous, and how many elements
+    come at once.
     """
     along = dict([lines]) if lines is not None else {}
     bounds: dict[Axis, dict[bool, Index]] = {}

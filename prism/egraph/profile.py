@@ -48,10 +48,7 @@ class Profile:
 def profile(rules: RuleSet, reference: Sequence[Expr], budget: Budget | None = None) -> Profile:
     """Saturate the expressions as the generator does, and count by rule.
 
-    Args:
-        rules: what is loaded; `analysis`, `simplify` and `explore` run.
-        reference: expressions with canonical axes.
-        budget: see Budget; its seconds are not heeded.
+    `analysis`, `simplify` and `explore` of the rules run; the budget's seconds are not heeded.
     """
     budget = budget or Budget()
     running = [r for r in rules.rules if r.ruleset in (SIMPLIFY, EXPLORE)]

@@ -24,9 +24,7 @@ IDLE_S = 0.02
 def main(files: Sequence[str], fp: str = "domain") -> None:
     """Answer requests from standard input until it closes.
 
-    Args:
-        files: the rule files to load.
-        fp: the floating-point class that rules may be of, or of less.
+    Rules may be of the floating-point class `fp`, or of less.
     """
     _without_its_language()
     from prism.egraph.derivation.derive import Deriver

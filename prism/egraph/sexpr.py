@@ -33,9 +33,7 @@ def parse(text: str) -> Form:
 def places(text: str, line: int = 1) -> dict[Path, Place]:
     """Where each part of an s-expression stands: its position in the nested lists to (line, column), from 1.
 
-    Args:
-        text: the s-expression.
-        line: the line of the file at which it starts, in column 1.
+    The text begins on that line of the file, in column 1.
     """
     return {path: (line + row, column + 1) for path, (row, column) in _read(text)[1].items()}
 

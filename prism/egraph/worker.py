@@ -81,12 +81,8 @@ class Worker(Closing):
     def explore(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS) -> EClasses:
         """Saturate the expressions, which stay in the worker as the reference of `prove`.
 
-        The worker keeps the last few references (engine.KEPT): to come back to one costs next to nothing.
-
-        Args:
-            reference: expressions with canonical axes, one per output.
-            budget: see Budget.
-            facts: what is known of the elements of tensors (`prism.program.assumptions.facts`).
+        The worker keeps the last few references (engine.KEPT): to come back to one costs next to nothing. The reference
+        has canonical axes, an expression an output; `facts` are what is known of the elements of tensors.
 
         Raises:
             WorkerError: the worker died or ran past `budget.seconds`.

@@ -61,9 +61,7 @@ def digest(*parts: object) -> str:
 class Cache:
     """A dictionary on disk from digests to JSON objects. Several processes may use it at once.
 
-    Args:
-        kind: what it holds; a folder of its own.
-        root: the cache folder; the user's by default.
+    What it holds has a folder of its own in the cache folder, the user's by default.
     """
 
     def __init__(self, kind: str, root: Path | None = None) -> None:

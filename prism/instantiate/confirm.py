@@ -349,12 +349,7 @@ def rematch(found: TuneResult, candidates: Sequence[Candidate], measuring: Measu
     """The result with its ranking by a second timing of the leaders, in turn; the others come after them.
 
     A study times each point by itself, on a machine whose clocks and neighbours change: the least of many noisy times
-    is more luck than merit.
-
-    Args:
-        found: what a study found; its seconds are measured.
-        candidates: the study's.
-        measuring: what timed its trials.
+    is more luck than merit. The seconds of what was found are measured, the trials by `measuring`.
     """
     leaders = _leaders(found.trials)
     if len(leaders) < 2:
@@ -380,11 +375,7 @@ def challenged(
 ) -> TuneResult:
     """The result with variants of the fastest candidates' best points as trials besides.
 
-    Args:
-        found: what a study found.
-        candidates: the study's.
-        evaluate: turns points into outcomes as it did for the trials.
-        points: the variants, which are in no space.
+    `evaluate` turns points into outcomes as it did for the trials; the points are the variants, which are in no space.
     """
     outcomes = evaluate([(candidates[p.candidate], p.config) for p in points])
     trials = [Trial(p, o) for p, o in zip(points, outcomes, strict=True)]

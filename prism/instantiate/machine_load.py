@@ -158,9 +158,7 @@ def usable_cores() -> frozenset[int]:
 def busy_seconds(stat: str, cores: frozenset[int]) -> float | None:
     """Seconds for which these processors have not been idle, since the system started; None where it is not told.
 
-    Args:
-        stat: the text of /proc/stat.
-        cores: the processors' numbers.
+    `stat` is the text of /proc/stat.
     """
     ticks = 0
     seen = 0

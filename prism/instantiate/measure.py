@@ -278,12 +278,8 @@ class Arena(ABC):
     def contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match:
         """Time kernels and baselines against each other in a fresh child, called as their users call them.
 
-        Where one of them takes the child with it, those that can be timed alone meet without it.
-
-        Args:
-            contenders: who meets.
-            rounds: how many are wanted.
-            limit_s: what they should take at most, seconds.
+        Where one of them takes the child with it, those that can be timed alone meet without it. At most `limit_s`
+        seconds should be taken by so many rounds.
         """
         self.ready()
         found = self._contest(contenders, rounds, limit_s)

@@ -137,10 +137,7 @@ def wrong(results: Sequence[np.ndarray], expected: Sequence[tuple[np.ndarray, np
 def difference(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> str:
     """How a result differs from what is expected, beyond rounding; nothing where it does not.
 
-    Args:
-        result: what is judged.
-        one: what is expected.
-        other: the same, rounded in another way.
+    `other` is what is expected, rounded in another way.
     """
     if result.shape != one.shape or result.dtype != one.dtype:
         return f"it is {result.dtype}{list(result.shape)} and should be {one.dtype}{list(one.shape)}"
@@ -155,10 +152,7 @@ def difference(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> str:
 def off(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """How far the worst element is off, and how far rounding explains; floating-point numbers of one shape.
 
-    Args:
-        result: what is judged.
-        one: what is expected.
-        other: the same, rounded in another way.
+    `other` is what is expected, rounded in another way.
     """
     finite = np.isfinite(one) & np.isfinite(other)
     if not finite.any():

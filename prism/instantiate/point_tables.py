@@ -58,8 +58,7 @@ class PointSpace:
     def with_absence(self, shared: Collection[str]) -> PointSpace:
         """The points, and for every value of what others share one more, of no stages: the launch is no kernel there.
 
-        Args:
-            shared: names that several launches have; others are at the least values.
+        Several launches have the `shared` names; others are at the least values.
         """
         rows = self.points[:0]
         if len(self.points):
@@ -84,10 +83,8 @@ def _sorted(points: Ints) -> Ints:
 def natural_join(members: Sequence[PointSpace], models: Sequence[KernelTimes], outside: Sequence[str]) -> PointSpace:
     """The points of a launch: for each kernel one of its own, alike in warps, stages and symbols that they share.
 
-    Args:
-        members: the points of each kernel.
-        models: their models, in step.
-        outside: symbols that other launches have, too: whatever their values, points are left.
+    `members` are the points of each kernel, `models` their models, in step. Whatever the values of symbols `outside`,
+    which other launches have, too, points are left.
     """
     scores = [_scores(m, space) for m, space in zip(models, members, strict=True)]
     shared = [

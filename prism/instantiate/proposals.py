@@ -58,10 +58,8 @@ class Space:
 class Proposer:
     """Proposes points of a fixed space.
 
-    Args:
-        points: for each sGraph, its feasible configurations.
-        ordered: all points, best first by the cost model.
-        seed: of TPE.
+    `points` are the feasible configurations of each sGraph; all are `ordered`, best first by the cost model. The seed
+    is TPE's.
     """
 
     def __init__(self, points: Sequence[Sequence[Config]], ordered: Sequence[Point], seed: int) -> None:
@@ -90,10 +88,7 @@ class Proposer:
     def propose(self, history: Sequence[tuple[Point, float | None]], count: int, salt: int) -> tuple[list[Point], int]:
         """New points, and how many of TPE's answers were of points tried before.
 
-        Args:
-            history: the trials so far, with their seconds; None for a failed one.
-            count: how many points.
-            salt: another one gives other proposals from the same history.
+        The history's seconds are None for a failed trial; another `salt` gives other proposals from the same history.
         """
         import optuna
 

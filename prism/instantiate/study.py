@@ -255,9 +255,6 @@ class _Idle:
 
     What comes after the cost model's best points are guesses of another kind, and few of them. It is looked for after
     whole batches, and depends on the order of trials alone, so it does not matter where an earlier run was cut off.
-
-    Args:
-        budget: trials at most.
     """
 
     def __init__(self, budget: int) -> None:

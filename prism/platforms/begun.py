@@ -37,9 +37,7 @@ class Begun(Closing):
     def prover(self, rules: Sequence[Path] | None, fp: str) -> Worker:
         """The prover that was begun, for the first that asks for one like it; else another, which is not begun.
 
-        Args:
-            rules: see Worker.
-            fp: see Worker.
+        The rules and the floating-point class are as for `Worker`.
         """
         if rules is None and fp == self._fp and self._provers:
             return self._provers.pop()
@@ -79,9 +77,7 @@ def _mark(model: Path, asked: str) -> Path | None:
 def begin(target: str | None, fp: str) -> Begun:
     """Begin what a run for this target, with the rules that ship with prism, will ask for.
 
-    Args:
-        target: as of `platform_of`.
-        fp: see Worker.
+    The target is as for `platform_of`, the floating-point class as for `Worker`.
     """
     forks = fork_server() if target == "cpu" or (target is None and not has_driver()) else None
     begun = Begun(fp, Worker(fp=fp), forks)

@@ -222,9 +222,7 @@ class CpuCompiler:
 class Products:
     """Matrix products that sources link, compiled beside whatever else is done; what is there already is found at once.
 
-    Args:
-        pool: compiles them.
-        cache: see Platform: what it has is not begun.
+    What the cache has is not begun.
     """
 
     def __init__(self, pool: Pool, cache: Path | None) -> None:

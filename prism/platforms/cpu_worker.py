@@ -116,10 +116,7 @@ def made_in(specs: Sequence[Mapping[str, Any]]) -> list[int]:
 def patience(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, float]) -> float | None:
     """What the first two calls of a contender may take, seconds: far longer, and it has no chance; None for any time.
 
-    Args:
-        n: its place.
-        specs: of all contenders.
-        seconds: what a call of those takes that are made, by place.
+    `n` is its place among the contenders' `specs`; `seconds` are what a call of those takes that are made, by place.
     """
     rivals = [s for m, s in seconds.items() if specs[m].get("side") == specs[n].get("side")]
     return 2 * max(ENDLESS_S, HOPELESS * min(rivals)) if rivals else None
@@ -129,12 +126,8 @@ def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, f
     """Why it is not worth timing on fewer threads what is timed on all of them; empty where it may be.
 
     torch.compile takes many seconds for each number of threads, and some calls do. What it compiles gains from threads
-    where the same model gains from them as it is: both are mostly the same matrix products.
-
-    Args:
-        n: its place.
-        specs: of all contenders.
-        seconds: what a call of those takes that are made, by place.
+    where the same model gains from them as it is: both are mostly the same matrix products. `n`, `specs` and `seconds` are as for
+    `patience`.
     """
     spec = specs[n]
     same = [m for m in seconds if _but(specs[m], "threads") == _but(spec, "threads")]
@@ -249,10 +242,8 @@ def _load_before(request: Request, threads: int) -> Load:
 def trial(contenders: Sequence[Prepared], repeats: int, beat_s: float) -> list[list[float]]:
     """Seconds of a study's trial, by contender: of one alone whose calls are long, samples that follow each other.
 
-    Args:
-        contenders: those that run.
-        repeats: samples that are wanted.
-        beat_s: the least time of the study so far, seconds; one that is far from it is called once more.
+    `repeats` samples are wanted; a contender that is far from `beat_s`, the study's least seconds so far, is called
+    once more.
     """
     count = rounds(contenders, repeats, ROUNDS_S if len(contenders) > 1 else TRIAL_S)
     if len(contenders) == 1:

@@ -138,10 +138,7 @@ def _judged(found: Compiled) -> Outcome:
 class Estimating(Closing):
     """The evaluator without a GPU: compiler's resources and cost model. Its seconds are estimates, and it says so.
 
-    Args:
-        compiler: of the target; ends with it.
-        device: the name of the device that the model describes.
-        shared_limit: bytes of shared memory that one block may use.
+    The compiler ends with it; the device is the one that the model describes, and a block may use `shared_limit` bytes.
     """
 
     evidence = Evidence.ESTIMATED

@@ -251,8 +251,7 @@ class Child:
     def interrupt(self, *, last: bool = False) -> None:
         """Kill it from another thread; the one that waits for an answer sees the child end.
 
-        Args:
-            last: whether no more is started.
+        After the `last` one no more is started.
         """
         with self._lock:
             self._closed |= last

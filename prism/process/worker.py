@@ -139,8 +139,7 @@ class Worker:
     def interrupt(self, *, last: bool = False) -> None:
         """Kill the child from another thread, which ends the request that is under way as a crash.
 
-        Args:
-            last: whether no more is started; otherwise the next request starts a fresh one.
+        After the `last` one no more is started; otherwise the next request starts a fresh one.
         """
         self._child.interrupt(last=last)
 
@@ -236,10 +235,7 @@ class EventWorker:
 class Pool(Closing):
     """A few workers of one kind; requests run in any order, answers are handed out in the order of the requests.
 
-    Args:
-        command: how to start a worker.
-        environment: the whole environment of a worker.
-        size: how many workers at most; they start when first needed.
+    There are `size` workers at most; they start when first needed.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], size: int = 2) -> None:

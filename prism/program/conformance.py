@@ -122,10 +122,7 @@ def thresholds(program: Program) -> tuple[float, ...]:
 def evaluated(program: Program, claims: Sequence[Claim], taken: Collection[str]) -> list[Definition]:
     """The definitions whose formulas a comparison evaluates, in order.
 
-    Args:
-        program: the program.
-        claims: what the reader says of the model's values.
-        taken: values that are taken for what they are, and not compared.
+    Values that are `taken` are what they are, and not compared.
     """
     first: dict[str, str] = {}
     for claim in claims:

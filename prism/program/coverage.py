@@ -68,14 +68,9 @@ def coverage(
 ) -> Coverage | None:
     """What of the model can be compared at these extents; None: it is too large.
 
-    Loops of many steps are, too: what a step rounds, the next ones may make anything of. All steps are alike.
-
-    Args:
-        program: the translation.
-        binding: the extents.
-        claims: what the reader says of the model's values.
-        same: the values of nodes that are equal to earlier ones, with those of the earlier; asked where it matters.
-        partly: whether nodes that are too large may be left out.
+    Loops of many steps are, too: what a step rounds, the next ones may make anything of. All steps are alike. `same`
+    has the values of nodes that are equal to earlier ones, with those of the earlier; it is asked where it matters.
+    `partly` is whether nodes that are too large may be left out.
     """
     if any(extents.evaluate(loop.trips, binding) > _STEPS for loop in program.loops):
         return None
@@ -153,9 +148,7 @@ class _Once:
 def draws_within(sizes: Sequence[Coverage], example: bool) -> list[tuple[str, int]]:
     """The draws that are made, and which of the sizes (extents at which the model can be run) each is made at.
 
-    Args:
-        sizes: what is compared at each.
-        example: whether there are the user's own inputs, which are of the first size.
+    `sizes` are what is compared at each; with an `example` there are the user's own inputs, of the first size.
     """
     made = [("example", 0)] if example else []
     spent = sizes[0].elements if example else 0

@@ -197,11 +197,7 @@ def _mismatch(tensor: Tensor, actual: Sequence[int], why: str) -> ShapeError:
 class Interpreter:
     """Values of expressions over given tensors. Equal sub-expressions are computed once.
 
-    Args:
-        tensors: the arrays that Read names.
-        binding: the value of every symbol.
-        xp: the array library.
-        loops: what the steps of loops made, by the loop's name; what is run is added.
+    What the steps of loops made is in `loops`, by their names; what is run is added.
     """
 
     def __init__(

@@ -186,11 +186,8 @@ def interval(
 ) -> Interval:
     """Bounds of an expression's values, operator by operator.
 
-    Args:
-        expr: the expression.
-        of: the bounds of each tensor that it reads.
-        ranges: the values of the extents' symbols; one that is missing is at least 1.
-        known: bounds of sub-expressions of which more is known than their operators say, such as casts and remainders.
+    `of` has the bounds of what is read; an extent without a range is at least 1. `known` are bounds of sub-expressions
+    of which more is known than their operators say, such as casts and remainders.
     """
     found: dict[int, Interval] = {}
     for e in walk(expr):

@@ -22,9 +22,7 @@ from prism.program.transform import rebuilt, substitute
 def of_looked_up(expr: Expr, of: Callable[[str], Interval]) -> Expr:
     """The expression with what is computed and looked up computed of what is looked up, where that is not more work.
 
-    Args:
-        expr: the expression.
-        of: the bounds of each tensor that it reads; what is no whole number is no place.
+    `of` has the bounds of each tensor that it reads; what is no whole number is no place.
     """
 
     def moved(e: Expr) -> Expr:

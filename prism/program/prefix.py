@@ -285,11 +285,7 @@ def stepwise(e: Expr, *, sums: bool = True) -> Expr:
     """The expression as a machine goes through it: another value, which takes as much work.
 
     Each prefix sum, or what else goes from one place to the next, is one addition; an element at a place that data give
-    is read at the place.
-
-    Args:
-        e: the expression.
-        sums: whether prefix sums are gone through, too, or stay as they are written.
+    is read at the place. `sums` is whether prefix sums are gone through, too, or stay as they are written.
     """
     made: dict[int, Expr] = {}
     for part in walk(e):

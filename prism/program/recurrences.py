@@ -369,8 +369,7 @@ class _Steps:
     def loop(self, before: Sequence[Definition] = ()) -> Program | None:
         """The program with these steps as a loop; None where that gains nothing.
 
-        Args:
-            before: what is computed before them, and may be one more.
+        `before` is computed before them, and may be one more.
 
         Raises:
             UnlikeError: they are not one program.
@@ -832,10 +831,8 @@ class _Steps:
     def _around(self, made: list[Definition], kept: Mapping[int, str], reverse: bool) -> Program:
         """The program in which what reads a step reads its place of what is made of all.
 
-        Args:
-            made: the definitions that stand for the steps; others are added.
-            kept: by a definition of a step, the tensor that has it of all steps.
-            reverse: whether the first place is the last step's.
+        Others are added to what is `made`; `kept` has by a definition of a step the tensor that has it of all steps.
+        With `reverse` the first place is the last step's.
         """
         last = len(self.steps) - 1
         places = {t: (last - n if reverse else n, kept[j]) for t, (n, j) in self.inside.items() if j in kept}
@@ -869,10 +866,7 @@ class _Steps:
     def _taken_out(self, e: Expr, step: Axis, kept: Mapping[int, str]) -> Expr:
         """An expression of a step at the place of a step; of states only those that are kept.
 
-        Args:
-            e: the expression.
-            step: the axis of places.
-            kept: by a definition, the tensor that has it at all places.
+        `step` is the axis of places; `kept` has by a definition the tensor that has it at all places.
         """
         order = {d.name: n for n, d in enumerate(self.steps[0])}
         states, slices = {name: j for j, name in self.states.items()}, self._by_place()

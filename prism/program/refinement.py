@@ -33,9 +33,7 @@ _Place: TypeAlias = tuple[str, int]  # tensor, dimension
 def common_refinement(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
     """The expressions of both, cut alike; those of one position are equal when all of their pieces are.
 
-    Args:
-        a: expressions with canonical axes.
-        b: as many, each over the free axes of the one at its position.
+    Both have canonical axes, each candidate over the free axes of the reference at its position.
     """
     left, right = [simplified(e) for e in a], [simplified(e) for e in b]
     for reads in (False, True):
@@ -304,9 +302,7 @@ _Same: TypeAlias = Callable[[Expr], Expr]
 def _by_reductions(expr: Expr, change: Callable[[Reduce, _Same], Expr | None]) -> Expr:
     """The expression with its reductions changed, from the outermost on.
 
-    Args:
-        expr: the expression.
-        change: what becomes of a reduction, given what does the same to a body; None where only its body changes.
+    `change` says what becomes of a reduction, given what does the same to a body; None where only its body changes.
     """
     done: dict[int, tuple[Expr, Expr]] = {}
 

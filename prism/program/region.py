@@ -62,13 +62,7 @@ def subprogram(program: Program, name: str, outputs: Sequence[str], given: Conta
     """The part of a program that computes `outputs` from its inputs and the tensors `given`.
 
     Inputs that it does not read are left out, but for those that say how long its axes are, and so are symbols that it
-    does not mention.
-
-    Args:
-        program: the whole.
-        name: what to call the part.
-        outputs: names of definitions, in order.
-        given: definitions whose results the part reads instead of computing them; outputs are always computed.
+    does not mention. What is `given` the part reads instead of computing it; outputs are always computed.
     """
     # Nothing here looks at all of the whole program: it is asked for part after part.
     order, places = program.order, program.input_order

@@ -218,11 +218,8 @@ def places_index(elements: Elements, at: Sequence[Index]) -> Index | None:
 def progressions(table: Elements, axes: Sequence[Axis]) -> tuple[Axis, list[tuple[int, Index]]] | None:
     """Elements that vary along one axis as progressions one after another: where each begins, and its index there.
 
-    None where there are more than MAX_PIECES, another axis along which elements vary, or one that is no number.
-
-    Args:
-        table: the elements.
-        axes: what stands for its dimensions.
+    None where there are more than MAX_PIECES, another axis along which elements vary, or one that is no number. `axes`
+    stand for the table's dimensions.
     """
     along = [a for a, many in zip(axes, table.shape, strict=True) if many != 1]
     elements = table.ravel().tolist()

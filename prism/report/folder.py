@@ -86,12 +86,7 @@ def render_folders(
 ) -> dict[str, Content]:
     """The files of a folder of folders that tell of the others; the lock file is last.
 
-    Args:
-        schema: of the lock file.
-        record: the report.
-        readme: the text of the README, of the names at the top.
-        files: all other files, `folder/name` for those of the folders within.
-        versions: of Python, prism and packages.
+    The README is of the names at the top; files are `folder/name` for those of the folders within.
     """
     made: dict[str, Content] = {REPORT_NAME: record}
     top = sorted({name.partition("/")[0] for name in (*files, *made, LOCK_NAME)})
@@ -116,9 +111,7 @@ def module_name(program: str) -> str:
 def read_file(folder: Path, name: str) -> bytes:
     """The bytes of a file of an output folder, which is not trusted.
 
-    Args:
-        folder: the folder.
-        name: the file's name as the folder states it.
+    The name is as the folder states it.
 
     Raises:
         VerificationError: the name leads elsewhere, it is no regular file of the folder itself (a link, a folder, a

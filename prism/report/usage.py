@@ -76,11 +76,8 @@ def next_lines(report: RunReport, module: str) -> tuple[tuple[str, str], ...]:
 def lines_to_type(output: str, code: str, read: str, explained: str | None) -> tuple[tuple[str, str], ...]:
     """By purpose, a line for a shell in the current folder: what calls what is in a folder, reads, checks, explains it.
 
-    Args:
-        output: the folder.
-        code: what calls it, of Python in the folder.
-        read: the file that tells of it.
-        explained: what of it has one derivation: the name of a folder in it, `""` for itself, or None.
+    `code` is Python that calls it, in the folder; `read` is the file that tells of it. What has one derivation is
+    `explained`: the name of a folder in it, `""` for itself, or None.
     """
     folder = shown(output)
     lines = {

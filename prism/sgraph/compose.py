@@ -70,12 +70,8 @@ def compose(
 ) -> Composed:
     """One sGraph that runs the parts in order.
 
-    Args:
-        name: the whole program's name.
-        inputs: its inputs, in order.
-        outputs: its outputs, in order.
-        parts: each reads inputs and what earlier parts write.
-        stacks: by a loop's name and an output of its step, what that is called of all steps, where it has a name.
+    A part reads inputs and what earlier parts write. `stacks` are by a loop's name and an output of its step what that
+    is called of all steps, where it has a name.
 
     Raises:
         IllegalIRError: a part reads what nothing earlier writes or what has another shape or data type, or an output
@@ -192,14 +188,8 @@ def _on_chip(
 ) -> sg.Repeat | None:
     """The steps as one launch whose programs keep their parts of the states; None where they have to wait for others.
 
-    Kernels of a step that are launched together, over one grid, are then one kernel.
-
-    Args:
-        repeat: the steps as launches.
-        kernels: all so far, from `begin` on those of a step.
-        begin: where these begin.
-        together: the groups so far.
-        parts: what the parts so far are called.
+    Kernels of a step that are launched together, over one grid, are then one kernel. The step's kernels are those from
+    `begin` on; `together` are the groups so far, `parts` what the parts so far are called.
     """
     own = kernels[begin:]
     tiles: Mapping[sympy.Symbol, sympy.Symbol] = {}

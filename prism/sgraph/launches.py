@@ -28,11 +28,8 @@ def fusable(sgraph: SGraph, *, sharing: bool = True) -> list[Group]:
     """Groups of kernels that can be launched together, and are not yet: disjoint, so that all of them can be fused.
 
     Each group is the first kernel in launch order that is in no group, with all later ones that may join it. What runs
-    once, before any call, is launched by itself.
-
-    Args:
-        sgraph: a legal sGraph.
-        sharing: whether a kernel only joins where it loads a tensor that a member loads, too, or stores to one.
+    once, before any call, is launched by itself. `sharing` is whether a kernel only joins where it loads a tensor that
+    a member loads, too, or stores to one.
 
     Returns:
         names of kernels, two or more a group, in launch order; `fuse` takes them one after another.
@@ -61,9 +58,7 @@ def fusable(sgraph: SGraph, *, sharing: bool = True) -> list[Group]:
 def fuse(sgraph: SGraph, group: Iterable[str]) -> SGraph:
     """The sGraph with these kernels in one launch; others move behind or before it where they must.
 
-    Args:
-        sgraph: a legal sGraph.
-        group: names of two or more of its kernels, in any order.
+    The group is two or more kernels, in any order.
 
     Raises:
         IllegalIRError: there is no such kernel, it is in a group already, or one depends on another.
@@ -171,9 +166,7 @@ After: TypeAlias = "Mapping[str, Sequence[str]]"
 def waits(sgraph: SGraph, folded: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
     """For each launch the earlier ones that it has to wait for, without those that these wait for themselves.
 
-    Args:
-        sgraph: a legal sGraph.
-        folded: second stages that their splits do (the option `folded`): they are no launches then.
+    The second stages that are `folded` are no launches.
     """
     if sgraph.repeats:
         # A step's launches come back, under windows of other names: each waits for the one before it.

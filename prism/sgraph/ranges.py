@@ -419,10 +419,8 @@ class Grounds:
 def _justified(loop: sg.Loop, side: Sequence[Index], known: Mapping[str, Fact]) -> Grounds | None:
     """Whether a tile on which all these conditions are negative everywhere leaves the loop's accumulators as they were.
 
-    Args:
-        loop: the loop; its own range does not matter.
-        side: affine, some of them over the loop's axis.
-        known: facts about the values that are defined before the loop.
+    The loop's own range does not matter; the sides are affine, some of them over the loop's axis. `known` are facts
+    about the values that are defined before the loop.
     """
     if not any(c.slope(loop.axis) for c in side):
         return None
@@ -484,11 +482,8 @@ def _never_all_masked(
 ) -> bool:
     """Whether for each element of the other axes there is a place of the loop's where a condition of each side holds.
 
-    Args:
-        loop: the loop.
-        among: the sides, of affine conditions.
-        known: facts about the values that are defined before the loop.
-        visible: whether nothing that the loop accumulates may be hidden there.
+    The sides of affine conditions are `among`; `visible` is whether nothing that the loop accumulates may be hidden
+    there. What is `known` is as for `_justified`.
     """
     last = add(loop.axis.extent, -1)
     places = [Index.const(0), Index.const(last)]

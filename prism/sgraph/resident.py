@@ -56,9 +56,7 @@ class _State:
 def obstacle(kernels: Sequence[sg.Kernel], repeat: sg.Repeat) -> str:
     """Why programs cannot keep their parts of the states over all steps; nothing where they can.
 
-    Args:
-        kernels: those of the step.
-        repeat: its windows.
+    The kernels are those of the step.
     """
     if len(kernels) != 1:
         return f"a step is {len(kernels)} kernels, of which programs of one may read what others of another store"
@@ -125,9 +123,6 @@ def in_one_launch(sgraph: sg.SGraph) -> sg.SGraph:
     """The sGraph with the kernels of steps that are one launch as they go through all steps.
 
     Their loads and stores of a state before a step are of a tile on chip (`SGraph.kept`). It has no denotation.
-
-    Args:
-        sgraph: a legal sGraph.
     """
     resident = {r.kernels[0]: r for r in sgraph.repeats if r.resident}
     through: dict[str, sg.Kernel] = {}
@@ -310,9 +305,7 @@ def as_one(
 ) -> tuple[sg.Kernel, dict[sympy.Symbol, sympy.Symbol]] | None:
     """Kernels of a step as one, whose programs do what a program of each does, if all have the same grid.
 
-    Args:
-        kernels: none reads what another stores.
-        repeat: the step's windows.
+    None of the kernels reads what another stores.
 
     Returns:
         the kernel, with the axes and tiles of the first that stores a state, and by tile of another's grid the one that

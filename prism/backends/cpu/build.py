@@ -90,10 +90,7 @@ def check_compiler(timeout_s: float = PROBE_LIMIT_S) -> None:
 def compile_module(module: Path, config: Config, *, timeout_s: float = COMPILE_LIMIT_S) -> Built:
     """Compile an emitted module for a configuration; what was compiled before is found in its cache.
 
-    Args:
-        module: the Python file, with the C++ beside it.
-        config: the configuration.
-        timeout_s: for one run of the compiler.
+    The C++ lies beside the module; `timeout_s` is for one run of the compiler.
 
     Raises:
         CompilerError: there is no compiler.
@@ -126,9 +123,7 @@ def product_known(name: str, folder: Path) -> bool:
 def compile_product(name: str, timeout_s: float = COMPILE_LIMIT_S) -> str:
     """Compile a matrix product ahead of the sources that call it; returns why not, or nothing.
 
-    Args:
-        name: see `product_source`.
-        timeout_s: for one run of the compiler.
+    `name` is as for `product_source`, `timeout_s` for one run of the compiler.
     """
     try:
         folder = support.scratch_folder(support.products_folders(Path(tempfile.gettempdir()) / name))

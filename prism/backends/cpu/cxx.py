@@ -79,8 +79,7 @@ class Writer(Lines):
 class CxxIntegers(IntegerPrinter):
     """As C++, over 64-bit integers.
 
-    Args:
-        names: what symbols are called.
+    `names` are what symbols are called.
     """
 
     where = "C++ emission"

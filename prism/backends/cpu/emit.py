@@ -243,10 +243,7 @@ _HOLDING = (("hold", "const void*, int64_t"), ("forget", "const void*"))
 def _main(module: TileModule, sources: Mapping[str, str], products: bool) -> str:
     """All launches in order.
 
-    Args:
-        module: the tile programs.
-        sources: by launch, the one whose source it shares.
-        products: whether any calls a matrix product, of whose operands some may be held.
+    `sources` has by launch the one whose source it shares; of `products`, some operands may be held.
     """
     w = Writer()
     w.line(f"// {module.name}: all launches in order, written by prism.")

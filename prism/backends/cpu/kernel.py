@@ -474,10 +474,8 @@ class KernelEmitter:
     def _along(self, a: WindowAxis, out: str = "0", most: bool = False) -> str:
         """An axis of a window as a literal.
 
-        Args:
-            a: the axis.
-            out: elements of the result from pixel to pixel.
-            most: with as many pixels as there can be, for what hangs on nothing else.
+        `out` are elements of the result from pixel to pixel. `most` takes as many pixels as there can be, for what
+        hangs on nothing else.
         """
         count = "1" if a.lane is None else self._room([a.lane]) if most else f"n_{self.names(a.lane)}"
         numbers = [count, str(a.stride), str(a.dilation), str(a.taps)]

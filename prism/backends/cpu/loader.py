@@ -493,11 +493,7 @@ def _weight(name, like):
 def loader_text(module: TileModule, sgraph: SGraph, main: str, launcher: Launcher) -> str:
     """The module's source.
 
-    Args:
-        module: the tile programs.
-        sgraph: what they implement, for the docstring.
-        main: the name of the C++ source that holds all launches.
-        launcher: what its function says and takes.
+    `main` is the C++ source that holds all launches, `launcher` what its function says and takes.
     """
     w = Writer()
     many = len(module.launches)

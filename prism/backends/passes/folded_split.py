@@ -29,9 +29,7 @@ from prism.sgraph.nodes import Tile
 def fold_module(module: tile.TileModule, folds: Iterable[Fold]) -> tile.TileModule:
     """The module with its folds, and their programs made to fit; what it computes without folding stays the same.
 
-    Args:
-        module: of the sGraph that the folds are of, its programs in their final order (`sharing`).
-        folds: as `prism.sgraph.folding.folds` gives them.
+    The programs are in their final order (`sharing`), the folds as `prism.sgraph.folding.folds` gives them.
     """
     for fold in folds:
         module = _folded(module, fold)

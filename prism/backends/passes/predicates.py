@@ -332,10 +332,7 @@ def rewritten(
 ) -> tuple[tile.Stmt, ...]:
     """The statements with each innermost loop that has useful predicates changed; one around a changed loop stays.
 
-    Args:
-        body: the statements.
-        known: what is known of their values; it learns as it goes.
-        change: what takes a loop's place.
+    What is `known` of their values learns as it goes; `change` is what takes a loop's place.
     """
     made: list[tile.Stmt] = []
     for s in body:

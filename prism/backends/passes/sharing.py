@@ -73,9 +73,7 @@ def in_sections(program: tile.TileProgram) -> tile.TileProgram:
 def hinted(program: tile.TileProgram, read: Mapping[str, int]) -> tile.TileProgram:
     """The program with `readers` of its loads and `write_only` stores.
 
-    Args:
-        program: a legal tile program.
-        read: for each tensor, how many loads of it the module has.
+    `read` says for each tensor how many loads of it the module has.
     """
     mentions = Mentions(program)
     order = [g.index for g in program.grid]

@@ -21,9 +21,7 @@ from prism.process.serve import Answer, Request, one_line, serve
 def sample_programs(counts: Sequence[int], limit: int | None) -> list[int]:
     """The programs of a launch to run: its corners first, then others evenly between them; all when `limit` is None.
 
-    Args:
-        counts: tiles along each axis of the grid, the slowest first.
-        limit: how many programs to run at most.
+    `counts` are the tiles along each axis of the grid, the slowest first; at most `limit` programs run.
 
     Returns:
         their numbers, ascending, the last axis varying fastest.

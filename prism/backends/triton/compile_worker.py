@@ -58,10 +58,7 @@ def parse_spills(text: str) -> int:
 def read_resources(name: str, kernel: Any, target: str) -> dict[str, int | str]:
     """The resources of a compiled Triton kernel.
 
-    Args:
-        name: how to call it.
-        kernel: Triton's CompiledKernel; None for a launch that a library computes, of which nothing is known.
-        target: `sm_90` and the like, or one of AMD's.
+    `kernel` is Triton's CompiledKernel; None for a launch that a library computes, of which nothing is known.
     """
     if kernel is None:
         return {"kernel": name, "shared": 0, "registers": 0, "spills": 0, "warps": 0}

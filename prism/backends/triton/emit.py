@@ -152,14 +152,9 @@ def _together(
 
     Triton inlines the calls, so every body is compiled as if it were a kernel of its own: products are pipelined in
     each. The parts are told apart by `if`s one after another, because so they use the same shared memory: of `if` and
-    `else`, and of early returns, Triton 3.7 keeps the buffers apart, which costs two or three times as much.
-
-    Args:
-        launch: two or more programs.
-        pointers: the pointer parameter of each tensor.
-        writer: where it is written.
-        stages: the parameter with the pipeline stages, where some loop is told them.
-        extra: for each program, parameters that it has besides.
+    `else`, and of early returns, Triton 3.7 keeps the buffers apart, which costs two or three times as much. `pointers`
+    are the parameters of tensors, `stages` that with the pipeline stages, where some loop is told them; `extra` are
+    parameters that a program has besides.
     """
     parameters = [pointers[t.name] for t in launch.tensors] + list(launch.lengths)
     constants = [*(c.name for c in launch.constants), *[stages] * bool(stages)]

@@ -41,10 +41,7 @@ def begin() -> Answer:
 def copies(set_bytes: int, l2_bytes: int, memory_bytes: float) -> int:
     """How many copies of the arguments to rotate over: before one comes again, the others have filled the cache twice.
 
-    Args:
-        set_bytes: bytes of the inputs and outputs of one call.
-        l2_bytes: the L2 cache.
-        memory_bytes: memory that all copies may take.
+    `set_bytes` are of the inputs and outputs of one call, `memory_bytes` what all copies may take.
     """
     wanted = math.ceil(2 * l2_bytes / max(set_bytes, 1)) + 1
     return max(1, min(wanted, int(memory_bytes // max(set_bytes, 1)), MAX_COPIES))

@@ -38,11 +38,8 @@ def contender(
 ) -> tuple[Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]], Any]:
     """A function of (inputs, outputs) that launches one call and returns where the results are.
 
-    And GraphArrivals of an emitted module that has it, else None.
-
-    Args:
-        spec: see `time_contenders`.
-        tensors: the inputs, on the device.
+    And GraphArrivals of an emitted module that has it, else None. `spec` is as for `time_contenders`; `tensors` are the
+    inputs, on the device.
     """
     if spec["kind"] == "module":
         module, config = load_module(Path(spec["module"])), spec["config"]

@@ -158,11 +158,7 @@ class Derivation:
 def certificate(terms: Terms, outputs: Sequence[Derived], files: Mapping[str, str], schema: str = SCHEMA) -> bytes:
     """The certificate's bytes.
 
-    Args:
-        terms: where the terms are.
-        outputs: the derivations.
-        files: rule file to SHA-256, for the files that are cited.
-        schema: what it is.
+    `files` are rule file to SHA-256, for those that are cited.
     """
     roots = [t for o in outputs for t in (o.reference, o.denotation, *cited_terms(o.steps))]
     numbers: dict[int, int] = {}

@@ -209,11 +209,7 @@ class Deriver:
     ) -> Derivation:
         """A certificate that the expressions are pairwise equal.
 
-        Args:
-            names: of the outputs.
-            reference: with canonical axes, one an output, split as the denotation is.
-            denotation: as many.
-            facts: what is known of the elements of tensors.
+        The reference has canonical axes, an expression an output, split as the denotation is.
 
         Raises:
             IllegalIRError: an expression has no term.

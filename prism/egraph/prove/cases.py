@@ -38,10 +38,7 @@ _MANY = 4
 def defined_alike(reference: Expr, candidate: Expr, extremes: Sequence[Expr]) -> bool:
     """Whether, wherever some of the maxima (minima) are of empty rows, the candidate has a value if the reference has.
 
-    Args:
-        reference: an expression.
-        candidate: another one over the same axes.
-        extremes: maxima and minima of which masks may hide all, in canonical form.
+    Both are over the same axes; `extremes` are the maxima and minima of which masks may hide all, in canonical form.
     """
     rows = {a for e in extremes for a in free_axes(e)}
     bound = {e.axis for x in (reference, candidate) for e in walk(x) if isinstance(e, Reduce)}

@@ -373,9 +373,7 @@ class Algebra:
     def cleared(self, polys: Sequence[Poly], nonzero: Collection[Expr] = ()) -> list[Poly]:
         """The polynomials times one product of their denominators, of those that are not 0: equal where they are.
 
-        Args:
-            polys: the polynomials.
-            nonzero: what is not 0, and finite, beside the sums of which this is known.
+        `nonzero` is what is not 0, and finite, beside the sums of which this is known.
         """
         made = list(polys)
         for _ in range(_NESTED):

@@ -27,13 +27,8 @@ def shrink(
     """Inputs at which `differs` still holds, made smaller as long as `tries` lasts.
 
     Whole tensors go first, then ever smaller runs of their elements (Zeller and Hildebrandt's delta debugging), then
-    each element that is left is tried at a few plain numbers.
-
-    Args:
-        inputs: tensor to float64 array, at which `differs` holds.
-        differs: whether inputs show the difference.
-        tries: how often it may be called.
-        dtypes: of the inputs, which they stay of; float32 where it is not said.
+    each element that is left is tried at a few plain numbers. `differs` holds at the inputs, float64 arrays; it is
+    called `tries` times at most. `dtypes` are the inputs', which they stay of; float32 where it is not said.
     """
     now = {name: np.array(a, dtype=np.float64) for name, a in inputs.items()}
     left = tries

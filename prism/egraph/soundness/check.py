@@ -66,11 +66,8 @@ class Finding:
 def check_rule(rule: Rule, seed: int = 0, draws: int = DRAWS, *, shrink: bool = True) -> Finding:
     """Test one rule.
 
-    Args:
-        rule: the rule.
-        seed: of the draws; equal seeds give equal findings.
-        draws: how many that satisfy the facts are wanted.
-        shrink: whether a counterexample is made small before it is told.
+    So many draws that satisfy the facts are wanted, equal ones for equal seeds; `shrink` is whether a counterexample is
+    made small before it is told.
     """
     parts = parts_of(parse(rule.text), macros(rule.operators))
     declared = rule.fp_class is FpClass.DOMAIN and bool(_SAID.search(rule.formula))

@@ -201,10 +201,7 @@ class Interpretation:
     def draw(self, rng: np.random.Generator, draws: int, plan: Plan | None = None) -> None:
         """Draw the variables that no fact defines.
 
-        Args:
-            rng: of the draws.
-            draws: how many.
-            plan: what the rule's text says of its variables; worked out by default.
+        `plan` is what the rule's text says of its variables; worked out by default.
         """
         plan = plan or Plan.of(self.parts)
         wanted = {name: set(relations) for name, relations in plan.wanted.items()}

@@ -29,11 +29,8 @@ def shrunk(
 ) -> Interpretation:
     """The smallest interpretation that was found to be `bad`, of a single draw.
 
-    Args:
-        model: with the problem.
-        draw: the draw that has it.
-        bad: whether an interpretation of a single draw still has it.
-        limit: how many draws are tried.
+    The draw has the problem. `bad` says whether an interpretation of a single draw still has it; `limit` draws are
+    tried.
     """
     raw = {name: a[min(draw, len(a) - 1)][None] for name, a in model.raw.items()}
     best = Interpretation(model.parts, model.arithmetic, model.sizes, dict(model.axis), _drawn(model), raw)

@@ -87,12 +87,8 @@ class Runner(Protocol):
     ) -> list[Output] | str:
         """The outputs, or one line about why there are none.
 
-        Args:
-            module: the emitted module.
-            config: the configuration.
-            inputs: torch tensors on the CPU.
-            outputs: shape and dtype of each output.
-            samples: for each launch, which of its programs to run; None for all.
+        The inputs are torch tensors on the CPU, the outputs shapes and types; `samples` are for each launch which of
+        its programs to run, None for all.
         """
 
     def forget(self, but: Iterable[Any] = ()) -> None:
@@ -322,13 +318,7 @@ def check_given(
 ) -> CheckReport:
     """Check an emitted module on inputs that somebody gave.
 
-    Args:
-        program: the program that it implements.
-        module: the emitted module.
-        sgraph: its sGraph.
-        config: the chosen configuration.
-        given: arrays for the inputs that the program does not hold, by name, of the shapes that it takes.
-        runner: where the kernels run.
+    What is given is arrays for the inputs that the program does not hold, of the shapes that it takes.
     """
     import torch
 
@@ -564,11 +554,7 @@ class Drawn:
 
 
 class _Known(NumpyArrays):
-    """numpy's operations where some arrays, which live as long, are known to be finite.
-
-    Args:
-        finite: these.
-    """
+    """numpy's operations where some arrays, which live as long, are known to be finite."""
 
     def __init__(self, finite: Iterable[np.ndarray]) -> None:
         self._finite = frozenset(map(_address, finite))

@@ -111,11 +111,8 @@ def struck_sets(program: Program, kind: str) -> tuple[tuple[str, ...], ...]:
 
     A program's inputs rarely all misbehave at once, and two that do may hide each other. The first input is mostly what
     is normalised, so what is hard on means and squares strikes it alone, and all others alone. What is not finite
-    strikes one input: an additive mask mostly comes last.
-
-    Args:
-        program: the program; inputs that it holds as weights, and those that are no floating-point numbers, keep out.
-        kind: a key of DRAWS.
+    strikes one input: an additive mask mostly comes last. Inputs that the program holds as weights, and those that are
+    no floating-point numbers, keep out.
     """
     names = [t.name for t in program.arguments if t.dtype.is_float]
     if kind in ORDINARY or kind == "zeros" or len(names) <= 1:
@@ -154,13 +151,8 @@ def draw_inputs(
 ) -> dict[str, Any]:
     """Torch tensors for the program's inputs, rounded to their data types.
 
-    Args:
-        program: the program; inputs that it holds as weights keep their values.
-        kind: a key of DRAWS.
-        binding: the value of every symbol.
-        seed: equal seeds give equal tensors.
-        struck: the inputs that are drawn in that way; by default those of the kind's first case.
-        drawn: what was drawn already, which is used again where it is the same.
+    Inputs that the program holds as weights keep their values. `struck` are those that are drawn in that way; by
+    default those of the kind's first case. What was `drawn` already is used again where it is the same.
     """
     import torch
 

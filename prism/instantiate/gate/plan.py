@@ -166,14 +166,9 @@ def _grow(
     """Double one symbol at a time, the one that saves most, or adds least.
 
     A step changes what is known of those alone that share a kernel or a launch with its symbol; what the heap has of
-    these is of an earlier turn then, and is passed over.
-
-    Args:
-        names: of the symbols.
-        costs: has their values, and takes the new ones.
-        may: whether a symbol may have a value.
-        taken: is told each step.
-        ends: whether to end before a step that changes the costs by so much.
+    these is of an earlier turn then, and is passed over. `costs` has the symbols' values, and takes the new ones; `may`
+    is whether a symbol may have a value. `taken` is told each step; `ends` is whether to end before one that changes
+    the costs by so much.
     """
     turns = dict.fromkeys(names, 0)
     heap: list[tuple[float, str, int, int]] = []

@@ -41,12 +41,7 @@ def variants(
 ) -> tuple[Config, ...]:
     """The configuration with each of the options that is offered then, where that is worth a try.
 
-    Args:
-        options: those of the family.
-        offered: when.
-        config: the configuration.
-        model: of the family.
-        resources: what the compiler said of its launches; estimated where it is missing.
+    `resources` are what the compiler said of the launches; estimated where it is missing.
     """
     made = (o.variant(config, model, resources) for o in options if o.offered is offered)
     return tuple(c for c in made if c is not None)

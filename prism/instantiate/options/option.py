@@ -96,10 +96,7 @@ class Option:
     def variant(self, config: Config, model: CostModel, resources: Sequence[Resources] = ()) -> Config | None:
         """The configuration with it wherever that is worth a try; None where that is nowhere, and where it is a column.
 
-        Args:
-            config: one without it.
-            model: of the family.
-            resources: what the compiler said of its launches; estimated where it is missing.
+        `resources` are what the compiler said of the launches; estimated where it is missing.
         """
         return None
 
@@ -114,9 +111,7 @@ class Option:
     def extend(self, tables: dict[str, PointSpace], shared: Collection[str]) -> None:
         """Add the points that have it.
 
-        Args:
-            tables: the points of each launch.
-            shared: symbols that several launches have to agree on.
+        `tables` are the points of each launch, `shared` the symbols that several launches have to agree on.
         """
 
     def chosen(self, launch: str, row: Mapping[str, int]) -> bool:

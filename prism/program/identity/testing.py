@@ -517,10 +517,7 @@ _LARGEST = 1 << 40
 def degree(expr: Expr, points: Callable[[Axis], int], length: Callable[[Axis], int]) -> Degree | None:
     """Bounds on the degrees of an expression; None where it is no rational function of real inputs.
 
-    Args:
-        expr: the expression.
-        points: how many values of an axis are summed over.
-        length: how long it is.
+    So many `points` of an axis are summed over, and the expression is of that `length`.
     """
     memo: dict[int, Degree | None] = {}
     for e in walk(expr):

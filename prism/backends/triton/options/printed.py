@@ -38,10 +38,7 @@ class Call:
 class Printed:
     """An option in one emitted module; a subclass says what is particular about it.
 
-    Args:
-        module: the tile programs.
-        sgraph: what they implement.
-        configs: the configurations that the module is for; without any it is for all.
+    Without any `configs` it is for all.
 
     Attributes:
         option: its name in configurations.
@@ -84,11 +81,8 @@ class Printed:
     def wrap(self, launch: TileLaunch, writer: Writer, stages: str, parameters: Sequence[str]) -> None:
         """Write the kernel around what `kernel` has made a function.
 
-        Args:
-            launch: the launch.
-            writer: where it is written.
-            stages: the parameter with the pipeline stages, where some loop is told them.
-            parameters: those for descriptors.
+        `stages` is the parameter with the pipeline stages, where some loop is told them; `parameters` are those for
+        descriptors.
         """
 
     def decorate(self, writer: Writer) -> None:
