@@ -126,8 +126,8 @@ def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, f
     """Why it is not worth timing on fewer threads what is timed on all of them; empty where it may be.
 
     torch.compile takes many seconds for each number of threads, and some calls do. What it compiles gains from threads
-    where the same model gains from them as it is: both are mostly the same matrix products. `n`, `specs` and `seconds` are as for
-    `patience`.
+    where the same model gains from them as it is: both are mostly the same matrix products. `n`, `specs` and
+    `seconds` are as for `patience`.
     """
     spec = specs[n]
     same = [m for m in seconds if _but(specs[m], "threads") == _but(spec, "threads")]
