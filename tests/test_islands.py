@@ -598,6 +598,29 @@ def test_what_an_island_rounds_within_says_how_far_apart_kernels_and_onnxruntime
     assert "rounding explains" in difference(unrounded + np.float32(0.1), *rounded)
 
 
+def test_what_neighbours_of_inputs_give_says_how_far_steps_take_rounding_apart(
+    tmp_path: Path, asked: Inference
+) -> None:
+    """Of a logistic map's steps, each of which takes two values four times as far apart as they were."""
+    text = """(float[8] x, int64 n) => (float[8] y, float[8] near)
+        <bool on = {1}, float one = {1.0}, float four = {4.0}, float half = {0.5}> {
+        h = Sigmoid(x)  a = Mul(h, half)  near = Add(a, half)
+        y = Loop (n, on, near) <body = step (int64 i, bool go, float[8] v) => (bool again, float[8] w) {
+            again = Identity(go)  u = Sub(one, v)  p = Mul(u, v)  w = Mul(p, four) }> }"""
+    with saved(text, tmp_path) as path:
+        parts = cut(path, inference=asked)
+        programs = {i.name: load_bytes(parts.part(i).data, i.name) for i in parts.islands}
+        run = whole.Run(path, parts, ModelOptions(), None, Recorder(None), tmp_path)  # type: ignore[arg-type]
+        x = {"x": RNG.standard_normal(8).astype(np.float32), "n": np.array(40)}
+        (plain, _), (far, near) = run._expected(x), run._expected(x, programs)
+        kernels = {"x": np.nextafter(x["x"], np.float32(9)), "n": x["n"]}
+        as_kernels = list(run._run(kernels).values())
+    assert "rounding explains" in difference(as_kernels[0], *plain)
+    assert not difference(as_kernels[0], *far)
+    assert not difference(as_kernels[1], *near)
+    assert "rounding explains" in difference(as_kernels[1] + np.float32(0.01), *near)
+
+
 @pytest.mark.parametrize(
     ("to", "stays"), [(10, {"Cast f", "TopK t"}), (16, {"Cast h", "Transpose v", "Cast f", "TopK t"})]
 )
@@ -1165,6 +1188,15 @@ def test_what_an_input_lacks_is_what_the_error_asks_for(tmp_path: Path) -> None:
     built.graph.input[0].type.tensor_type.ClearField("shape")
     onnx.save(built, tmp_path / "m.onnx")
     with pytest.raises(NoImprovementError, match="its rank is not known; export the model with shapes"):
+        optimize_model(tmp_path / "m.onnx", target="cpu")
+
+
+def test_what_an_operator_of_a_library_lacks_is_what_the_error_asks_for(tmp_path: Path) -> None:
+    built = model("(float[4] x) => (float[4] y) { t = Tanh(x)  y = Relu(t) }")
+    built.graph.node[1].domain = "com.acme"
+    built.opset_import.append(onnx.helper.make_opsetid("com.acme", 1))
+    onnx.save(built, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"not a registered function.*give the model a function for com\.acme\.Relu"):
         optimize_model(tmp_path / "m.onnx", target="cpu")
 
 

@@ -22,7 +22,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,7 +29,7 @@ import numpy as np
 from prism.api import loading
 from prism.api.comparing import no_better
 from prism.api.given_inputs import check_sizes
-from prism.api.model_inputs import Feeds, drawn, feeds, given_feeds, smaller
+from prism.api.model_inputs import Feeds, drawn, feeds, given_feeds, neighbours, smaller
 from prism.api.optimizing import Produced, check_supported, produce
 from prism.api.options import ModelOptions, Options, by_keywords
 from prism.api.records import measured
@@ -66,7 +65,7 @@ from prism.instantiate.cache import Cache, Store, digest, version_of
 from prism.instantiate.confirm import Confirmation, confirm, now_text
 from prism.instantiate.lock import versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Contender
-from prism.instantiate.model_bench import ModelBench, compare
+from prism.instantiate.model_bench import ModelBench, compare, farthest
 from prism.platforms.choice import meant, platform_of
 from prism.platforms.cpu import CpuPlatform, multiplies_tiles
 from prism.platforms.stock import NotRunError, Stock, check_installed
@@ -357,8 +356,8 @@ class Run:
                 raise self._nothing(islands)
             wholes = [w for n, s in enumerate(sets) for w in self._wholes(islands, s, Path(place) / f"whole_{n}")]
             programs = {m.report.name: m.program for m in islands if m.program is not None}
-            narrow = self._compared(given, wholes[0], programs)
-            found, best = self._timed(given, wholes, programs if narrow else {})
+            sensitive = self._compared(given, wholes[0], programs)
+            found, best = self._timed(given, wholes, programs if sensitive else None)
             if best:
                 self._compared(given, wholes[best], programs)
         late.keep([m.report for m in islands if m.ended])
@@ -415,10 +414,15 @@ class Run:
             try:
                 self.stocks[optimised] = Stock(self.stock_path, str(self.path), optimised=optimised)
             except ModelError as error:
-                foreign = next((k.node for k in self.parts.kept.values() if "." in k.op), "")
-                where = f"{error.where}, node {foreign!r}" if foreign else error.where
+                foreign = next((k for k in self.parts.kept.values() if "." in k.op), None)
+                where = error.where if foreign is None else f"{error.where}, node {foreign.node!r}"
                 newer = f"convert it to operator set {RUN_SET} (onnx.version_converter), or install a newer onnxruntime"
                 fix = newer if self.parts.opset > RUN_SET else error.fix
+                if foreign is not None and "is not a registered" in error.why:
+                    fix = (
+                        f"what stays runs in onnxruntime alone: give the model a function for {foreign.op}, or give "
+                        "prism the model without it (onnx.utils.extract_model)"
+                    )
                 raise error.at(where, fix) from error
         return self.stocks[optimised]
 
@@ -663,7 +667,7 @@ class Run:
             files[TOGETHER] = TOGETHER_TEXT.encode()
         return files, steps
 
-    def _bench(self, arrays: Mapping[str, np.ndarray], key: str, programs: Mapping[str, Program]) -> ModelBench:
+    def _bench(self, arrays: Mapping[str, np.ndarray], key: str, programs: Mapping[str, Program] | None) -> ModelBench:
         return ModelBench(
             self.stock_path,
             [arrays[p.name] for p in self.parts.inputs],
@@ -680,7 +684,7 @@ class Run:
         `programs` are what islands compute, by their names.
 
         Returns:
-            Whether it took what they round to narrower types to say how far apart the two may be.
+            Whether it took more than two ways to run the model to say how far apart the two may be.
         """
         ports, seed = self.parts.inputs, self.options.seed
         with self.recorder.stage("comparison") as detail:
@@ -688,7 +692,7 @@ class Run:
             before = store.get(key)
             if before is not None:
                 detail.append(f"stored, of {before.get('date')}: {before.get('draws')} draws")
-                return bool(before.get("narrow"))
+                return bool(before.get("sensitive"))
             cases = [replace(given, arrays=drawn(ports, given.sizes, given.highs, seed + n)) for n in range(DRAWS)]
             if self.options.inputs is not None:
                 cases.insert(0, given)
@@ -702,12 +706,12 @@ class Run:
             arrays = [[case.arrays[p.name] for p in ports] for case in taken]
             with closing(self.platform.arena()) as worker:
                 found = compare(whole.module, arrays, expected, worker)
-                narrow = any(found) and any(d.dtype.is_half for p in programs.values() for d in p.definitions)
-                if narrow:
+                sensitive = any(found)
+                if sensitive:
                     expected = [self._expected(case.arrays, programs) for case in taken]
                     found = compare(whole.module, arrays, expected, worker)
             if not any(found):
-                store.put(key, {"date": now_text(), "draws": len(taken), "narrow": narrow})
+                store.put(key, {"date": now_text(), "draws": len(taken), "sensitive": sensitive})
             detail.append(f"{len(taken)} draws")
         for case, why in zip(taken, found, strict=True):
             if why:
@@ -717,7 +721,7 @@ class Run:
                     why=why,
                     fix="report it with the model: this is a bug in prism",
                 )
-        return narrow
+        return sensitive
 
     def _compared_key(self, given: Feeds, whole: _Whole) -> str:
         """What a comparison depends on."""
@@ -741,21 +745,29 @@ class Run:
         return code_digest(), files, sorted(self.options.empty), machine
 
     def _expected(
-        self, arrays: Mapping[str, np.ndarray], programs: Mapping[str, Program] = MappingProxyType({})
+        self, arrays: Mapping[str, np.ndarray], programs: Mapping[str, Program] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """What the model gives, output by output, with its runtime's optimisations and rounded in another way.
 
         Args:
             arrays: inputs.
-            programs: islands that are not rounded within, as kernels need not; of none, its runtime runs all of it as
-                it is written.
+            programs: of islands. Of None, the other way is as its runtime runs all of it as it is written. Else it is,
+                for each output, the farthest of this, of what inputs that are next to these give, which loops and steps
+                may take far apart, and, where islands round to narrower types, which kernels need not, of what these
+                give without.
         """
         one = self._run(arrays)
-        other = self._in_parts(arrays, programs) if programs else self._run(arrays, optimised=False)
+        others = [self._run(arrays, optimised=False)]
+        if programs is not None:
+            with suppress(NotRunError):
+                others.append(self._run(neighbours(arrays)))
+            if any(d.dtype.is_half for p in programs.values() for d in p.definitions):
+                others.append(self._in_parts(arrays, programs))
         found: list[tuple[np.ndarray, np.ndarray]] = []
         for p in self.parts.outputs:
-            own, plainly = numbers(one[p.name]), numbers(other[p.name])
-            found += zip(own, plainly if len(plainly) == len(own) else own, strict=True)
+            ways = [numbers(x[p.name]) for x in (one, *others)]
+            for n, own in enumerate(ways[0]):
+                found.append((own, farthest(own, [way[n] for way in ways[1:] if len(way) == len(ways[0])])))
         return found
 
     def _in_parts(self, arrays: Mapping[str, np.ndarray], programs: Mapping[str, Program]) -> dict[str, Any]:
@@ -774,7 +786,7 @@ class Run:
         return values
 
     def _timed(
-        self, given: Feeds, wholes: Sequence[_Whole], programs: Mapping[str, Program]
+        self, given: Feeds, wholes: Sequence[_Whole], programs: Mapping[str, Program] | None
     ) -> tuple[Confirmation, int]:
         """The assembled models against onnxruntime on what was given, and which of them is the fastest."""
         text = "".join(f"{n} {d}\n" for w in wholes for n, d in sorted(w.digests.items()) if _counts(n))

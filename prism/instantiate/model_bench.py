@@ -149,6 +149,18 @@ def difference(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> str:
     return "" if worst <= allowed else f"an element is off by {worst:.3g}, and rounding explains {allowed:.3g}"
 
 
+def farthest(one: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+    """Of what may be expected in its place, what is farthest from it; itself where none is of its size."""
+
+    def distance(other: np.ndarray) -> float:
+        if one.dtype.kind != "f":
+            return float(np.count_nonzero(one != other))
+        finite = np.isfinite(one) & np.isfinite(other)
+        return float(np.abs(one[finite].astype(np.float64) - other[finite]).max(initial=0.0))
+
+    return max((x for x in others if x.shape == one.shape and x.dtype == one.dtype), key=distance, default=one)
+
+
 def off(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """How far the worst element is off, and how far rounding explains; floating-point numbers of one shape.
 
