@@ -605,6 +605,17 @@ def _free_axes(expr: Read | Map | Reduce) -> frozenset[Axis]:
     return largest.union(*parts)
 
 
+def label(e: Expr) -> tuple[object, ...]:
+    """What the node is apart from its operands."""
+    match e:
+        case Map(op, _):
+            return (op,)
+        case Reduce(kind, axis, _):
+            return kind, axis
+        case _:
+            return (e,)
+
+
 def walk(expr: Expr, known: Container[int] = ()) -> Iterator[Expr]:
     """Each distinct node once (by identity), children before parents; not what is known, by identity, nor below it."""
     seen: set[int] = set()
@@ -677,14 +688,7 @@ def _shared_text(expr: Expr) -> str:
     uses: list[int] = []
     for e in walk(expr):
         below = tuple([by_object[id(c)] for c in e.children])
-        key: tuple[object, ...]
-        match e:
-            case Map(op, _):
-                key = (op, below)
-            case Reduce(kind, axis, _):
-                key = (kind, axis, below)
-            case _:
-                key = (e,)
+        key = (*label(e), *below)
         if key not in place:
             place[key] = len(nodes)
             nodes.append((e, below))

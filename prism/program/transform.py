@@ -17,7 +17,7 @@ from typing import TypeAlias
 from prism.program.build import size
 from prism.program.extents import Extent, is_static, text
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Steps, free_axes, walk
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Steps, free_axes, label, walk
 
 _Names: TypeAlias = frozenset[tuple[Axis, Axis]]  # axis, its new name
 _NO_NAMES: _Names = frozenset()
@@ -35,14 +35,7 @@ class Numbering:
         """The expression's number."""
         known = self._of.get(id(expr))
         if known is None:
-            key: Hashable
-            match expr:
-                case Map(op, args):
-                    key = (op, *(self.of(a) for a in args))
-                case Reduce(kind, axis, body):
-                    key = (kind, axis, self.of(body))
-                case _:
-                    key = expr
+            key = (*label(expr), *[self.of(c) for c in expr.children])
             known = self._of[id(expr)] = self._numbers.setdefault(key, len(self._numbers))
             self._alive.append(expr)
         return known
