@@ -241,9 +241,7 @@ class KernelEmitter:
         for a in self._ahead.get(loop.index, []):
             dst, dims, dtype = a.load.dst, a.load.dims, a.load.dtype
             self._dims[dst], self._types[dst] = dims, dtype
-            stored = next(t.dtype for t in self.program.tensors if t.name == a.load.tensor)
-            cast = f".to({TL_TYPES[dtype]})" if stored is not dtype or dtype is DType.BOOL else ""
-            self.writer.assign(dst, f"{going[dst]}{cast}")
+            self.writer.assign(dst, f"{going[dst]}{self._cast(a.load)}")
         self._trip(loop, going, add(tile.symbol(loop.index), loop.step))
 
     def _trip(self, loop: tile.For, going: Mapping[str, str], place: Extent) -> None:
@@ -258,8 +256,7 @@ class KernelEmitter:
         self._body(made[: -len(going)])
         for name, load in zip(going.values(), made[-len(going) :], strict=True):
             assert isinstance(load, tile.Load)
-            stored = next(t.dtype for t in self.program.tensors if t.name == load.tensor)
-            self.writer.assign(name, self._load(replace(load, dtype=stored)).source)
+            self.writer.assign(name, self._load(replace(load, dtype=self._tensor(load.tensor).dtype)).source)
 
     def _within(self, s: tile.Within) -> None:
         """One branch for all threads: outside of the bounds the value is computed."""
@@ -339,6 +336,18 @@ class KernelEmitter:
                 self.writer.line(f"{s.acc} = tl.{name}({s.acc}, {src.source}, {_NAN})")
 
     # Addresses.
+
+    def _tensor(self, name: str) -> Tensor:
+        return next(t for t in self.program.tensors if t.name == name)
+
+    def _cast(self, s: tile.Load) -> str:
+        """What is loaded in another type than it is stored in is cast; truth values are stored as bytes."""
+        same = s.dtype is self._tensor(s.tensor).dtype and s.dtype is not DType.BOOL
+        return "" if same else f".to({TL_TYPES[s.dtype]})"
+
+    def _masked(self, s: tile.Load, mask: str) -> list[str]:
+        """The arguments by which a load is 0 where the mask is not true."""
+        return [f"mask={mask}", "other=0.0" if self._tensor(s.tensor).dtype.is_float else "other=0"]
 
     def _pointer(self, tensor: str, offset: tile.Affine, dims: tile.Dims) -> str:
         text = self._affine(offset, dims)
@@ -457,14 +466,10 @@ class KernelEmitter:
 
     def _load(self, s: tile.Load) -> Text:
         args = [self._pointer(s.tensor, s.offset, s.dims)]
-        stored = next(t.dtype for t in self.program.tensors if t.name == s.tensor)
         if s.masks:
-            args += [f"mask={self._mask(s.masks, s.dims)}", "other=0.0" if stored.is_float else "other=0"]
+            args += self._masked(s, self._mask(s.masks, s.dims))
         args += self._policy(s)
-        text = f"tl.load({', '.join(args)})"
-        if stored is not s.dtype or s.dtype is DType.BOOL:
-            text += f".to({TL_TYPES[s.dtype]})"
-        return Text(text, _ATOM, s.dims)
+        return Text(f"tl.load({', '.join(args)}){self._cast(s)}", _ATOM, s.dims)
 
     def _by_descriptor(self, s: tile.Load, descriptor: str, box: DescriptorLoad) -> None:
         """The load by the descriptor where there is one."""
@@ -490,19 +495,17 @@ class KernelEmitter:
         """Every element of the one beside its neighbour of the other."""
         outer, inner = f"[{':, ' * len(low.dims)}None]", f"[{'None, ' * len(low.dims)}:]"
         args = [f"{self.pointers[low.tensor]} + ({self._affine(low.offset, low.dims)}){outer} + tl.arange(0, 2){inner}"]
-        stored = next(t.dtype for t in self.program.tensors if t.name == low.tensor)
         if low.masks:
-            args += [f"mask=({self._mask(low.masks, low.dims)}){outer}", "other=0.0" if stored.is_float else "other=0"]
+            args += self._masked(low, f"({self._mask(low.masks, low.dims)}){outer}")
         policy = self._policy(low) if low.readers == high.readers else []
         self.writer.call(f"{low.dst}, {high.dst} = tl.split(tl.load", [*args, *policy], ")")
         for s in (low, high):
             self._dims[s.dst], self._types[s.dst] = s.dims, s.dtype
-        self._stored_as(low, high, stored)
+        self._stored_as(low, high)
 
     def _load_turns(self, turns: Turns, called: str) -> None:
         """Both of a pair's loads as one, in turn along a dimension."""
         low, lanes = turns.low, turns.lanes
-        stored = next(t.dtype for t in self.program.tensors if t.name == low.tensor)
         along, size = low.dims.index(lanes.dim), self._length(lanes.dim)
         start = "" if lanes.start == 0 else f"{KERNEL.text(mul(2, lanes.start))} + "
         place = self._names.fresh(f"{called}_offs")
@@ -512,7 +515,7 @@ class KernelEmitter:
         args = [self._pointer(low.tensor, offset, low.dims)]
         if low.masks:
             masks = [self._in_turn(turns.inside[m], place, size) if m in turns.inside else m for m in low.masks]
-            args += [f"mask={self._mask(masks, low.dims)}", "other=0.0" if stored.is_float else "other=0"]
+            args += self._masked(low, self._mask(masks, low.dims))
         args += self._policy(low) if low.readers == turns.high.readers else []
         self.writer.assign(called, f"tl.load({', '.join(args)})")
         for s in (low, turns.high):
@@ -525,13 +528,13 @@ class KernelEmitter:
                 order = [*(n for n in range(len(shape)) if n != along + 1), along + 1]
                 halves = f"tl.permute({halves}, {tuple(order)})"
             self.writer.line(f"{low.dst}, {turns.high.dst} = tl.split({halves})")
-            self._stored_as(low, turns.high, stored)
+            self._stored_as(low, turns.high)
 
-    def _stored_as(self, low: tile.Load, high: tile.Load, stored: DType) -> None:
+    def _stored_as(self, low: tile.Load, high: tile.Load) -> None:
         """The halves of a pair in the type that they have in the kernel."""
         for s in (low, high):
-            if stored is not s.dtype or s.dtype is DType.BOOL:
-                self.writer.line(f"{s.dst} = {s.dst}.to({TL_TYPES[s.dtype]})")
+            if cast := self._cast(s):
+                self.writer.line(f"{s.dst} = {s.dst}{cast}")
 
     def _in_turn(self, mask: tile.InBounds, place: str, size: str) -> str:
         """A mask along the dimension, for every element twice."""
@@ -581,7 +584,7 @@ class KernelEmitter:
 
     def _bytes(self, tensor: str) -> int:
         """The size of a tensor, 0 where it is not known."""
-        found = next(t for t in self.program.tensors if t.name == tensor)
+        found = self._tensor(tensor)
         total = sympy.Mul(*found.shape)
         return int(total) * found.dtype.bytes if total.is_Integer else 0
 
@@ -602,10 +605,9 @@ class KernelEmitter:
 
         A sector whose rest another program reads would be loaded again, and of a line parts go to memory one by one.
         """
-        stored = next(t.dtype for t in self.program.tensors if t.name == s.tensor)
         known, chosen_sizes = sympy.sympify(s.run).as_coeff_Mul()
         unit = LINE_BYTES if isinstance(s, tile.Store) else SECTOR_BYTES
-        least = math.ceil(unit / (int(known) * stored.bytes))
+        least = math.ceil(unit / (int(known) * self._tensor(s.tensor).dtype.bytes))
         if least > 1 and chosen_sizes == 1:
             return []
         asked = [*conditions, *([f"{least} <= {KERNEL.text(chosen_sizes)}"] if least > 1 else [])]
