@@ -74,16 +74,12 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 class Recorder:
-    """Times stages, collects warnings, and passes every event on to a listener.
-
-    Attributes:
-        seconds: wall time by stage, in the order in which they first ran; a stage that runs twice adds up.
-        warnings: the messages, in order, each once.
-    """
+    """Times stages, collects warnings, and passes every event on to a listener."""
 
     def __init__(self, listener: Listener | None = None) -> None:
+        # Wall time by stage, in the order in which they first ran; a stage that runs twice adds up.
         self.seconds: dict[str, float] = {}
-        self.warnings: list[str] = []
+        self.warnings: list[str] = []  # the messages, in order, each once
         self._listener = listener
         self._parts: dict[str, float] = {}
 

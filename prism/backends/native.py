@@ -576,17 +576,12 @@ def as_written(graph: GraphModule, tensors: Sequence[torch.Tensor], like: GraphM
 
 
 class _Reader(fx.Interpreter):
-    """Runs a graph and looks at every value.
-
-    Attributes:
-        functions: torch's function for an operator.
-        same: for a view, the node before it that has its elements in its places.
-    """
+    """Runs a graph and looks at every value."""
 
     def __init__(self, graph: GraphModule) -> None:
         super().__init__(graph)
-        self.functions: dict[Node, Callable[..., Any]] = {}
-        self.same: dict[Node, Node] = {}
+        self.functions: dict[Node, Callable[..., Any]] = {}  # torch's function for an operator
+        self.same: dict[Node, Node] = {}  # for a view, the node before it that has its elements in its places
         self._places: dict[Node, tuple[object, ...]] = {}
         self._tried: dict[tuple[object, ...], Callable[..., Any] | None] = {}
 

@@ -39,16 +39,12 @@ _POISON: Mapping[int, int] = {8: 0x7FF8_DEAD_BEEF_0001, 4: 0x7FC0_BEEF, 2: 0x7FE
 
 
 class Framed:
-    """Outputs of these shapes and data types, poisoned.
-
-    Attributes:
-        outputs: the tensors, for kernels to write to.
-    """
+    """Outputs of these shapes and data types, poisoned."""
 
     def __init__(self, outputs: Sequence[tuple[Sequence[int], str]], device: str) -> None:
         import torch
 
-        self.outputs: list[Any] = []
+        self.outputs: list[Any] = []  # the tensors, for kernels to write to
         self._frames = []
         for shape, dtype in outputs:
             elements = math.prod(shape)

@@ -63,14 +63,10 @@ def _pieces(program: Program) -> list[bytes | memoryview]:
 
 
 class _Written(io.RawIOBase):
-    """A file that keeps what is written to it where it lies; a piece may be replaced by one of its length.
-
-    Attributes:
-        pieces: by where they begin, in order.
-    """
+    """A file that keeps what is written to it where it lies; a piece may be replaced by one of its length."""
 
     def __init__(self) -> None:
-        self.pieces: dict[int, bytes | memoryview] = {}
+        self.pieces: dict[int, bytes | memoryview] = {}  # by where they begin, in order
         self._at = self._end = 0
 
     def writable(self) -> bool:

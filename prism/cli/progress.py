@@ -25,12 +25,6 @@ class Progress:
         verbose: also log the start of stages and every count.
         console: where to write; stderr by default.
         silence_s: how long a log says nothing.
-
-    Attributes:
-        recorder: for stages that the command itself runs.
-        ends: `time.monotonic()` at which the run is to end; None for no limit.
-        measured: whether something was finished that a run that is interrupted can make something of: a trial was made,
-            or found with others of an earlier run, or what that chose was found.
     """
 
     def __init__(self, *, verbose: bool = False, console: Console | None = None, silence_s: float = SILENCE_S) -> None:
@@ -42,8 +36,10 @@ class Progress:
         self._silence_s = silence_s
         self._began = self._spoke = time.monotonic()
         self._ended = threading.Event()
-        self.recorder = Recorder(self.listen)
-        self.ends: float | None = None
+        self.recorder = Recorder(self.listen)  # for stages that the command itself runs
+        self.ends: float | None = None  # `time.monotonic()` at which the run is to end; None for no limit
+        # Whether something was finished that a run that is interrupted can make something of: a trial was made, or
+        # found with others of an earlier run, or what that chose was found.
         self.measured = False
         self._within: dict[int, str] = {}
 

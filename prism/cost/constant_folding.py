@@ -70,15 +70,11 @@ def _folded(program: Program) -> Program:
 
 
 class _Cones:
-    """The constant definitions of a program, and what hangs on them.
-
-    Attributes:
-        constant: the definitions that read weights, or nothing, of extents that are known.
-    """
+    """The constant definitions of a program, and what hangs on them."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self.constant: set[str] = set()
+        self.constant: set[str] = set()  # the definitions that read weights, or nothing, of extents that are known
         for d in program.definitions:
             known = all(t in program.weights or t in self.constant for t in reads(d.expr))
             if known and _plain(d):

@@ -117,16 +117,12 @@ class _Solved:
 
     Args:
         writes: what is written.
-
-    Attributes:
-        at: an index for each bound axis: itself, or what its place being the element's own makes of it.
-        left: the bound axes that are left.
-        here: whether the place is the element's own.
     """
 
     def __init__(self, writes: Writes) -> None:
+        # An index for each bound axis: itself, or what its place being the element's own makes of it.
         self.at = [Index.axis(a) for a in writes.bound]
-        self.left = tuple(a for a in writes.bound if a.extent != 1)
+        self.left = tuple(a for a in writes.bound if a.extent != 1)  # the bound axes that are left
         inside: list[Expr] = []
         solved: set[int] = set()
         again = True
@@ -148,6 +144,7 @@ class _Solved:
         met, within = _met([writes.along[n] for n in rest], [places[n] for n in rest]), both(inside)
         reads = any(isinstance(e, Read) for e in walk(met))
         # No place is read where nothing is written.
+        # Whether the place is the element's own.
         self.here = op("where", within, met, Const(0.0)) if reads and inside else op("and", within, met)
 
     def _solution(self, place: Expr, own: Axis) -> tuple[Axis, Index, list[Expr]] | None:

@@ -118,15 +118,12 @@ class Store:
     Args:
         cache: where they are; nothing is stored when None.
         anew: whether what an earlier run stored is not to be used; it is replaced.
-
-    Attributes:
-        recalled: how many entries were found.
     """
 
     def __init__(self, cache: Cache | None = None, *, anew: bool = False) -> None:
         self._cache = cache
         self._anew = anew
-        self.recalled = 0
+        self.recalled = 0  # how many entries were found
 
     @property
     def anew(self) -> bool:

@@ -46,12 +46,6 @@ class Space:
         device: whose limits hold.
         hints: a value for every symbol of the extents.
         options: what launches may have.
-
-    Attributes:
-        kernels: the points of each kernel.
-        options: what its launches may have.
-        launches: the points of each launch.
-        shared: what several launches agree on: symbols, and columns of options.
     """
 
     def __init__(
@@ -62,23 +56,24 @@ class Space:
         self.hints = dict(hints)
         sgraph = in_one_launch(sgraph)
         family = Family(sgraph, device, self.hints)
-        self.options = tuple(o(family) for o in options)
+        self.options = tuple(o(family) for o in options)  # what its launches may have
         self._members: dict[str, tuple[PointSpace, ...]] = {}
         for launch in sgraph.launches:
             own = [family.footprints[k.name] for k in launch.kernels]
             stages = tuple(sorted({s for f in own for s in stages_of(f, device)}))
             members = [_kernel_space(f, warps_of(device), stages, device, self.hints) for f in own]
             self._members[launch.name] = tuple(members)
-        self.kernels = tuple(k for members in self._members.values() for k in members)
+        self.kernels = tuple(k for members in self._members.values() for k in members)  # the points of each kernel
         self._symbols = {s.name for s in sgraph.symbols}
         uses = Counter(n for members in self._members.values() for n in {n for k in members for n in k.names[:-2]})
+        # What several launches agree on: symbols, and columns of options.
         self.shared = tuple(sorted(n for n, count in uses.items() if count > 1))
         tables = {name: self._launch_space(name) for name in self._members}
         for o in self.options:
             o.extend(tables, self.shared)
         self._columns = {name: (o.name, launch) for o in self.options for name, launch in o.columns.items()}
         self.shared = (*self.shared, *self._columns)
-        self.launches = tuple(tables.values())
+        self.launches = tuple(tables.values())  # the points of each launch
 
     @property
     def domains(self) -> dict[str, tuple[int, ...]]:

@@ -88,11 +88,6 @@ class Child:
         command: how to start it.
         environment: its whole environment; None for this process's.
         fork: starts it, where it can; otherwise, or by default, it is a fresh process.
-
-    Attributes:
-        starts: how many processes were started.
-        status: of the last one that `end` found ended by itself.
-        stood_s: how long processes were halted, seconds, but for the halt that lasts.
     """
 
     def __init__(
@@ -108,9 +103,9 @@ class Child:
         self._closed = False
         self._interrupts = 0
         self._halted_at: float | None = None
-        self.stood_s = 0.0
-        self.starts = 0
-        self.status: int | None = None
+        self.stood_s = 0.0  # how long processes were halted, seconds, but for the halt that lasts
+        self.starts = 0  # how many processes were started
+        self.status: int | None = None  # of the last one that `end` found ended by itself
 
     @property
     def closed(self) -> bool:

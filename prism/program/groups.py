@@ -33,20 +33,16 @@ def by_groups(formulas: Sequence[Formula]) -> tuple[Formula, ...]:
 
 
 class _Groups:
-    """By which groups expressions read dimensions of tensors, where all that read by groups do alike.
-
-    Attributes:
-        exprs: the expressions.
-        cuts: of each such dimension.
-    """
+    """By which groups expressions read dimensions of tensors, where all that read by groups do alike."""
 
     def __init__(self, exprs: Sequence[Expr]) -> None:
-        self.exprs = exprs
+        self.exprs = exprs  # the expressions
         met: dict[_Place, set[_Cut | None]] = {}
         for r in dict.fromkeys(e for x in exprs for e in walk(x) if isinstance(e, Read)):
             for n, i in enumerate(r.index):
                 if i.terms and i.as_axis() is None:
                     met.setdefault((r.tensor, n), set()).add(_cut(i))
+        # Of each such dimension.
         self.cuts = {place: cut for place, (cut, *more) in met.items() if cut is not None and not more}
         self._depths = {a for p in work(*exprs).products for a in p.depth} if self.cuts else set()
 

@@ -372,13 +372,6 @@ class Walk:
         directory: where its external data lie; None when it has none.
         declared: what nodes of the domain `prism` mean.
         equal: what some of the model's symbols are, from `settled`.
-
-    Attributes:
-        graph: the program so far.
-        values: what stands for each value so far.
-        opset: the model's operator set.
-        passed: the inputs that the caller passes.
-        made_up: symbols for sizes that nothing says, which may be 1: two of them that meet need not be equal.
     """
 
     def __init__(
@@ -389,15 +382,16 @@ class Walk:
         declared: Mapping[str, Operator],
         equal: Mapping[str, Extent] = MappingProxyType({}),
     ) -> None:
-        self.graph = Graph(where=name, equal=equal)
-        self.values: dict[str, OnnxValue] = {}
+        self.graph = Graph(where=name, equal=equal)  # the program so far
+        self.values: dict[str, OnnxValue] = {}  # what stands for each value so far
+        # Symbols for sizes that nothing says, which may be 1: two of them that meet need not be equal.
         self.made_up: set[str] = set()
         self._name = name
         self._declared = declared
         self.directory = directory
-        self.opset = operator_set(model, name)
+        self.opset = operator_set(model, name)  # the model's operator set
         held = {t.name for t in model.graph.initializer}
-        self.passed = [info for info in model.graph.input if info.name not in held]
+        self.passed = [info for info in model.graph.input if info.name not in held]  # the inputs that the caller passes
         self._dimensions = _dimensions(self.passed, equal)
         self._producers = {o: label_of(n) for n in model.graph.node for o in n.output}
         self._readers: dict[str, set[str]] = {o.name: {"an output"} for o in model.graph.output}

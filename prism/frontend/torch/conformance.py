@@ -394,12 +394,6 @@ class _Run:
         inputs: arrays by the program's names.
         size: what floats are lifted to, and which values are not computed.
         visit: is given each node of the *captured* graph, which then is what is run, its arguments and its result.
-
-    Attributes:
-        values: by node name.
-        loose: the precision of those that could not be computed in that type.
-        undefined: where the values of a node are not defined.
-        declared: nodes that call operators of the user's own, as the user knows them, and those operators' names.
     """
 
     def __init__(
@@ -409,9 +403,10 @@ class _Run:
         size: Coverage,
         visit: Callable[[torch.fx.Node, Any, Any, Any], None] | None = None,
     ) -> None:
-        self.values: dict[str, np.ndarray] = {}
-        self.loose: dict[str, Precision] = {}
-        self.undefined: dict[str, np.ndarray] = {}
+        self.values: dict[str, np.ndarray] = {}  # by node name
+        self.loose: dict[str, Precision] = {}  # the precision of those that could not be computed in that type
+        self.undefined: dict[str, np.ndarray] = {}  # where the values of a node are not defined
+        # Nodes that call operators of the user's own, as the user knows them, and those operators' names.
         self.declared: dict[str, str] = {}
         self._lifted = torch.float64 if size.precision is DOUBLE else torch.float32
         self._size = size

@@ -249,12 +249,7 @@ def _top(n: Node) -> Result:
 
 
 class _Row:
-    """A dimension in its order.
-
-    Attributes:
-        dimension: which one.
-        bound: an axis to bind, for the elements of a row.
-    """
+    """A dimension in its order."""
 
     def __init__(self, n: Node, *, largest: bool) -> None:
         if not n.has("dim"):
@@ -262,10 +257,10 @@ class _Row:
         self._n = n
         self._x: TorchValue = n["self"]
         shape = self._x.shape
-        self.dimension = n["dim"] % max(len(shape), 1)
+        self.dimension = n["dim"] % max(len(shape), 1)  # which one
         if not shape or not order.short(shape[self.dimension]):
             raise n.unsupported(order.TOO_LONG if shape else "a number has no order")
-        self.bound = Axis("r", shape[self.dimension])
+        self.bound = Axis("r", shape[self.dimension])  # an axis to bind, for the elements of a row
         own = axes_of(shape)
         at = self._under(self._x, own)
         expr = order.rank(at, own[self.dimension], largest=largest, floats=self._x.dtype.is_float)

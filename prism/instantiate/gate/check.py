@@ -123,11 +123,6 @@ class KernelRunner(Closing):
         worker: the child, or several that run as many cases at a time.
         compiled: how kernels are compiled beside the child, if they are.
         lent: whether the child is another's, who ends it.
-
-    Attributes:
-        sampling: whether only samples of a launch's programs are run.
-        bounded: whether the device has room for some configurations alone.
-        width: how many cases it runs at a time.
     """
 
     def __init__(
@@ -142,9 +137,9 @@ class KernelRunner(Closing):
         self._compiled = compiled
         self._lent = lent
         self._ahead: dict[tuple[Path, str], dict[object, Future[Reply]]] = {}
-        self.sampling = device == "interpreter"
-        self.bounded = device == "cuda"
-        self.width = worker.size if isinstance(worker, Pool) else 1
+        self.sampling = device == "interpreter"  # whether only samples of a launch's programs are run
+        self.bounded = device == "cuda"  # whether the device has room for some configurations alone
+        self.width = worker.size if isinstance(worker, Pool) else 1  # how many cases it runs at a time
         self.name = name
         self._worker = worker
         # Inputs that are passed again, as the same objects, are neither written nor read again.

@@ -63,30 +63,22 @@ class Family:
 
 
 class Option:
-    """A launch option of one family on one device; a subclass says what is particular about it.
+    """A launch option of one family on one device; a subclass says what is particular about it."""
 
-    Attributes:
-        name: in configurations, and so in lock files, emitted modules, keys.
-        numbered: whether launches have a number of it.
-        offered: when it is tried.
-        replaces: whether a launch that has it is no kernel of its own, and has neither warps nor stages.
-        foreign: whether its launches run code that is not prism's own.
-        common: whether it is about all launches together, so that a part's choice says nothing of the whole.
-        launches: those that may have it, at some of their points.
-        columns: of an option that launches have to agree on, the columns that tables have for it (1 where it is
-            chosen), and the launch that each is for.
-    """
-
-    name: ClassVar[str]
-    offered: ClassVar[Offered]
-    numbered: ClassVar[bool] = False
+    name: ClassVar[str]  # in configurations, and so in lock files, emitted modules, keys
+    offered: ClassVar[Offered]  # when it is tried
+    numbered: ClassVar[bool] = False  # whether launches have a number of it
+    # Whether a launch that has it is no kernel of its own, and has neither warps nor stages.
     replaces: ClassVar[bool] = False
-    foreign: ClassVar[bool] = False
+    foreign: ClassVar[bool] = False  # whether its launches run code that is not prism's own
+    # Whether it is about all launches together, so that a part's choice says nothing of the whole.
     common: ClassVar[bool] = False
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self.launches: Collection[str] = ()
+        self.launches: Collection[str] = ()  # those that may have it, at some of their points
+        # Of an option that launches have to agree on, the columns that tables have for it (1 where it is chosen), and
+        # the launch that each is for.
         self.columns: dict[str, str] = {}
 
     def feasible(self, config: Config) -> bool:

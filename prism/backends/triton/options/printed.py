@@ -39,28 +39,19 @@ class Printed:
     """An option in one emitted module; a subclass says what is particular about it.
 
     Without any `configs` it is for all.
-
-    Attributes:
-        option: its name in configurations.
-        refusal: why a launch cannot have it.
-        default: what the host reads of a configuration without it.
-        source: what is pasted into the module.
-        imports: the same, at its head.
-        names: of functions and classes that it takes in the module.
-        captured: what a graph of the launches is captured in, where that is not a graph alone.
-        launches: those that it is printed for; without any there is nothing of it in the module.
     """
 
-    option: ClassVar[str]
-    refusal: ClassVar[str]
-    default: ClassVar[str] = "()"
-    source: str = ""
-    imports: str = ""
-    names: Collection[str] = ()
-    captured: ClassVar[str] = ""
+    option: ClassVar[str]  # its name in configurations
+    refusal: ClassVar[str]  # why a launch cannot have it
+    default: ClassVar[str] = "()"  # what the host reads of a configuration without it
+    source: str = ""  # what is pasted into the module
+    imports: str = ""  # the same, at its head
+    names: Collection[str] = ()  # of functions and classes that it takes in the module
+    captured: ClassVar[str] = ""  # what a graph of the launches is captured in, where that is not a graph alone
 
     def __init__(self, module: TileModule, sgraph: SGraph, configs: Sequence[Config]) -> None:
         self.module = module
+        # Those that it is printed for; without any there is nothing of it in the module.
         self.launches: Collection[str] = self.possible(module, sgraph)
         self.chosen = {launch for c in configs for launch in c.launches(self.option)}
         unknown = sorted(self.chosen.difference(self.launches))
