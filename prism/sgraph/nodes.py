@@ -464,7 +464,7 @@ class Window:
 
     tensor: Tensor  # as kernels of the step name it
     of: str  # the tensor around the loop; kernels of the step may store all of the window, and so all of this
-    # of a state before a step: what it is at the first step; at others it is the place of the step before. None: the
+    # Of a state before a step: what it is at the first step; at others it is the place of the step before. None: the
     # place is the step's.
     first: str | None = None
     place: int | None = None  # where along the first dimension of `first` that is; None where it is all of it
