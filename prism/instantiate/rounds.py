@@ -25,6 +25,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -202,56 +203,37 @@ class Queue:
         self._file = None
 
 
+@dataclass(slots=True, eq=False)
 class Prepared:
-    """A contender that has been called, and how many calls make a sample.
+    """A contender that has been called, and how many calls make a sample."""
 
-    Args:
-        call: calls it once.
-        settle_s: how long to wait before its turn, seconds.
-        rest_s: how long to wait after it, seconds: for threads of its own that go on spinning.
-        warm_s: how long calls are not counted after that, seconds; at least one is not.
-        ready: what is to be done before its turn, beside the clock: sets a number of threads, say.
-        waited: seconds for which the calling thread has waited for a core, which are not counted: only of a contender
-            that runs on no other thread.
-        lasting: samples of a turn, one after the other.
-        clock: seconds from some fixed point.
-        sleep: waits for so many seconds.
-    """
+    call: Callable[[], Sequence[Any]]  # calls it once
+    settle_s: float = SETTLE_S  # how long to wait before its turn, seconds
+    warm_s: float = WARM_S  # how long calls are not counted after that, seconds; at least one is not
+    _: KW_ONLY
+    rest_s: float = 0.0  # how long to wait after its turn, seconds: for threads of its own that go on spinning
+    # What is to be done before its turn, beside the clock: sets a number of threads, say.
+    ready: Callable[[], None] = _nothing
+    # Seconds for which the calling thread has waited for a core, which are not counted: only of a contender that runs
+    # on no other thread.
+    waited: Callable[[], float] | None = None
+    lasting: int = 1  # samples of a turn, one after the other
+    clock: Callable[[], float] = time.perf_counter  # seconds from some fixed point
+    sleep: Callable[[float], None] = time.sleep
+    results: Sequence[Any] = field(default=(), init=False)
+    call_s: float = field(default=math.inf, init=False)  # what a call takes, at least, seconds
+    calls: int = field(default=1, init=False)  # of a sample
+    _length_s: float = field(default=0.0, init=False)
 
-    def __init__(
-        self,
-        call: Callable[[], Sequence[Any]],
-        settle_s: float = SETTLE_S,
-        warm_s: float = WARM_S,
-        *,
-        rest_s: float = 0.0,
-        ready: Callable[[], None] = _nothing,
-        waited: Callable[[], float] | None = None,
-        lasting: int = 1,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._call = call
-        self._settle_s = settle_s
-        self._rest_s = rest_s
-        self._ready = ready
-        self._waited = waited or (lambda: 0.0)
-        self.lasting = lasting
-        self._clock = clock
-        self._sleep = sleep
-        self.results: Sequence[Any] = ()
-        self.call_s = math.inf
-        ready()
+    def __post_init__(self) -> None:
+        self.ready()
         for n in range(FIRST_CALLS):
             taken = self._timed(1)
             # The first call may compile, and touches memory that is new.
             self.call_s = taken if n < 2 else min(self.call_s, taken)
             if (n and taken > SAMPLE_S) or taken > ENDLESS_S:
                 break
-        self.calls = 1
-        self._length_s = 0.0
         self.lengthen(SAMPLE_S)
-        self._warm_s = warm_s
 
     def sample(self) -> float:
         """Seconds a call, over one sample."""
@@ -268,12 +250,12 @@ class Prepared:
         How many that takes is told by the clock, and not by what a call took before: threads that wait for each other
         may have stalled then, or stall now.
         """
-        self._ready()
-        self._sleep(self._settle_s)
+        self.ready()
+        self.sleep(self.settle_s)
         if self.call_s <= LONG_S:
-            self._loop(self._warm_s)
+            self._loop(self.warm_s)
         found = [taken / calls for taken, calls in (self._loop(self._length_s) for _ in range(samples or self.lasting))]
-        self._sleep(self._rest_s)
+        self.sleep(self.rest_s)
         # It may have stalled whenever it was called before.
         self.call_s = min(self.call_s, *found)
         self.lengthen(self._length_s)
@@ -289,14 +271,15 @@ class Prepared:
 
     def _timed(self, calls: int) -> float:
         """Seconds of so many calls; the wait is looked up within them, so that it is never more than they took."""
-        start = self._clock()
-        waited = self._waited()
+        wait = self.waited or float
+        start = self.clock()
+        waited = wait()
         self.results = ()
         for _ in range(calls - 1):
-            self._call()
-        self.results = self._call()
-        waited = self._waited() - waited
-        return self._clock() - start - waited
+            self.call()
+        self.results = self.call()
+        waited = wait() - waited
+        return self.clock() - start - waited
 
     def lengthen(self, seconds: float) -> None:
         """Let a sample take about so long, at least; of calls that take next to nothing, no more than `MAX_CALLS`."""
@@ -306,8 +289,8 @@ class Prepared:
     @property
     def sample_s(self) -> float:
         """About how long a turn takes, seconds."""
-        warm_s = 0.0 if self.call_s > LONG_S else max(self._warm_s, self.call_s)
-        return self._settle_s + self._rest_s + warm_s + self.lasting * self.calls * self.call_s
+        warm_s = 0.0 if self.call_s > LONG_S else max(self.warm_s, self.call_s)
+        return self.settle_s + self.rest_s + warm_s + self.lasting * self.calls * self.call_s
 
 
 def rounds(contenders: Sequence[Prepared], wanted: int, limit_s: float, least: int = LEAST_ROUNDS) -> int:
