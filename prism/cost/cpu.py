@@ -307,12 +307,12 @@ def cpu_times(kernels: Sequence[CpuKernelModel], binding: Mapping[str, Any]) -> 
     return Times(traffic, compute, 0.0 * traffic, 0.7, 0.0, np.ones_like(np.asarray(programs), dtype=bool), distinct)
 
 
+@dataclass(frozen=True, slots=True)
 class CpuLaunchModel:
     """The times of one launch under any assignment."""
 
-    def __init__(self, name: str, kernels: Sequence[CpuKernelModel]) -> None:
-        self.name = name
-        self.kernels = tuple(kernels)
+    name: str  # of the launch
+    kernels: Sequence[CpuKernelModel]  # what is launched
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
         """Seconds of the launch; infinite nowhere."""

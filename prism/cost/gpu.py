@@ -538,34 +538,23 @@ def _times(
     return Times(transfer(d, dram, moved, programs, np.maximum), compute, latency, overlap, spill, fits, dram)
 
 
+@dataclass(slots=True, eq=False)
 class LaunchModel:
-    """The times of one launch under any assignment.
+    """The times of one launch under any assignment."""
 
-    Args:
-        name: of the launch.
-        kernels: what is launched.
-        library: what the vendor's library takes for it; None where it has nothing for it.
-        fold: the fold that it is part of, as the split or as the second stage.
-        combine: the second stage's model, where the launch is its split.
-    """
+    name: str  # of the launch
+    kernels: Sequence[KernelModel]  # what is launched
+    library: Times | None = None  # what the vendor's library takes for it; None where it has nothing for it
+    fold: Fold | None = None  # the fold that it is part of, as the split or as the second stage
+    combine: KernelModel | None = None  # the second stage's model, where the launch is its split
+    _symbols: tuple[str, ...] = field(init=False)
+    _launches: tuple[str, ...] = field(init=False)
+    _known: dict[tuple[Any, ...], Times] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self,
-        name: str,
-        kernels: Sequence[KernelModel],
-        library: Times | None = None,
-        fold: Fold | None = None,
-        combine: KernelModel | None = None,
-    ) -> None:
-        self.name = name
-        self.kernels = tuple(kernels)
-        self.library = library
-        self.fold = fold
-        self.combine = combine
-        members = (*self.kernels, combine) if combine is not None else self.kernels
+    def __post_init__(self) -> None:
+        members = [*self.kernels, *([self.combine] if self.combine is not None else [])]
         self._symbols = tuple(dict.fromkeys(s.name for k in members for s in k.kernel.symbols))
-        self._launches = (name, fold.split, fold.combine) if fold is not None else (name,)
-        self._known: dict[tuple[Any, ...], Times] = {}
+        self._launches = (self.name, self.fold.split, self.fold.combine) if self.fold is not None else (self.name,)
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Any:
         """Seconds of the launch; see `KernelModel.seconds`. LIBRARY_STAGES stages are a library call.

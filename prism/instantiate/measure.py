@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -740,35 +740,20 @@ def classify(error: str) -> Failure:
     return Failure.CRASH
 
 
+@dataclass(slots=True, eq=False)
 class Measuring(Closing):
-    """The evaluator on a device that is here: its seconds are measured.
-
-    Args:
-        bench: times; it is not closed with the evaluator.
-        compiler: compiles ahead.
-        shared: whether others use the device, too: they only ever slow it down, so trials are ranked by the lower
-            quartile and not by the median.
-        store: where meetings of leaders are stored; nowhere by default.
-        threads: that trials run on; 0 for what they take by themselves.
-    """
+    """The evaluator on a device that is here: its seconds are measured."""
 
     evidence = Evidence.MEASURED
-
-    def __init__(
-        self,
-        bench: Bench,
-        compiler: Compiling,
-        *,
-        shared: bool = False,
-        store: Store | None = None,
-        threads: int = 0,
-    ) -> None:
-        self.bench = bench
-        self.threads = threads
-        self._shared = shared
-        self._store = store or Store()
-        self._least_s = math.inf
-        self.compiler = compiler
+    bench: Bench  # times; it is not closed with the evaluator
+    compiler: Compiling  # compiles ahead
+    _: KW_ONLY
+    # Whether others use the device, too: they only ever slow it down, so trials are ranked by the lower quartile and
+    # not by the median.
+    shared: bool = False
+    store: Store = field(default_factory=Store)  # where meetings of leaders are stored; nowhere by default
+    threads: int = 0  # that trials run on; 0 for what they take by themselves
+    _least_s: float = field(default=math.inf, init=False)
 
     @property
     def basis(self) -> str:
@@ -798,26 +783,26 @@ class Measuring(Closing):
     def remembered(self, points: Sequence[tuple[Candidate, Config]]) -> list[Outcome]:
         """The measurements of points that are in no study's journal, or what an earlier run found."""
         key = digest("points", self.basis, [[sources_of(c.module), config.key()] for c, config in points])
-        known = self._store.get(key) if points else None
+        known = self.store.get(key) if points else None
         if known is not None:
             return msgspec.convert(known["outcomes"], list[Outcome])
         found = list(self.evaluate(points))
-        self._store.put(key, {"outcomes": msgspec.to_builtins(found)})
+        self.store.put(key, {"outcomes": msgspec.to_builtins(found)})
         return found
 
     def meet(self, contenders: Sequence[Contender], repeats: int) -> list[Timed]:
         """Modules timed against each other, interleaved, or what an earlier run found."""
         key = digest("meeting", self.basis, self.bench.program_key, [identity(c) for c in contenders], repeats)
-        known = self._store.get(key)
+        known = self.store.get(key)
         if known is not None:
             return msgspec.convert(known["timed"], list[Timed])
         found = self.bench.time(contenders, repeats)
-        self._store.put(key, {"timed": msgspec.to_builtins(found)})
+        self.store.put(key, {"timed": msgspec.to_builtins(found)})
         return found
 
     def rank(self, measurement: Measurement) -> float:
         """The seconds that trials are ranked by."""
-        return measurement.lower if self._shared else measurement.median
+        return measurement.lower if self.shared else measurement.median
 
     def close(self) -> None:
         """Stop the compiler; the bench is its owner's, who confirms the winners on it."""

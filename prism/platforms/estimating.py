@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from prism.backends.protocol import Compiled, arguments
@@ -36,55 +37,42 @@ def compile_pool(root: Path, size: int) -> Pool:
     return Pool(module_command(WORKER), worker_environment(root), size)
 
 
+@dataclass(slots=True, eq=False)
 class Compiler:
     """Compiles candidates in worker processes, and remembers on disk what the compiler said.
-
-    Args:
-        target: `sm_90` and the like.
-        hints: the values of the extents' symbols to compile for.
-        size: worker processes.
-        limit_s: seconds a compilation may take.
-        root: the cache folder; the user's by default.
-        pool: the workers, of who lends them; its own by default.
-        here: as CompileJob has it.
 
     Raises:
         UsageError: the target is unknown.
     """
 
-    def __init__(
-        self,
-        target: str,
-        hints: Mapping[str, int],
-        *,
-        size: int = 2,
-        limit_s: float = COMPILE_LIMIT_S,
-        root: Path | None = None,
-        pool: Pool | None = None,
-        here: bool = False,
-    ) -> None:
-        capability(target)
-        self.target = target
-        self._here = here
-        self._hints = dict(hints)
-        self._limit_s = limit_s
-        self._size = size
-        base = root or cache_root()
+    target: str  # `sm_90` and the like
+    hints: Mapping[str, int]  # the values of the extents' symbols to compile for
+    _: KW_ONLY
+    size: int = 2  # worker processes
+    limit_s: float = COMPILE_LIMIT_S  # seconds a compilation may take
+    root: Path | None = None  # the cache folder; the user's by default
+    pool: Pool | None = None  # the workers, of who lends them; its own by default
+    here: bool = False  # as CompileJob has it
+    runs: int = field(default=0, init=False)
+    _cache: Cache = field(init=False)
+    _pool: Pool = field(init=False)
+    _under_way: dict[str, Future[Reply]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        capability(self.target)
+        base = self.root or cache_root()
         self._cache = Cache("compiled", base)
-        self._lent = pool is not None
-        self._pool = pool or compile_pool(base, size)
-        self._under_way: dict[str, Future[Reply]] = {}
-        self.runs = 0
+        self._pool = self.pool or compile_pool(base, self.size)
 
     @property
     def basis(self) -> str:
         """What the compiler's word depends on."""
-        return f"{self.target} triton {version_of('triton')} at {sorted(self._hints.items())}"
+        return f"{self.target} triton {version_of('triton')} at {sorted(self.hints.items())}"
 
     def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
         jobs = [
-            CompileJob(c.module, self.target, config, arguments(c.sgraph, self._hints), self._here)
+            CompileJob(c.module, self.target, config, arguments(c.sgraph, self.hints), self.here)
             for c, config in points
         ]
         keys = [self._key(job) for job in jobs]
@@ -111,7 +99,7 @@ class Compiler:
     def _begun(self, key: str, job: CompileJob) -> Future[Reply]:
         """The compilation of a job, begun: what was not waited for, as the time ended, goes on."""
         if key not in self._under_way:
-            self._under_way[key] = self._pool.submit(request(job, self._limit_s), self._limit_s)
+            self._under_way[key] = self._pool.submit(request(job, self.limit_s), self.limit_s)
         return self._under_way[key]
 
     def _key(self, job: CompileJob) -> str:
@@ -121,11 +109,11 @@ class Compiler:
 
     def begin(self) -> None:
         """Let the workers import what they need while something else is done."""
-        self._pool.begin(self._size)
+        self._pool.begin(self.size)
 
     def close(self) -> None:
         """Kill the workers that are its own."""
-        if not self._lent:
+        if self.pool is None:
             self._pool.close()
 
 
@@ -135,23 +123,19 @@ def _judged(found: Compiled) -> Outcome:
     return Outcome(None, resources=found.resources)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Estimating(Closing):
-    """The evaluator without a GPU: compiler's resources and cost model. Its seconds are estimates, and it says so.
-
-    The compiler ends with it; the device is the one that the model describes, and a block may use `shared_limit` bytes.
-    """
+    """The evaluator without a GPU: compiler's resources and cost model. Its seconds are estimates, and it says so."""
 
     evidence = Evidence.ESTIMATED
-
-    def __init__(self, compiler: Compiler, device: str, shared_limit: int) -> None:
-        self.compiler = compiler
-        self._device = device
-        self._shared_limit = shared_limit
+    compiler: Compiler  # of the target; ends with it
+    device: str  # the name of the device that the model describes
+    shared_limit: int  # bytes of shared memory that one block may use
 
     @property
     def basis(self) -> str:
         """What an estimate depends on besides the point."""
-        return f"{self._device} {self._shared_limit} {self.compiler.basis} model {MODEL}"
+        return f"{self.device} {self.shared_limit} {self.compiler.basis} model {MODEL}"
 
     def evaluate(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """The estimates, in the order of the points."""
@@ -159,7 +143,7 @@ class Estimating(Closing):
             if outcome.failure is not None:
                 yield outcome
                 continue
-            over = over_limit(outcome.resources, self._shared_limit)
+            over = over_limit(outcome.resources, self.shared_limit)
             if over:
                 yield Outcome(None, Failure.SHARED, over, outcome.resources)
                 continue
