@@ -159,50 +159,38 @@ class CpuPlatform(Timed):
         return Measuring(bench, compiler, shared=True, store=store, threads=1 if crowded else 0)
 
 
+@dataclass(slots=True, eq=False)
 class CpuCompiler:
     """Compiles points ahead in worker processes, as many at a time as there are cores.
 
     All points of a batch are compiled before the first one is handed out, so that no compiler runs beside a kernel that
     is being timed.
-
-    Args:
-        threads: that kernels run on.
-        compiler: the compiler's name and version.
-        hints: a value for every symbol of the extents.
-        limit_s: seconds a compilation may take.
-        pool: the worker processes, which then are not ended with it; its own when None.
-        cache: see Platform, for a pool of its own.
-        products: those, where `pool` is lent; its own when None.
     """
 
-    def __init__(
-        self,
-        threads: int,
-        compiler: str,
-        hints: Mapping[str, int],
-        limit_s: float = COMPILE_LIMIT_S,
-        pool: Pool | None = None,
-        cache: Path | None = None,
-        products: Products | None = None,
-    ) -> None:
-        self._threads = threads
-        self._compiler = compiler
-        self._hints = dict(hints)
-        self._limit_s = limit_s
-        self._lent = pool is not None
-        self._pool = pool or compile_pool(threads, cache)
-        self._products = products or Products(self._pool, cache)
+    threads: int  # that kernels run on
+    compiler: str  # the compiler's name and version
+    hints: Mapping[str, int]  # a value for every symbol of the extents
+    limit_s: float = COMPILE_LIMIT_S  # seconds a compilation may take
+    pool: Pool | None = None  # the worker processes, which then are not ended with it; its own when None
+    cache: Path | None = None  # see Platform, for a pool of its own
+    products: Products | None = None  # those, where `pool` is lent; its own when None
+    _pool: Pool = field(init=False)
+    _products: Products = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pool = self.pool or compile_pool(self.threads, self.cache)
+        self._products = self.products or Products(self._pool, self.cache)
 
     @property
     def basis(self) -> str:
         """What the compiler's word depends on."""
-        return f"{PROTOCOL} {self._compiler} {self._threads} threads at {sorted(self._hints.items())}"
+        return f"{PROTOCOL} {self.compiler} {self.threads} threads at {sorted(self.hints.items())}"
 
     def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
-        requests = [compile_request(c.module, config, self._limit_s) for c, config in points]
+        requests = [compile_request(c.module, config, self.limit_s) for c, config in points]
         self._products.make({name for module in {c.module for c, _ in points} for name in products_of(module)})
-        replies = list(self._pool.map(requests, self._limit_s + GRACE_S))
+        replies = list(self._pool.map(requests, self.limit_s + GRACE_S))
         return iter([self._outcome(c, config, r) for (c, config), r in zip(points, replies, strict=True)])
 
     def _outcome(self, c: Candidate, config: Config, reply: Reply) -> Outcome:
@@ -211,11 +199,11 @@ class CpuCompiler:
         if reply.answer.get("error"):
             make_room(Path(tempfile.gettempdir()))  # of compilers it is not known why they failed
             return Outcome(None, Failure.COMPILE, str(reply.answer["error"]))
-        return Outcome(None, resources=working_sets(c.sgraph, config, self._hints, self._threads))
+        return Outcome(None, resources=working_sets(c.sgraph, config, self.hints, self.threads))
 
     def close(self) -> None:
         """Kill the workers, if they are its own."""
-        if not self._lent:
+        if self.pool is None:
             self._pool.close()
 
 
