@@ -16,11 +16,8 @@ def load_module(path: Path, *, apart: bool = False) -> ModuleType:
     """Import an emitted module by path.
 
     Its name comes from its text: Triton's disk cache keys on the name of the kernel's module, and the process that
-    times a kernel shall find what the process that compiled it left there.
-
-    Args:
-        path: the module's file.
-        apart: whether the same text in another folder is another module, as it is where files beside it count.
+    times a kernel shall find what the process that compiled it left there. `apart` is whether the same text in another
+    folder is another module, as it is where files beside it count.
 
     Raises:
         BackendError: the file cannot be imported.

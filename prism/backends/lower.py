@@ -51,10 +51,8 @@ from prism.sgraph.resident import in_one_launch
 def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
     """The tile programs of an sGraph.
 
-    Args:
-        sgraph: the sGraph.
-        defer: whether a loop may leave reductions to after it, and keep a tile for each: that saves exchanges between
-            a GPU's threads.
+    `defer` is whether a loop may leave reductions to after it, and keep a tile for each: that saves exchanges between a
+    GPU's threads.
 
     Raises:
         UnsupportedError: a tensor has an element type that tiles are not computed on.

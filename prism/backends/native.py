@@ -93,12 +93,9 @@ def baseline(spec: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> tuple[
 def native(program: Program, tensors: Sequence[torch.Tensor], found: Path | None = None) -> GraphModule:
     """The program as a graph of torch's own functions, at the shapes of these tensors and on their device.
 
-    Args:
-        program: what is run.
-        tensors: one per input of the program. Parts of them are computed with, to see which calls compute the same:
-            where lengths are symbols, the first few elements along each, of what may be many millions.
-        found: a file that keeps which calls do, for processes that ask the same again: of large tensors, that costs
-            many times what the program does.
+    Parts of the tensors are computed with, to see which calls compute the same: where lengths are symbols, the first
+    few elements along each, of what may be many millions. `found` is a file that keeps which calls do, for processes
+    that ask the same again: of large tensors, that costs many times what the program does.
     """
     with torch.no_grad(), one_thread():
         part = _part(program, tensors)

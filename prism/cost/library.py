@@ -142,12 +142,8 @@ def call_measures(
 ) -> list[tuple[float, float, float]]:
     """(bytes, work, seconds) of each way to share what is summed over, before anything is known of tiles.
 
-    Args:
-        call: what is called.
-        hints: a value for every symbol.
-        device: what it runs on.
-        own: the work of the kernel in whose place it is. Attention is taken to be no less: exponentials are work, and
-            of its forms, which are all one to the library, the one that computes least stays the best.
+    `own` is the work of the kernel in whose place it is. Attention is taken to be no less: exponentials are work, and
+    of its forms, which are all one to the library, the one that computes least stays the best.
     """
     if not isinstance(call, PlainAttention):
         return library_measures(extents(call, hints), device)

@@ -124,10 +124,9 @@ class Model:
     def estimate(self, config: Config, resources: Sequence[Resources] | None = None) -> Estimate:
         """The estimate for one configuration.
 
-        Args:
-            config: a value for every symbol of the sGraph, warps and stages for every launch but library calls and
-                second stages that are folded, which are no launches then.
-            resources: what the compiler said of each launch; estimated where it is missing.
+        The configuration has a value for every symbol of the sGraph, warps and stages for every launch but library
+        calls and second stages that are folded, which are no launches then. Resources are estimated where they are
+        missing.
         """
         overhead = self.device.launch_overhead_s
         found = [kernel_estimate(name, t, overhead) for name, t in self.times(config, resources or ())]

@@ -59,9 +59,7 @@ class TimeModel:
     def seconds(self, sgraphs: Sequence[SGraph], points: Sequence[Point]) -> Array:
         """The least time of each sGraph (row) at each shape (column); infinite where no assignment is feasible.
 
-        Args:
-            sgraphs: the families.
-            points: a value for every symbol of the extents, shape by shape.
+        The points have a value for every symbol of the extents, shape by shape.
 
         Raises:
             UsageError: a symbol of the extents has no value.

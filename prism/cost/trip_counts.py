@@ -258,12 +258,8 @@ class _Line:
     def of(b: Bound, tile: Any, binding: Mapping[str, Any], least: bool = False, whole: bool = False) -> _Line:
         """The tiles that a bound allows (from above) or skips (from below), by the place along its longest axis.
 
-        Args:
-            b: the bound.
-            tile: the loop's tile.
-            binding: symbol name to int or integer array.
-            least: the other axes stand where the bound allows least, not at their middle.
-            whole: what counts is where the bound allows all of a tile, not some of it.
+        With `least`, the other axes stand where the bound allows least, not at their middle; with `whole`, what counts
+        is where the bound allows all of a tile, not some of it.
         """
         u: Any = value(b.offset, binding)
         step: Any = 0

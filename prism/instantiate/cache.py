@@ -115,9 +115,7 @@ def write_whole(path: Path, data: bytes) -> bool:
 class Store:
     """Measurements that an earlier run of the same command took, so that it ends the same way.
 
-    Args:
-        cache: where they are; nothing is stored when None.
-        anew: whether what an earlier run stored is not to be used; it is replaced.
+    Nothing is stored without a cache; with `anew` what an earlier run stored is not used, and is replaced.
     """
 
     def __init__(self, cache: Cache | None = None, *, anew: bool = False) -> None:

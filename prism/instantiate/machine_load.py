@@ -89,11 +89,8 @@ class Watch:
 def load_now(threads: int, waits: int | None = None, look_s: float = LOOK_S) -> Load:
     """What the machine does at this moment, for a contender on so many threads.
 
-    Args:
-        threads: of the contender.
-        waits: the process that asks, and then waits: what its threads still do, as spin for a tenth of a second after a
-            product, is no load.
-        look_s: how long to look, seconds.
+    What the threads of a process that `waits` still do, as spin for a tenth of a second after a product, is no load;
+    the look takes `look_s` seconds.
     """
     watch = Watch(own=lambda: time.process_time() + (0.0 if waits is None else process_seconds(waits)))
     time.sleep(look_s)

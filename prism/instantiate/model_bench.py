@@ -30,15 +30,8 @@ TIES = 1e-2
 class ModelBench(Arena):
     """A model, inputs that it takes, what it gives for them, and the child that times.
 
-    Args:
-        model: the ONNX file.
-        inputs: in the model's order.
-        expected: asked once, when something was run: what the model gives, output by output, twice: with its
-            runtime's optimisations and without.
-        key: what tells the assembled model from others.
-        device: what is timed on.
-        worker: the child.
-        arena: makes a child for a contest.
+    Inputs are in the model's order. `expected` is asked once, when something was run: what the model gives, output by
+    output, twice: with its runtime's optimisations and without. `key` is what tells the assembled model from others.
     """
 
     def __init__(
@@ -94,11 +87,8 @@ def compare(
 ) -> list[str]:
     """What the assembled model gives for inputs against what the model does.
 
-    Args:
-        module: the assembled model's.
-        cases: inputs, in the model's order.
-        expected: for each case, what the model gives, output by output, as it is rounded in two ways.
-        worker: runs it.
+    Inputs are in the model's order; for each case `expected` has what the model gives, output by output, as it is
+    rounded in two ways.
 
     Returns:
         For each case how it differs; nothing where it does not.

@@ -54,9 +54,8 @@ def lower_quartile(ordered: Sequence[float]) -> float:
 def between(matches: Sequence[tuple[Taken, Taken]], stalling: Collection[str] = ()) -> tuple[float, float]:
     """What the gain of the best kernel over the best baseline lies between, of all rounds of these matches together.
 
-    Args:
-        matches: of each match the samples of kernels and those of baselines; each side has at least one contender.
-        stalling: those whose threads may wait for each other where cores are taken.
+    Of each match the samples of kernels and those of baselines; each side has at least one contender. The threads of
+    those that are `stalling` may wait for each other where cores are taken.
     """
     # The same samples say the same, in every run.
     rng = random.Random(0)
@@ -180,8 +179,7 @@ def _nothing() -> None:
 class Queue:
     """How long the thread that makes it has waited for a core, by the scheduler's account; zero where there is none.
 
-    Args:
-        file: the account: nanoseconds run, nanoseconds waited, and how often it ran.
+    The file is the account: nanoseconds run, nanoseconds waited, and how often it ran.
     """
 
     def __init__(self, file: Path = SCHEDULED) -> None:

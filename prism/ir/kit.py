@@ -97,9 +97,8 @@ def defined(node: object) -> str | None:
 def mapped(node: N, changes: Mapping[Holds, Callable[[Any], Any]]) -> N:
     """The node with what stands in places of these kinds replaced; the node itself where nothing is another object.
 
-    Args:
-        node: of a class whose fields say what they hold.
-        changes: by kind, what stands for an element; of BODY, for a statement inside.
+    The node's class says what its fields hold; `changes` has by kind what stands for an element, of BODY for a
+    statement inside.
     """
     made: dict[str, Any] = {}
     for name, kinds, change in _changers(type(node)):
@@ -120,11 +119,8 @@ def with_names(
 ) -> N:
     """The node, and what is inside, with other names in the places of these kinds.
 
-    Args:
-        node: of a class whose fields say what they hold.
-        names: the other name of each; one that is not among them stays.
-        kinds: where names stand.
-        also: as of `mapped`, for what holds names and is none.
+    The node's class says what its fields hold. A name that is not among `names` stays; `also` is as of `mapped`, for
+    what holds names and is none.
     """
 
     def name(n: Any) -> Any:

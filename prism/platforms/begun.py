@@ -23,10 +23,7 @@ ENDED = "ended"
 class Begun(Closing):
     """What was begun; nothing, by default.
 
-    Args:
-        fp: of the prover that was.
-        prover: that one, with the rules that ship with prism.
-        forks: what forks a CPU's children.
+    `fp` is of the prover that was, which has the rules that ship with prism; `forks` forks a CPU's children.
     """
 
     def __init__(self, fp: str = "", prover: Worker | None = None, forks: ForkServer | None = None) -> None:

@@ -61,11 +61,8 @@ def onnx_call(
 ) -> Call:
     """onnxruntime on a model, called as its documentation has it: it makes its outputs at each call, as kernels do.
 
-    Args:
-        path: the model.
-        inputs: by name, or in the order of the model's.
-        threads: that it runs on.
-        processors: where threads are pinned, the processors that its threads are pinned to.
+    Inputs are by name, or in the order of the model's; where threads are pinned, `processors` are those that its
+    threads are pinned to.
     """
     import onnxruntime as ort
 
@@ -215,11 +212,7 @@ def contenders_on(inputs: Path) -> Contenders:
 
 
 class Contenders:
-    """Makes contenders on the same inputs, each once, and once what several of them are made from.
-
-    Args:
-        inputs: the program's.
-    """
+    """Makes contenders on the same inputs, each once, and once what several of them are made from."""
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         self._inputs = inputs

@@ -84,10 +84,8 @@ Fork: TypeAlias = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Proces
 class Child:
     """One child process, started when it is needed and again after it died. One thread feeds it; any may interrupt.
 
-    Args:
-        command: how to start it.
-        environment: its whole environment; None for this process's.
-        fork: starts it, where it can; otherwise, or by default, it is a fresh process.
+    The environment is its whole one, None for this process's. `fork` starts it, where it can; otherwise, or by default,
+    it is a fresh process.
     """
 
     def __init__(

@@ -37,11 +37,8 @@ PATIENCE_S = 120.0
 class Forked:
     """A child that was forked: the part of `subprocess.Popen` that `Child` asks for.
 
-    Args:
-        pid: its id, and that of its process group.
-        stdin: where its requests go.
-        stdout: where its answers come from.
-        ends: a file descriptor from which its status can be read once it has ended.
+    `stdin` is where its requests go, `stdout` where its answers come from; from `ends`, a file descriptor, its status
+    can be read once it has ended.
     """
 
     def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes], ends: int) -> None:
@@ -73,11 +70,9 @@ class Forked:
 class ForkServer(Closing):
     """Starts children by a process that forks them, which is started when the first is asked for, or begun before.
 
-    It does nothing while nobody asks, and stands still for nobody: what is timed may ask for a child.
-
-    Args:
-        environment: its whole environment. What the interpreter or a library looks at when it is loaded its children
-            have from here, but for the allocator.
+    It does nothing while nobody asks, and stands still for nobody: what is timed may ask for a child. What the
+    interpreter or a library looks at in the environment when it is loaded its children have from here, but for the
+    allocator.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:

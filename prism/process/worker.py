@@ -37,11 +37,7 @@ class Reply:
 class Worker:
     """One child, started when first asked and again after it died. Requests of several threads wait for each other.
 
-    Args:
-        command: how to start it.
-        environment: its whole environment.
-        start_limit_s: extra seconds for the first request to a fresh child.
-        fork: as Child has it.
+    A fresh child has `start_limit_s` extra seconds for its first request; `fork` is as Child has it.
     """
 
     def __init__(
@@ -185,10 +181,7 @@ class Background:
 class EventWorker:
     """One child that answers a request by events, a JSON line each, and is killed when it falls silent.
 
-    Args:
-        command: how to start it.
-        environment: its whole environment.
-        start_limit_s: extra seconds until the first event of a fresh child.
+    A fresh child has `start_limit_s` extra seconds until its first event.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], start_limit_s: float = 90.0) -> None:
@@ -198,10 +191,7 @@ class EventWorker:
     def ask(self, request: Mapping[str, Any], silence_s: float, until: float | None = None) -> Iterator[dict[str, Any]]:
         """The events that answer a request; the last is `done` (with `error` if it failed) or `lost` (with `why`).
 
-        Args:
-            request: what is asked.
-            silence_s: how long the child may say nothing before it is killed, seconds.
-            until: `time.monotonic()` at which it is killed whatever it says.
+        It is killed when it says nothing for `silence_s` seconds, and at `until` (`time.monotonic()`) whatever it says.
         """
         child = self._child
         limit = silence_s + (self._start_limit_s if child.start() else 0.0)

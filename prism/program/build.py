@@ -40,10 +40,7 @@ def balanced_fold(join: Callable[[Expr, Expr], Expr], items: Sequence[Expr]) -> 
 def balanced_select(count: int, piece: Callable[[int], Expr], choose: Callable[[int, Expr, Expr], Expr]) -> Expr:
     """What consists of pieces, one after another; of many, the choice is by halves, so that it is not nested deeply.
 
-    Args:
-        count: how many there are, one or more.
-        piece: the element of a piece.
-        choose: the first expression before the piece of that number, else the second.
+    There are one or more; `choose` is the first expression before the piece of that number, else the second.
     """
 
     def of(low: int, high: int) -> Expr:

@@ -173,12 +173,9 @@ class Comparison:
     ) -> Difference | None:
         """The first value that the program and the reference do not agree on.
 
-        Args:
-            inputs: an array for every input, but for weights, whose values the program holds.
-            reference: the reference's values; claims of others are not compared.
-            precision: of those values that are not computed as usual.
-            usual: the precision of all others.
-            undefined: where values are not defined, or not known: there they are taken, and not compared.
+        Inputs are all but weights, whose values the program holds; claims of other values than those of `reference` are
+        not compared. `precision` is of those that are not computed as usual. Where values are `undefined`, or not
+        known, they are taken, and not compared.
         """
         self._undefined = undefined
         known = self._known = {}

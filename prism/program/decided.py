@@ -43,10 +43,9 @@ class Exactness:
     def decides(self, operands: Sequence[Expr], *, quotients: bool) -> bool:
         """Whether what is cut of the operand, or compared of the two, is the same however it is rounded.
 
-        Args:
-            operands: one that is cut, or two that are compared.
-            quotients: whether a quotient is rounded once. Of two numbers that the type holds it then lies on the side
-                of a whole number, or of a half, on which the real one does, and is it where that is.
+        One operand is cut, or two are compared. With `quotients`, a quotient is rounded once: of two numbers that the
+        type holds it then lies on the side of a whole number, or of a half, on which the real one does, and is it where
+        that is.
         """
         numbers = [e.value for e in operands if isinstance(e, Const)]
         if any(map(math.isinf, numbers)) or (len(numbers) == len(operands) and self._are_clear(numbers)):

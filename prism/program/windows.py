@@ -129,10 +129,7 @@ class Strides:
     def axes(self, summed: Sequence[str], bounds: Sequence[Bound], depth: str | None) -> tuple[WindowAxis, ...]:
         """The axes, those without pixels first.
 
-        Args:
-            summed: the names that are summed over.
-            bounds: what of the places is inside.
-            depth: of these names the one that need not be in an axis.
+        `bounds` are what of the places is inside; of the names that are summed over, `depth` need not be in an axis.
         """
         found: list[WindowAxis] = []
         for b in bounds:

@@ -570,12 +570,9 @@ def narrow(kernel: sg.Kernel, ranged: Ranged | None = None) -> sg.Kernel:
     """The kernel with the range of every loop as narrow as its comparisons of positions let it be.
 
     At most one condition a loop and direction, or two of which either may hold, one of them the same in all programs:
-    the one that the others follow from, else the first by its text.
-
-    Args:
-        kernel: the kernel, its loops without ranges.
-        ranged: the ranges that were found for other kernels' loops; what is found is added. Most families of a kernel
-            differ by the roles of axes outside of a loop, which is the same in all of them.
+    the one that the others follow from, else the first by its text. The kernel's loops have no ranges; `ranged` are
+    those that were found for other kernels' loops, to which what is found is added. Most families of a kernel differ by
+    the roles of axes outside of a loop, which is the same in all of them.
     """
     every = list(kernel.statements())
     if not any(isinstance(s, sg.Pointwise) and s.op in COMPARISONS for s in every):

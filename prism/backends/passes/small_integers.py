@@ -44,9 +44,8 @@ class Bits:
 def written(dtype: DType, among: Among) -> Bits | None:
     """How integers of a range are written into a type's bits; None where its fraction is too short.
 
-    Args:
-        dtype: float32, float16 or bfloat16: a sign, an exponent with a bias of half its range, and a fraction.
-        among: the least and the greatest.
+    The type has a sign, an exponent with a bias of half its range, and a fraction; `among` are the least and the
+    greatest.
     """
     fraction = (1 / dtype.roundoff).as_integer_ratio()[0].bit_length() - 2
     least = min(among[0], 0)

@@ -96,9 +96,7 @@ OWN_FROM = 100
 def check_assembler(target: str, timeout_s: float = PROBE_LIMIT_S) -> None:
     """Assemble a kernel that does nothing.
 
-    Args:
-        target: `sm_90` and the like.
-        timeout_s: for each of the two things that it is asked for.
+    `timeout_s` is for each of the two things that it is asked for.
 
     Raises:
         CompilerError: Triton is not installed, or its assembler does not do so.

@@ -89,10 +89,8 @@ def poison(tensors: Sequence[Any]) -> None:
 class GraphReplay:
     """One CUDA graph of many calls: at first of one rotation, which tells what a call takes.
 
-    Args:
-        launch: makes the call on copy n of the arguments and returns its outputs.
-        rotation: copies.
-        arrivals: GraphArrivals of an emitted module that has it.
+    `launch` makes the call on copy n of the arguments and returns its outputs; `arrivals` are the GraphArrivals of an
+    emitted module that has them.
 
     Attributes:
         rotation: copies.

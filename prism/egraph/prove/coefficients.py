@@ -108,12 +108,8 @@ def read_alike(
 ) -> Alike | None:
     """Both lists with the candidate's coefficients as the reference has them; None where one has no normal form.
 
-    Args:
-        left: the reference's expressions.
-        right: the candidate's.
-        weights: of both.
-        rounded: those that may be rounded values of the other program's, with the unit roundoff of their type.
-        sharp: whether what both programs compute is equal or not, however their arrays may be rounded.
+    `rounded` are weights that may be rounded values of the other program's, with the unit roundoff of their type;
+    `sharp` is whether what both programs compute is equal or not, however their arrays may be rounded.
     """
     try:
         forms = [[normal_form(e) for e in side] for side in (left, right)]

@@ -221,11 +221,8 @@ def _same_forms(
 ) -> tuple[Expr, ...] | None:
     """Whether both have the same normal forms, expression by expression: None where not, else what that rests on.
 
-    Args:
-        reference: expressions with canonical axes.
-        candidate: as many.
-        assume: whether the maxima of the reference are assumed to be numbers where a mask may hide all of a row; those
-            are what it rests on. Of the candidate's own nothing is assumed.
+    Both have canonical axes. `assume` is whether the maxima of the reference are assumed to be numbers where a mask may
+    hide all of a row; those are what it rests on. Of the candidate's own nothing is assumed.
     """
     assumed: dict[Expr, None] = {}
     try:

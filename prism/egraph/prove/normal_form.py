@@ -34,10 +34,8 @@ from prism.program.transform import canonical, flat
 def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False) -> Expr:
     """The normal form, over the same free axes; equal forms are equal functions.
 
-    Args:
-        expr: the expression.
-        facts: what is known of expressions; what it assumes, the equality rests on.
-        strict: whether comparisons of positions are all written by strict ones and equalities.
+    What `facts` assumes, the equality rests on; `strict` is whether comparisons of positions are all written by strict
+    ones and equalities.
 
     Raises:
         Unfit: it has none.

@@ -76,11 +76,9 @@ def mix(x: np.ndarray) -> np.ndarray:
 class Field:
     """Arithmetic on Numbers of so many levels and draws.
 
-    Args:
-        levels: how many primes are used, 1 to len(PRIMES).
-        draws: independent rounds, evaluated side by side.
-        seed: of inputs, oracles and of the base of exponentials.
-        roots: whether there are square roots, for which residues have to go with the sign.
+    `levels` are how many primes are used, 1 to len(PRIMES); the draws are evaluated side by side. The seed is of
+    inputs, oracles and of the base of exponentials; with `roots` there are square roots, for which residues have to go
+    with the sign.
     """
 
     def __init__(self, levels: int, draws: int, seed: int, roots: bool = True) -> None:
