@@ -1,7 +1,9 @@
 """Whole models on a CPU: what `prism optimize` makes of transformers' classes, against onnxruntime and torch.
 
     python benchmarks/models.py [--only bert,llama] [--budget 120s] [--threads 2] [--compile] [--dynamic] [--opset 18]
+    python benchmarks/models.py --packaged [--only light_resnet50] [--budget 120s] [--threads 2]
     python benchmarks/models.py --read [--only bert,llama] [--dynamic] [--past] [--opset 17] [--exporter legacy]
+    python benchmarks/models.py --read --packaged
 
 The models have random weights, two layers, hidden size 256 and sequences of 128 (a ResNet: four stages of one block, 64
 to 512 channels, images of 224 x 224), and are made and exported on the spot;
@@ -15,8 +17,12 @@ Where prism keeps the model as it was, because nothing is faster than onnxruntim
 user runs then is onnxruntime, so the row counts as 1.00 and says so. A model that fails is a row that says why.
 `error` is the largest one over what rounding explains (`prism.instantiate.model_bench`): the gate is at 1.
 
+With `--packaged` the models are ONNX files that come inside installed packages (`benchmarks/packaged.py`): those of ten
+operators or more, against onnxruntime alone, as torch has none of them; neither transformers nor onnxscript is needed.
+
 With `--read` nothing is optimised: 41 classes, tiny, are exported, read, cut into islands where they have to be, and
-what is read is compared with onnxruntime (`benchmarks/reading.py`); one that torch does not export is no failure.
+what is read is compared with onnxruntime (`benchmarks/reading.py`); one that torch does not export is no failure. With
+`--packaged` these are all files in packages; one that onnxruntime does not take is no failure either.
 """
 
 from __future__ import annotations
@@ -42,7 +48,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import model_zoo
+from benchmarks import model_zoo, packaged
 from benchmarks.model_zoo import SPECIMENS, TEXT, Sizes, Specimen, made
 
 if TYPE_CHECKING:
@@ -214,22 +220,28 @@ def module_call(folder: Path, inputs: Sequence[np.ndarray], threads: int) -> Cal
 def timed(name: str, file: Path, folder: Path, threads: int, compiled: bool) -> dict[str, Any]:
     """Time all contenders in turn: error, median microseconds, and quartiles of the rounds' ratios."""
     import numpy as np
+    import onnx
     import torch
 
     from prism.instantiate.model_bench import off
 
     torch.set_num_threads(threads)
-    model, inputs = made(MODELS[name], SIZES)
-    tensors = tuple(inputs.values())
-    arrays = [t.numpy() for t in tensors]
+    theirs: dict[str, Callable[[], Any]] = {}
+    if name in MODELS:
+        model, inputs = made(MODELS[name], SIZES)
+        tensors = tuple(inputs.values())
+        arrays = [t.numpy() for t in tensors]
+        theirs[EAGER] = lambda: model(*tensors)
+        if compiled:
+            fast = torch.compile(model, dynamic=False)
+            theirs[COMPILED] = lambda: fast(*tensors)
+    else:
+        arrays = list(packaged.inputs(name, onnx.load(file)).values())
     calls: dict[str, Callable[[], Any]] = {
         PRISM: module_call(folder, arrays, threads),
         STOCK: session_call(file, arrays, threads),
-        EAGER: lambda: model(*tensors),
+        **theirs,
     }
-    if compiled:
-        fast = torch.compile(model, dynamic=False)
-        calls[COMPILED] = lambda: fast(*tensors)
     taken: dict[str, list[float]] = {who: [] for who in calls}
     with torch.inference_mode():
         plain = session_call(file, arrays, threads, optimised=False)()
@@ -411,8 +423,9 @@ def last_line(rows: Sequence[Row]) -> str:
 
 
 def read_specimens(args: argparse.Namespace) -> int:
-    """Export and read the classes of `model_zoo`; 1 where one is refused, or is read as something else."""
-    names = [n for n in args.only.split(",") if n] or [n for n, s in SPECIMENS.items() if s.cache or not args.past]
+    """Read the classes of `model_zoo`, exported, or what packages hold; 1 where one is refused or read as another."""
+    every = packaged.files() if args.packaged else [n for n, s in SPECIMENS.items() if s.cache or not args.past]
+    names = [n for n in args.only.split(",") if n] or list(every)
     kinds: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="prism-specimens-") as spare:
         place = args.out or Path(spare)
@@ -421,9 +434,12 @@ def read_specimens(args: argparse.Namespace) -> int:
             file = place / f"{name}.onnx"
             how = [name, file, args.opset, args.exporter, int(args.dynamic), int(args.past)]
             try:
-                found = child("specimen", *how, limit=EXPORT_LIMIT_S)
-            except RuntimeError as error:
-                found = {"kind": "failed", "lines": [f"{name:30} failed: {error}"]}
+                # Making a model takes transformers and torch; reading a file does not, and beginning takes longer.
+                found = (
+                    packaged_specimen(name, file) if args.packaged else child("specimen", *how, limit=EXPORT_LIMIT_S)
+                )
+            except Exception as error:
+                found = {"kind": "failed", "lines": [f"{name:30} failed: {type(error).__name__}: {error}"]}
             kinds[found["kind"]] += 1
             print("\n".join(found["lines"]), flush=True)
     print(", ".join(f"{many} {kind}" for kind, many in kinds.items()))
@@ -432,14 +448,27 @@ def read_specimens(args: argparse.Namespace) -> int:
 
 def specimen(name: str, file: Path, opset: int, exporter: str, dynamic: bool, past: bool) -> dict[str, Any]:
     """Export and read one."""
-    from benchmarks.reading import read
-
     try:
         model_zoo.export(name, file, opset, exporter, dynamic, past)
     except Exception as error:  # of a wide range of types: torch's own, of what it does not export
         why = " ".join(str(error).split())[:200]
         return {"kind": "not exported", "lines": [f"{name:30} not exported: {type(error).__name__}: {why}"]}
-    found = read(file, {k: t.numpy() for k, t in made(SPECIMENS[name], past=past)[1].items()})
+    return as_read(file, {k: t.numpy() for k, t in made(SPECIMENS[name], past=past)[1].items()})
+
+
+def packaged_specimen(name: str, file: Path) -> dict[str, Any]:
+    """Read one that a package holds."""
+    import onnx
+
+    packaged.write(name, file)
+    return as_read(file, packaged.inputs(name, onnx.load(file)))
+
+
+def as_read(file: Path, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What came of reading a file, as the children answer it."""
+    from benchmarks.reading import read
+
+    found = read(file, inputs)
     return {"kind": "failed" if found.failed else found.kind, "lines": found.lines()}
 
 
@@ -452,7 +481,10 @@ def main(argv: Sequence[str]) -> int:
             return 0
         case ["export", name, file, opset, dynamic]:
             warnings.simplefilter("ignore")  # torch's own
-            export(name, Path(file), int(opset), dynamic == "1")
+            if name in MODELS:
+                export(name, Path(file), int(opset), dynamic == "1")
+            else:
+                packaged.write(name, Path(file))
             print("{}")
             return 0
         case ["time", name, file, folder, threads, compiled]:
@@ -469,14 +501,17 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path, help="write the rows to this file, too")
     parser.add_argument("--out", type=Path, help="keep models and folders here")
     parser.add_argument("--read", action="store_true", help="read tiny models of many classes, and optimise none")
+    parser.add_argument("--packaged", action="store_true", help="models that come inside installed packages")
     parser.add_argument("--past", action="store_true", help="with --read: steps of decoding, with a cache")
     parser.add_argument("--exporter", choices=("dynamo", "legacy"), default="dynamo", help="with --read: torch's")
     args = parser.parse_args(argv)
     if args.read:
         return read_specimens(args)
-    names = [n for n in args.only.split(",") if n] or list(MODELS)
-    unknown = [n for n in names if n not in MODELS]
-    missing = [n for n in ("transformers", "onnxscript", "onnxruntime") if find_spec(n) is None]
+    known = packaged.nets() if args.packaged else list(MODELS)
+    names = [n for n in args.only.split(",") if n] or known
+    unknown = [n for n in names if n not in known]
+    needed = ("onnxruntime",) if args.packaged else ("transformers", "onnxscript", "onnxruntime")
+    missing = [n for n in needed if find_spec(n) is None]
     if unknown or missing:
         parser.error(f"no model {unknown[0]!r}" if unknown else f"{missing[0]} is missing: pip install {missing[0]}")
     rows = []

@@ -95,6 +95,8 @@ ELSEWHERE = {
     "python benchmarks/discover.py --gallery docs/gallery.md": "takes minutes; tests/test_discover.py makes a page",
     "python benchmarks/discover.py --only norm --json": "takes a minute; tests/test_discover.py runs small functions",
     "pip install transformers onnxscript": "fetches packages",
+    "python benchmarks/models.py --packaged": "half an hour; see tests/test_models_benchmark.py",
+    "python benchmarks/models.py --read --packaged": "minutes; tests/test_models_benchmark.py runs it with --run-slow",
     "python benchmarks/models.py": "needs transformers, and takes half an hour; see tests/test_models_benchmark.py",
     **dict.fromkeys(
         (

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import models, reading
+from benchmarks import models, packaged, reading
 from benchmarks.models import Row, last_line, lines_of, operations, shapes_of, shares, stages_of
 
 
@@ -85,3 +85,30 @@ def test_what_is_read_is_compared_with_onnxruntime(
     evaluated = reading._evaluated
     monkeypatch.setattr(reading, "_evaluated", lambda *given: [1.01 * x for x in evaluated(*given)])
     assert reading.read(tmp_path / "m.onnx", inputs).failed
+
+
+def test_models_of_packages_are_found_and_nets_have_weights_of_their_own(tmp_path: Path) -> None:
+    assert {"light_resnet50", "test_Linear_no_bias", "test_sequence_model1"} <= packaged.files().keys()
+    assert "light_resnet50" in packaged.nets()
+    assert "test_Linear_no_bias" not in packaged.nets()
+    packaged.write("light_squeezenet", tmp_path / "net.onnx")
+    net = onnx.load(tmp_path / "net.onnx")
+    assert {n.op_type for n in net.graph.node}.isdisjoint({"ConstantOfShape"})
+    weights = [w for w in map(onnx.numpy_helper.to_array, net.graph.initializer) if w.ndim == 4]
+    assert min(float(w.std()) for w in weights) > 0.0
+    (image,) = packaged.inputs("light_squeezenet", net).values()
+    assert (image.dtype, image.shape) == (np.float32, (1, 3, 224, 224))
+
+
+def test_models_of_packages_are_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """A sequence by the data beside it, maps as a result, an opset that onnxruntime dropped, and one that is whole."""
+    pytest.importorskip("onnxruntime")
+    names = "test_sequence_model1,logreg_iris,test_Linear,test_Softmax"
+    assert models.main(["--read", "--packaged", "--only", names]) == 0
+    assert "2 in parts, 1 not taken by onnxruntime, 1 whole" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_all_models_of_packages_are_read() -> None:
+    pytest.importorskip("onnxruntime")
+    assert models.main(["--read", "--packaged"]) == 0

@@ -53,11 +53,15 @@ class Stock:
                 model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # of kinds that onnxruntime makes up as it goes
+            # Valid operators that it has no kernel for are nearly always of opsets that it dropped.
+            old = "NOT_IMPLEMENTED" in str(error)
             raise ModelError(
                 "onnxruntime does not take the model",
                 where=where,
                 why=" ".join(str(error).split())[:300],
-                fix="check it with onnx.checker.check_model(path, full_check=True)",
+                fix="convert it with onnx.version_converter or export it again, at opset 18 for instance"
+                if old
+                else "check it with onnx.checker.check_model(path, full_check=True)",
             ) from None
         self.outputs = [o.name for o in self._session.get_outputs()]
 
