@@ -251,3 +251,26 @@ def test_a_program_counts_by_its_pieces() -> None:
     assert searchable(traced(three, *shapes), device("sm_90"))
     five = traced(lambda *a: (*three(*a), *(a[0] @ (a[3] + n) for n in (1, 2))), *shapes)
     assert not searchable(five, device("sm_90"))
+
+
+def test_what_is_stored_by_digits_is_read_by_place() -> None:
+    """Channels are stored a group at a time, for those who multiply by groups, and read by what goes over all."""
+
+    def shuffled(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kept = torch.relu(x + y)
+        grouped = torch.einsum("gcs,goc->gos", kept.view(4, 6, 5), w)
+        return kept, torch.relu(grouped).transpose(0, 1).reshape(24, 5)
+
+    p = traced(shuffled, (24, 5), (24, 5), (4, 6, 6))
+    with Worker() as worker:
+        result = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder())
+    assert "illegal" not in result.generated.pruned
+    by_digits = [c.sgraph for c in result.proved if any(i.digits()[1:] for s in stores(c.sgraph) for i in s.index)]
+    assert any(s.tensor in k.reads for g in by_digits for s in stores(g) for k in g.kernels)
+    given = drawn(p)
+    wanted = evaluate(p, given)
+    for g in by_digits:
+        for size in (1, 4, 16):
+            got = simulate(g, given, {s.name: size for s in g.symbols})
+            for t in g.outputs:
+                np.testing.assert_allclose(got[t.name], wanted[t.name], rtol=1e-9, atol=1e-9)

@@ -148,6 +148,17 @@ class _Shared:
         return stores[0]
 
 
+def _places(stored: Index, wanted: Index) -> dict[Axis, Index] | None:
+    """Where the axes of a store are at the element that is wanted, one dimension of both; None where it is not said."""
+    axis = stored.as_axis()
+    if axis is not None:
+        return {axis: wanted}
+    digits = stored.digits() if stored.offset == 0 else []
+    if not digits and stored != wanted:
+        return None
+    return {a: wanted.floordiv(unit).mod(a.extent) for unit, a in digits}
+
+
 def _side_by_side(tensor: str, stores: Sequence[_Stored]) -> _Stored:
     """Several stores as one, over the axis that they are pieces of."""
 
@@ -352,11 +363,10 @@ class _Reader:
         at, value = self.shared.held(tensor)
         mapping: dict[Axis, Index] = {}
         for stored, wanted in zip(at, index, strict=True):
-            axis = stored.as_axis()
-            if axis is not None:
-                mapping[axis] = wanted
-            elif stored.terms or wanted != stored:
+            places = _places(stored, wanted)
+            if places is None:
                 raise self._illegal(f"reads {tensor} at an index that its store does not name")
+            mapping |= places
         return self.memory.substitute(value, {a: i for a, i in mapping.items() if i != Index.axis(a)})
 
     def _gathered(self, s: sg.Gather) -> Expr:
@@ -875,14 +885,13 @@ def as_program(
             if len(index) != len(tensor.shape):
                 return None
             for n, (i, extent) in enumerate(zip(index, tensor.shape, strict=True)):
-                axis = i.as_axis()
-                digits = i.digits() if axis is None and i.offset == 0 else []
-                if axis is None and digits:
-                    whole = Index.axis(Axis(f"whole.{n}", extent))
-                    value = substitute(value, {a: whole.floordiv(c).mod(a.extent) for c, a in digits})
-                elif axis is None and not (extent == 1 and not i.terms):
+                axis = i.as_axis() or Axis(f"whole.{n}", extent)
+                places = _places(i, Index.axis(axis) if i.terms else Index.const(0))
+                if places is None or (not places and extent != 1):
                     return None
-                axes.append(axis or Axis(f"whole.{n}", extent))
+                if axis not in places:
+                    value = substitute(value, places)
+                axes.append(axis)
             if name in made and name in kernel.reads:
                 # What it is added to is a definition of its own.
                 before = f"{name}.before"
