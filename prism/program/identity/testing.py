@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -151,7 +151,7 @@ def compare(
             what is said.
         told: whether a disagreement comes with what was drawn, which takes longer than to find it.
     """
-    pair = _Pair.of(reference, candidate, tensors, ranges or {}, parts or {}, seed, kept, told)
+    pair = _Pair(reference, candidate, tensors, ranges or {}, parts or {}, seed, kept, told)
     opinion = pair.judge(rounds, 3)
     for more in _MORE_ROUNDS:
         # Every row needs a square of its own: more draws find some.
@@ -177,45 +177,34 @@ class _Pair:
     ranges: Mapping[str, SymbolRange]
     parts: Mapping[Extent, tuple[Extent, Extent]]
     seed: int
-    ops: frozenset[str]
-    roots: bool
-    nodes: Sequence[Expr]
-    symbols: list[str]
-    extents: frozenset[Extent]
-    levels: int
-    too_deep: bool
-    constants: Mapping[float, Meaning]
-    doubts: tuple[str, ...]
-    coupled: str
     kept: dict[Hashable, Evaluator] | None
     told: bool
+    # What does not depend on draws.
+    nodes: Sequence[Expr] = field(init=False)
+    ops: frozenset[str] = field(init=False)
+    roots: bool = field(init=False)
+    extents: frozenset[Extent] = field(init=False)
+    symbols: list[str] = field(init=False)
+    levels: int = field(init=False)
+    too_deep: bool = field(init=False)
+    constants: Mapping[float, Meaning] = field(init=False)
+    doubts: tuple[str, ...] = field(init=False)
+    coupled: str = field(init=False)
 
-    @staticmethod
-    def of(
-        reference: Sequence[Expr],
-        candidate: Sequence[Expr],
-        tensors: Sequence[Tensor],
-        ranges: Mapping[str, SymbolRange],
-        parts: Mapping[Extent, tuple[Extent, Extent]],
-        seed: int,
-        kept: dict[Hashable, Evaluator] | None,
-        told: bool,
-    ) -> _Pair:
-        """Everything about the pair that does not depend on draws."""
-        nodes = [_nodes(reference), _nodes(candidate)]
-        every = _nodes((*reference, *candidate))
-        ops = frozenset(e.op if isinstance(e, Map) else e.kind.value for e in every if isinstance(e, Map | Reduce))
-        extents = frozenset(a.extent for e in every for a in _axes(e)) | frozenset(x for p in parts.values() for x in p)
-        symbols = symbols_of(extents | {x for e in every for x in _mentioned(e)})
-        depth = max((_depth(e) for e in (*reference, *candidate)), default=0)
-        needed = 1 + depth + ("log" in ops)
-        roots = "sqrt" in ops or any(_halved(e) for e in every)
-        constants = meanings(*[[e.value for e in side if isinstance(e, Const)] for side in nodes])
-        return _Pair(
-            reference, candidate, tensors, ranges, parts, seed, ops, roots, every, symbols, extents,
-            min(needed, len(PRIMES)), needed > len(PRIMES), constants, _doubts(ops, roots, constants, every),
-            _coupled(every, parts), kept, told,
-        )  # fmt: skip
+    def __post_init__(self) -> None:
+        sides = self.reference, self.candidate
+        every = self.nodes = _nodes([e for side in sides for e in side])
+        self.ops = frozenset(e.op if isinstance(e, Map) else e.kind.value for e in every if isinstance(e, Map | Reduce))
+        self.roots = "sqrt" in self.ops or any(_halved(e) for e in every)
+        self.extents = frozenset(
+            [a.extent for e in every for a in _axes(e)] + [x for p in self.parts.values() for x in p]
+        )
+        self.symbols = symbols_of(self.extents | {x for e in every for x in _mentioned(e)})
+        needed = 1 + max((_depth(e) for side in sides for e in side), default=0) + ("log" in self.ops)
+        self.levels, self.too_deep = min(needed, len(PRIMES)), needed > len(PRIMES)
+        self.constants = meanings(*[[e.value for e in _nodes(side) if isinstance(e, Const)] for side in sides])
+        self.doubts = _doubts(self.ops, self.roots, self.constants, every)
+        self.coupled = _coupled(every, self.parts)
 
     def judge(self, rounds: int, points: int | None) -> Opinion:
         """The opinion from so many rounds, with so many points of a long axis; where None, all of those summed over."""
