@@ -34,11 +34,8 @@ class Step:
 def equal_nodes(program: Program, claims: Sequence[Claim], steps: Iterable[Step], state: State) -> dict[str, str]:
     """For each value of a node that is equal to an earlier one, the earlier one's value.
 
-    Args:
-        program: the translation.
-        claims: what the reader says of the model's values.
-        steps: the model's nodes, in order.
-        state: what the reader knew of the program's tensors.
+    `claims` are what the reader says of the model's values, `steps` the model's nodes, in order, and `state` what the
+    reader knew of the program's tensors.
     """
     return _Equal(program, claims, state).of(list(steps))
 

@@ -31,11 +31,8 @@ def short(extent: Extent) -> bool:
 def rank(element: Callable[[Axis], Expr], own: Axis, *, largest: bool, floats: bool) -> Expr:
     """How many elements come before the one at an axis.
 
-    Args:
-        element: an element, under an axis in the place of the dimension.
-        own: the axis of the element that is ranked.
-        largest: whether large ones come first.
-        floats: whether elements may be something else than numbers.
+    The element is under an axis in the place of the dimension, `own` is the axis of the one that is ranked. `largest`
+    is whether large ones come first, `floats` whether elements may be something else than numbers.
     """
     other = Axis(f"{own.name}_o", own.extent)
     here, there = element(own), element(other)
@@ -54,11 +51,8 @@ def rank(element: Callable[[Axis], Expr], own: Axis, *, largest: bool, floats: b
 def of_rank(value: Callable[[Axis], Expr], rank: Callable[[Axis], Expr], wanted: Expr, bound: Axis) -> Expr:
     """What belongs to the element of a rank.
 
-    Args:
-        value: what belongs to an element, under an axis in the place of the dimension.
-        rank: its rank, likewise.
-        wanted: the rank that is meant.
-        bound: the axis that is searched.
+    The value that belongs to an element, and its rank, are under an axis in the place of the dimension; `wanted` is the
+    rank that is meant, `bound` the axis that is searched.
     """
     chosen = op("where", op("eq", rank(bound), wanted), value(bound), Const(0.0))
     return build.reduce(ReduceKind.SUM, bound, chosen)

@@ -41,10 +41,8 @@ class Writes:
 def scattered(how: str, own: Expr, writes: Writes) -> Expr:
     """The element of the result under its axes.
 
-    Args:
-        how: `set`, of which the last of several at one place counts, or one of KINDS.
-        own: what the tensor has there.
-        writes: what is written.
+    `how` is `set`, of which the last of several at one place counts, or one of KINDS; `own` is what the tensor has
+    there.
     """
     if any(a.extent == 0 for a in writes.bound):
         return own

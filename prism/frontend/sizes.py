@@ -14,9 +14,7 @@ from prism.program.nodes import SymbolRange
 def not_negative(difference: Extent, ranges: MutableMapping[str, SymbolRange]) -> bool:
     """See to it that a number is not negative: it never is, or sizes where it would be are none of the program's.
 
-    Args:
-        difference: the number.
-        ranges: of the symbols, which are narrowed.
+    The ranges of symbols are narrowed.
 
     Returns:
         Whether that could be said: it is a number, or grows with the one symbol in it.
@@ -61,9 +59,7 @@ def _within_rounding(size: Extent) -> Extent | None:
 def equated(one: Extent, other: Extent) -> tuple[sympy.Symbol, Extent] | None:
     """What a symbol has to be for two sizes to be equal.
 
-    Args:
-        one: a size.
-        other: another one, which is not the same for all values of the symbols.
+    They are not the same for all values of the symbols.
 
     Returns:
         The symbol, and what it is: a size, too. None where no symbol stands alone on a side once common factors and

@@ -109,10 +109,7 @@ class State:
     def may_turn(self, operands: Sequence[Expr], dtype: DType, *, quotients: bool = False) -> bool:
         """Whether a rounding may turn what is decided by numbers of a floating-point type that hang on no argument.
 
-        Args:
-            operands: what is cut to a whole number, or what are compared.
-            dtype: of the operands.
-            quotients: as of `Exactness.decides`.
+        The operands are cut to a whole number, or compared, and of that type; `quotients` is as of `Exactness.decides`.
         """
         if not all(map(self.is_closed, operands)):
             return False

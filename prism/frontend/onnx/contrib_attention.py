@@ -243,15 +243,8 @@ def _packed(
 ) -> OnnxValue:
     """One of the tensors that lie side by side in [batch, place, head, which of them, place in the head].
 
-    Args:
-        graph: the program.
-        node: the operator.
-        what: its name.
-        x: all of them.
-        which: its number.
-        many: how many there are.
-        bias: of queries, keys and values, one after another.
-        part: its number in there.
+    `x` has all of them, and it is number `which` of so many; the bias is of queries, keys and values, one after
+    another, of which it is number `part`.
     """
     if x.rank != 5 or x.shape[3] != many:
         raise node.shape_error(f"{what} of shape {list(x.shape)} is not one of {many}")

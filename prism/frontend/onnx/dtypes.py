@@ -97,10 +97,7 @@ def held_as(element_type: int, readers: AbstractSet[str], where: str) -> DType:
 def array_of(tensor: TensorProto, where: str, dtype: DType | None = None) -> npt.NDArray[Any]:
     """The values of a tensor that the model holds; bfloat16 as float32.
 
-    Args:
-        tensor: the tensor.
-        where: its place, for errors.
-        dtype: what holds them, from `held_as`; by default what is as its own type.
+    `dtype` holds them, from `held_as`; by default what is as its own type.
 
     Raises:
         UnsupportedError: its data type has no counterpart.

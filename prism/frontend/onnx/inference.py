@@ -116,11 +116,7 @@ def _after_a_trip(
 ) -> list[onnx.TypeProto]:
     """Types of what a loop's body makes of carried values of these types: whether it goes on, those values, the rest.
 
-    Args:
-        model: the loop's.
-        body: the body.
-        outer: types of what the body may read besides.
-        carried: types before the trip.
+    `outer` are types of what the body may read besides, `carried` those before the trip.
     """
     names = [i.name for i in body.input]
     starts = [helper.make_tensor_type_proto(kind, []) for kind in (TensorProto.INT64, TensorProto.BOOL)]

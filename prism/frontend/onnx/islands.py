@@ -78,12 +78,9 @@ def windowed(proto: onnx.NodeProto, tiled: Mapping[str, Sequence[int]] = Mapping
 
     A convolution by patches that do not overlap, as where a vision transformer begins, is a product of matrices: it
     takes what onnxruntime takes (306 µs, and torch 314, measured), and what stays cuts a model in parts. One of single
-    points stays: it comes between others, which onnxruntime runs in a layout of its own. Where tiles multiply, those
-    of many channels are faster than onnxruntime's, and so single points come between what does not stay.
-
-    Args:
-        proto: the node.
-        tiled: the shapes of weights that tiles multiply.
+    points stays: it comes between others, which onnxruntime runs in a layout of its own. Where tiles multiply, those of
+    many channels are faster than onnxruntime's, and so single points come between what does not stay. `tiled` are the
+    shapes of weights that tiles multiply.
     """
     if proto.domain not in MAIN_DOMAINS or proto.op_type not in LEFT:
         return False
@@ -574,8 +571,7 @@ class Cut:
     def parts(self, chosen: AbstractSet[str]) -> tuple[Part, ...]:
         """The model as islands and what stays, in an order in which they can run.
 
-        Args:
-            chosen: the names of the islands that are to be parts of their own.
+        `chosen` are the names of the islands that are to be parts of their own.
         """
         return tuple(self._part(d, name, island, many) for name, island, many, d in self._drafts(chosen))
 

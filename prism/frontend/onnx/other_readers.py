@@ -45,8 +45,7 @@ class _Asked(Closing):
 class Inference(_Asked):
     """Types and shapes as onnx infers them, and as onnxruntime does where it is installed and onnx cannot.
 
-    Args:
-        known: what was said before, by what was asked; what is said is added.
+    `known` is what was said before, by what was asked; what is said is added.
     """
 
     def __init__(self, known: dict[str, str] | None = None) -> None:

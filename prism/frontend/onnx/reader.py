@@ -343,12 +343,8 @@ def settled(
     """Read a model, from its beginning again each time that something that it leaves open turns out to be settled.
 
     Exporters give dimensions that are equal names of their own where nothing that they ran said so, and ask of sizes
-    what the shapes say.
-
-    Args:
-        model: the model, functions written out.
-        read: reads it as it is now known to be, given what some symbols are.
-        known: what some of them are to begin with.
+    what the shapes say. Functions of the model are written out. `read` reads it as it is now known to be, given what
+    some symbols are, of which `known` says what they are to begin with.
     """
     equal = dict(known)
     while True:
@@ -366,12 +362,8 @@ def settled(
 class Walk:
     """One pass over the nodes of a model without functions: what each value is known to be.
 
-    Args:
-        model: the model.
-        name: its file, for errors.
-        directory: where its external data lie; None when it has none.
-        declared: what nodes of the domain `prism` mean.
-        equal: what some of the model's symbols are, from `settled`.
+    `declared` is what nodes of the domain `prism` mean, `equal` what some of the model's symbols are, from `settled`;
+    the directory is None when the model has no external data.
     """
 
     def __init__(
@@ -892,12 +884,8 @@ def _node(
 ) -> Node:
     """The node with its operands.
 
-    Args:
-        proto: the node.
-        name: the model's file.
-        signature: its operator's; None where the user declares it.
-        values: that are known.
-        producers: by result, the node of the model that computes it.
+    The signature is its operator's; None where the user declares it. `producers` has by result the node of the model
+    that computes it.
     """
     label = label_of(proto)
     where = f"{name}, node {label!r}" + ("" if proto.op_type in label else f" ({proto.op_type})")

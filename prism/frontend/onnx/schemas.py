@@ -233,10 +233,8 @@ def check_types(node: Node, formals: Sequence[Formal]) -> None:
 def check_all_read(node: Node, defaults: Mapping[str, Any], made: int) -> None:
     """Refuse a node of which a translator left something unread that says something.
 
-    Args:
-        node: the node, after its translator looked at it.
-        defaults: what the schema says of attributes that are not given.
-        made: the number of results that the translator made.
+    Its translator has looked at it, and made so many results; `defaults` are what the schema says of attributes that
+    are not given.
 
     Raises:
         UnsupportedError: an operand, an attribute that is not at its default, or a result is left over.

@@ -356,13 +356,7 @@ def _gather(graph: Graph, node: Node) -> OnnxValue:
 def chosen(graph: Graph, node: Node, x: OnnxValue, axis: int, places: OnnxValue, axes: Sequence[Axis]) -> Expr:
     """The element at a place that another tensor holds, along one dimension.
 
-    Args:
-        graph: the program.
-        node: what it is for.
-        x: what is looked up in.
-        axis: the dimension.
-        places: integers, whose dimensions the result has in the place of that one.
-        axes: the result's.
+    `x` is looked up in; the places are integers, whose dimensions the result has in the place of that one.
     """
     over = axes[axis : axis + places.rank]
 

@@ -310,10 +310,8 @@ def _fill(graph: Graph, node: Node) -> Expr:
 def _refuse_wide(node: Node, margins: Sequence[Margin], most: int | None) -> None:
     """Refuse padding of which a piece is not the dimension's own, its image or its like.
 
-    Args:
-        node: the node.
-        margins: what is put around each dimension.
-        most: how much longer than the dimension padding may be at most; None where it may be any.
+    `margins` are put around each dimension; padding may be longer than the dimension by `most` at most, None where it
+    may be any.
     """
     for m in margins:
         for e in (m.before, m.after):

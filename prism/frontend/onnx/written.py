@@ -44,9 +44,7 @@ _REVIEWED = 28
 def for_runtimes(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """The model, of an operator set and a format that runtimes take; itself where it is, or where they say otherwise.
 
-    Args:
-        model: without functions of its own.
-        opset: what it is declared of.
+    The model has no functions of its own, and is declared of that opset.
     """
     if opset <= RUN_SET and model.ir_version <= RUN_FORMAT:
         return model

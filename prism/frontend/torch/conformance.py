@@ -84,9 +84,7 @@ class Reading:
 def checked(reading: Reading, again: Callable[[tuple[torch.Tensor, ...]], Reading] | None) -> Program:
     """The program, once it has been compared with the function.
 
-    Args:
-        reading: the function and its program.
-        again: reads the function at other examples; None where its extents are symbolic.
+    `again` reads the function at other examples; None where its extents are symbolic.
 
     Raises:
         ConformanceError: they do not agree: a bug in prism.

@@ -381,8 +381,7 @@ def _default_decompositions() -> Mapping[Any, Callable[..., Any]]:
 def _decompositions(composite: int) -> dict[Any, Callable[..., Any]]:
     """torch's decompositions of what has no translation. torch goes through all of its operators to list them: 0.1 s.
 
-    Args:
-        composite: how many operators are registered that torch takes apart: more, when a library adds its own.
+    So many `composite` operators are registered that torch takes apart: more, when a library adds its own.
     """
     table = torch.export.default_decompositions()
     exported = {overload: table[overload] for overload in table if _key(overload) not in HANDLERS}

@@ -134,12 +134,8 @@ def _slices(
 ) -> Result:
     """Writing slices of a dimension, one for each place of a list.
 
-    Args:
-        n: the node.
-        how: as for `_meeting`.
-        source: what is written, at an index for each dimension of what is written.
-        itself: as for `_meeting`.
-        negative: whether negative places count from the end.
+    `how` and `itself` are as for `_meeting`; the source is what is written, at an index for each dimension of that.
+    With `negative`, negative places count from the end.
     """
     x, places = n["self"], n["index"]
     if not x.shape:

@@ -334,14 +334,8 @@ def _looked_up(
 ) -> TorchValue:
     """The element of a tensor at positions, in some dimensions those that values over the given axes hold.
 
-    torch wants every position to lie in its dimension; where one that data give does not, this is 0.
-
-    Args:
-        n: the node.
-        x: the tensor.
-        index: the positions, of which those of `places` are replaced.
-        places: the values, by dimension.
-        negative: whether negative positions count from the end.
+    torch wants every position to lie in its dimension; where one that data give does not, this is 0. `places` has the
+    values by dimension, in the place of what `index` has there. With `negative`, negative positions count from the end.
     """
     scattered: list[int] = []
     fetched: list[tuple[Axis, Expr]] = []
