@@ -235,11 +235,12 @@ def test_malformed_graphs() -> None:
     refused(no_opset, ModelError, "operator set")
 
 
-def test_nodes_out_of_order_and_circles_name_who_computes_the_operand() -> None:
-    late = model([node("Neg", ["a"], ["y"]), node("Relu", ["x"], ["a"], name="last")], {"x": (FLOAT, [3])}, ["y"])
-    refused(late, ModelError, "'a'", "'last'", "out of order")
+def test_a_circle_names_who_computes_the_operand() -> None:
     circle = model([node("Add", ["x", "y"], ["y"], name="own")], {"x": (FLOAT, [3])}, ["y"])
     refused(circle, ModelError, "'y'", "'own'", "circle")
+    two = [node("Add", ["x", "b"], ["a"]), node("Neg", ["a"], ["b"], name="last"), node("Exp", ["x"], ["y"])]
+    two.append(node("Add", ["y", "b"], ["z"]))
+    refused(model(two, {"x": (FLOAT, [3])}, ["z"]), ModelError, "'b'", "'last'", "circle")
 
 
 def test_two_inputs_of_one_name() -> None:

@@ -41,6 +41,7 @@ from prism.backends.protocol import write_module
 from prism.backends.tensors import numbers
 from prism.cli.app import main
 from prism.errors import (
+    CompilerError,
     ExitCode,
     ModelError,
     NoImprovementError,
@@ -364,6 +365,53 @@ def test_sizes_at_an_islands_border_are_what_they_are_in_the_model(tmp_path: Pat
     (island,) = (i for i in parts.islands if "Softmax" in parts.operators(i))
     program = load_bytes(parts.part(island).data, "m")
     assert [str(e) for e in program.tensor("y").shape] == ["b", "4", "floor(n/2) - 1"]
+
+
+def test_what_only_a_shape_is_asked_of_is_in_no_part(tmp_path: Path, asked: Inference) -> None:
+    """As quantisers leave it: what a Shape reads is dequantised for it alone."""
+    text = """(float[b, 3, 8, 8] x, float[4, 3, 2, 2] w) => (float[b, u] y) {
+        c = Conv <strides = [2, 2]> (x, w)  t = Tanh(c)  e = Exp(t)  d = Conv <strides = [2, 2]> (e, v)
+        size = Shape <end = 1> (d)  minus = Constant <value_ints = [-1]> ()  to = Concat <axis = 0> (size, minus)
+        r = Relu(x)  y = Reshape(r, to) }"""
+    weights = {"v": RNG.standard_normal((5, 4, 2, 2)).astype(np.float32)}
+    with saved(text, tmp_path, **weights) as path:
+        parts = cut(path, inference=asked)
+        assert not parts.kept
+        assert [parts.operators(i) for i in parts.islands] == [["Relu", "Reshape"]]
+        given = {"x": RNG.standard_normal((2, 3, 8, 8)), "w": RNG.standard_normal((4, 3, 2, 2))}
+        given = {name: a.astype(np.float32) for name, a in given.items()}
+        for chosen in (frozenset[str](), frozenset({"island_0"})):
+            (found,) = in_parts(parts, chosen, given).values()
+            np.testing.assert_array_equal(found, Stock(path, "m").run(given, list(given))["y"])
+
+
+def test_nodes_out_of_order_are_put_in_order(tmp_path: Path, asked: Inference) -> None:
+    """As onnxruntime's converter to float16 writes casts of inputs behind all else; a branch reads one, too."""
+    text = """(float[4, 8] x, bool yes) => (float[4, 8] y) {
+        b = If (yes) <
+            then_branch = one () => (float[4, 8] v) { v = Add(t, late) },
+            else_branch = two () => (float[4, 8] v) { late2 = Sub(late, x)  v = Neg(late2) }>
+        late = Exp(t)  y = Mul(b, late)  t = Tanh(x) }"""
+    x = {"x": RNG.standard_normal((4, 8), np.float32), "yes": np.array(True)}
+    with saved(text, tmp_path) as path:
+        parts = cut(path, inference=asked)
+        assert {k.op for k in parts.kept.values()} == {"If"}
+        for yes in (True, False):
+            x["yes"] = np.array(yes)
+            (found,) = in_parts(parts, frozenset(i.name for i in parts.islands), x).values()
+            np.testing.assert_allclose(found, Stock(path, "m").run(x, list(x))["y"], rtol=1e-5)
+    whole_model = "(float[4, 8] x) => (float[4, 8] y) { y = Mul(a, b)  b = Exp(a)  a = Tanh(x) }"
+    with saved(whole_model, tmp_path) as path:
+        assert [d.name for d in load(path).definitions][-1] == "y"
+
+
+def test_levels_of_an_infinite_scale_are_left_to_the_runtime(tmp_path: Path, asked: Inference) -> None:
+    """As static quantisation gives a mask of -inf."""
+    text = """(float[4, 8] x) => (float[4, 8] y) <int8 zero = {0}> {
+        q = QuantizeLinear(x, scale, zero)  d = DequantizeLinear(q, scale, zero)  y = Tanh(d) }"""
+    for scale, stays in ((np.inf, {"QuantizeLinear", "DequantizeLinear"}), (0.5, set())):
+        with saved(text, tmp_path, scale=np.array(scale, np.float32)) as path:
+            assert {k.op for k in cut(path, inference=asked).kept.values()} == stays
 
 
 def test_what_the_file_says_of_operators_that_onnx_does_not_know_is_taken(tmp_path: Path, asked: Inference) -> None:
@@ -1189,6 +1237,17 @@ def test_what_an_input_lacks_is_what_the_error_asks_for(tmp_path: Path) -> None:
     onnx.save(built, tmp_path / "m.onnx")
     with pytest.raises(NoImprovementError, match="its rank is not known; export the model with shapes"):
         optimize_model(tmp_path / "m.onnx", target="cpu")
+
+
+def test_what_a_machine_without_a_compiler_lacks_is_what_the_error_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that is read whole is estimated for a GPU there, and that of parts would be no answer."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    text = "(float[8] x) => (float[8] y, int64[2] at) <int64[1] k = {2}> { t = Tanh(x)  y, at = TopK(t, k) }"
+    with saved(text, tmp_path) as path, pytest.raises(CompilerError, match=r"install g\+\+"):
+        optimize_model(path, target="cpu")
 
 
 def test_what_an_operator_of_a_library_lacks_is_what_the_error_asks_for(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from prism.api.trivial import nothing_to_gain
 from prism.api.user_rules import declared
 from prism.backends.assembled import TOGETHER as TOGETHER_TEXT
 from prism.backends.assembled import Step, assembled_text, consecutive
+from prism.backends.cpu.build import require_compiler
 from prism.backends.cpu.machine import describe
 from prism.backends.cpu.support import find_compiler
 from prism.backends.tensors import numbers
@@ -305,8 +306,11 @@ def on_cpu(path: Path, parts: Cut, options: Options, recorder: Recorder) -> Iter
 
     Raises:
         UnsupportedError: another target is wanted, whose kernels would wait for onnxruntime's tensors.
+        CompilerError: there is no compiler for its kernels.
         UsageError: onnxruntime is not installed.
     """
+    if meant(options.target) == "cpu":
+        require_compiler()  # an estimate for a GPU, which a whole model ends in, is none of a model in parts
     with cache_or_spare(recorder.warn) as cache:
         platform = platform_of(options.target, recorder.warn, cache, options.begun)
         if not isinstance(platform, CpuPlatform):

@@ -86,6 +86,15 @@ def names_read(proto: onnx.NodeProto) -> list[str]:
     ]
 
 
+def defined_within(proto: onnx.NodeProto) -> set[str]:
+    """What the node's sub-graphs define."""
+    inner = list(nodes_within([proto]))
+    graphs = [g for n in inner for a in n.attribute for g in (a.g, *a.graphs)]
+    return {o for n in inner[1:] for o in n.output} | {
+        v.name for g in graphs for v in (*g.input, *g.initializer, *(t.values for t in g.sparse_initializer))
+    }
+
+
 def _count(model: onnx.ModelProto, name: str) -> int:
     """How many nodes there are when every call is written out."""
     functions: dict[_Key, onnx.FunctionProto] = {(f.domain, f.name, f.overload): f for f in model.functions}

@@ -30,7 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 from prism.errors import FaultyModelError, ModelError, PrismError, UnsupportedError
 from prism.frontend.onnx import contrib, reader, written
 from prism.frontend.onnx.dtypes import element_type
-from prism.frontend.onnx.functions import names_read, nodes_within
+from prism.frontend.onnx.functions import defined_within, names_read, nodes_within
 from prism.frontend.onnx.graph import MAIN_DOMAINS, OnnxValue, UntranslatedError, identifier
 from prism.frontend.onnx.other_readers import Inference
 from prism.program.arrays import numpy_type
@@ -347,7 +347,7 @@ class Cut:
                     todo = True
 
     def _refuse_undefined(self, proto: onnx.NodeProto, place: int) -> None:
-        within = _defined_within(proto)
+        within = defined_within(proto)
         for o in names_read(proto):
             at = self._producer.get(o, -1 if o in self._passed or o in self._initial or o in within else None)
             if at is None or at >= place:
@@ -485,11 +485,22 @@ class Cut:
         return frozenset(found)
 
     def _asked(self) -> tuple[frozenset[str], dict[str, set[int]]]:
-        """The data that the outputs are, or are made of; and for other data, the nodes that read it."""
+        """The data that the outputs are, or are made of; and for other data, the nodes that read it.
+
+        What computes none of these, as where only the shape of a result is asked for, is taken for what hangs on no
+        data, and no part has it.
+        """
         wanted = {o.name for o in self._model.graph.output}
         for name in list(wanted):
             if name in self._producer and not self._is_data(name):
                 wanted |= self._closure(name)
+        computed = set(wanted)
+        for place in reversed(range(len(self._nodes))):
+            if computed.isdisjoint(self._nodes[place].output):
+                self._free[place] = True
+                self.kept.pop(place, None)
+            elif not self._free[place]:
+                computed |= self._reads[place]
         readers: dict[str, set[int]] = {}
         for place, reads in enumerate(self._reads):
             # What hangs on no data is copied: it reads nothing by itself.
@@ -893,15 +904,6 @@ def _symbols(extent: Extent) -> Iterable[sympy.Symbol]:
 
 def _operator(proto: onnx.NodeProto) -> str:
     return f"{proto.domain}.{proto.op_type}" if proto.domain else str(proto.op_type)
-
-
-def _defined_within(proto: onnx.NodeProto) -> set[str]:
-    """What the node's sub-graphs define."""
-    inner = list(nodes_within([proto]))
-    graphs = [g for n in inner for a in n.attribute for g in (a.g, *a.graphs)]
-    return {o for n in inner[1:] for o in n.output} | {
-        v.name for g in graphs for v in (*g.input, *g.initializer, *(t.values for t in g.sparse_initializer))
-    }
 
 
 def _numpy_name(element: int) -> str:

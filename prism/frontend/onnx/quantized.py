@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+import numpy as np
+
 from prism.frontend.onnx import linear, windows
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, Operand, Translator
@@ -26,6 +28,12 @@ def _blockwise(
 ) -> Callable[[Sequence[Axis], OnnxValue], Expr]:
     """How a scale or a zero point is read: one for the tensor, for each place along an axis, or for each block."""
     axis, block = 0, node.integer("block_size")
+    if scale.array is not None and not np.isfinite(scale.array.astype(np.float64)).all():
+        raise node.unsupported(
+            "a scale that is not finite has no translation",
+            why="which levels it gives is not defined",
+            fix="calibrate it on finite numbers: a mask of -inf does not have a scale",
+        )
     if _is_single(scale) and _is_single(zero):
         node.integer("axis")  # one scale for the tensor has no axis, whatever this says
     else:

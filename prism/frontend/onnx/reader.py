@@ -219,7 +219,7 @@ def from_model(
 
 
 def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """The model without functions of its own, once it has been looked at as a whole.
+    """The model without functions of its own, its nodes in order, once it has been looked at as a whole.
 
     Raises:
         ModelError: it is damaged.
@@ -237,7 +237,7 @@ def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
             )
     if not model.graph.output:
         raise ModelError("the model has no outputs", where=name, why="it computes nothing", fix="export it again")
-    return written.for_runtimes(written.dense(model, name), opset)
+    return written.for_runtimes(written.dense(written.ordered(model), name), opset)
 
 
 def is_newer(given: onnx.ModelProto, model: onnx.ModelProto, name: str) -> bool:
@@ -854,9 +854,7 @@ def _is_deprecated(op: str, version: int) -> bool:
 
 def undefined(operand: str, where: str, later: str | None) -> ModelError:
     """A node reads what no node before it computes; `later` is one after it that does, or it itself."""
-    after = (
-        f"node {later!r} computes it, which does not come before: the nodes are out of order, or go round in a circle"
-    )
+    after = f"node {later!r} computes it, which does not come before: the nodes go round in a circle"
     return ModelError(
         f"the operand {operand!r} is defined nowhere before",
         where=where,

@@ -7,6 +7,7 @@ follows from the shapes, the branch that is taken stands in the place of the `If
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -16,7 +17,7 @@ import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 
 from prism.errors import ModelError, UnsupportedError
-from prism.frontend.onnx.functions import names_read, nodes_within
+from prism.frontend.onnx.functions import defined_within, names_read, nodes_within
 from prism.frontend.onnx.graph import MAIN_DOMAINS
 
 MAX_DENSE = 2**31 - 1
@@ -110,6 +111,36 @@ def live(model: onnx.ModelProto) -> onnx.ModelProto:
     made.CopyFrom(model)
     del made.graph.node[:]
     made.graph.node.extend(nodes[n] for n in sorted(kept))
+    return made
+
+
+def ordered(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with each node behind those whose results it reads; itself where it is so, as ONNX wants it.
+
+    onnxruntime takes others, and its converter to float16 writes them. What goes round in a circle is behind all else.
+    """
+    nodes = model.graph.node
+    makers = {o: n for n, node in enumerate(nodes) for o in node.output if o}
+    reads = [{makers[r] for r in {*names_read(p)} - defined_within(p) if r in makers} for p in nodes]
+    if all(before < n for n, found in enumerate(reads) for before in found):
+        return model
+    readers: list[list[int]] = [[] for _ in nodes]
+    for n, found in enumerate(reads):
+        for before in found:
+            readers[before].append(n)
+    missing = list(map(len, reads))
+    ready = [n for n, many in enumerate(missing) if not many]
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for n in readers[order[-1]]:
+            missing[n] -= 1
+            if not missing[n]:
+                heapq.heappush(ready, n)
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    del made.graph.node[:]
+    made.graph.node.extend(nodes[n] for n in (*order, *(n for n, many in enumerate(missing) if many)))
     return made
 
 
