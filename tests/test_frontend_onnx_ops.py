@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -376,6 +377,16 @@ def test_images_of_a_free_number_are_resized_along_both_sides(mode: str, sizes: 
     built, given = node_model("Resize", [f(2, 3, 5, 6), None, None, i(*sizes)], {"mode": mode, "axes": [2, 3]}, 18, [3])
     built.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "images"
     check(built, given)
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_scales_that_are_widened_are_known(kind: type) -> None:
+    """As models that were converted to float16 have them."""
+    text = """<ir_version: 10, opset_import: ["" : 18]> m (float[2, 3, 5, 6] x) => (float[2, 3, 10, 9] y) {
+        wide = Cast <to = 1> (narrow)  y = Resize <mode = "linear"> (x, , wide) }"""
+    built = onnx.parser.parse_model(text)
+    built.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1, 2, 1.5], kind), "narrow"))
+    check(built, {"x": f(2, 3, 5, 6)})
 
 
 @pytest.mark.parametrize(

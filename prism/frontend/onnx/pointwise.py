@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -14,8 +15,17 @@ import numpy as np
 
 from prism.frontend import bits
 from prism.frontend.onnx.dtypes import constant, dtype_of
-from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, static_shape, whole_range
+from prism.frontend.onnx.graph import (
+    MAX_ELEMENTS,
+    Graph,
+    Node,
+    OnnxValue,
+    known_elements,
+    static_shape,
+    whole_range,
+)
 from prism.program import build, integers
+from prism.program.arrays import numpy_type
 from prism.program.build import balanced_fold
 from prism.program.fold import as_index, div, op, sub, truth
 from prism.program.formulas import UNARY, elu, gelu, leaky_relu, power, quotient, softplus, trunc_quotient
@@ -228,7 +238,12 @@ def _retyped(graph: Graph, node: Node, x: OnnxValue, to: DType) -> OnnxValue:
     """The same numbers; between floats that is a view, from integers and booleans an operator of its own."""
     axes, same = axes_of(x.shape), to == x.dtype
     view = same or (to.is_float and x.dtype.is_float)
-    return graph.define(node, axes, graph.read(x, axes), to, view=view, bounds=graph.bounds(x))
+    value = graph.define(node, axes, graph.read(x, axes), to, view=view, bounds=graph.bounds(x))
+    known = None if x.array is None or not view or x.array.size > MAX_ELEMENTS else x.array
+    if known is None or not np.can_cast(known.dtype, numpy_type(to)):
+        return value
+    # What is widened is known as it was: converters to float16 widen the scales that a Resize reads.
+    return replace(value, array=known.astype(numpy_type(to)))
 
 
 def _where(graph: Graph, node: Node) -> OnnxValue:
