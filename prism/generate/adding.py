@@ -18,25 +18,15 @@ from prism.program.nodes import Const, Position, ReduceKind
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """base + the sum over axes of where(each along == its place and all masks hold, the product of the factors, 0).
+    """base + the sum over axes of where(each along == its place and all masks hold, the product of the factors, 0)."""
 
-    Attributes:
-        bound: the axes that are summed over.
-        along: axes of the result, none of which anything below has.
-        places: the e-class of the place along each.
-        masks: e-classes of other conditions.
-        factors: e-classes of what is summed.
-        written: the e-classes that say so, which a kernel that adds at places does without.
-        base: the e-class that the sum is added to; None for 0.
-    """
-
-    bound: tuple[Axis, ...]
-    along: tuple[Axis, ...]
-    places: tuple[int, ...]
-    masks: tuple[int, ...]
-    factors: tuple[int, ...]
-    written: frozenset[int]
-    base: int | None = None
+    bound: tuple[Axis, ...]  # the axes that are summed over
+    along: tuple[Axis, ...]  # axes of the result, none of which anything below has
+    places: tuple[int, ...]  # the e-class of the place along each
+    masks: tuple[int, ...]  # e-classes of other conditions
+    factors: tuple[int, ...]  # e-classes of what is summed
+    written: frozenset[int]  # the e-classes that say so, which a kernel that adds at places does without
+    base: int | None = None  # the e-class that the sum is added to; None for 0
 
     @property
     def operands(self) -> tuple[int, ...]:

@@ -28,17 +28,12 @@ SAMPLES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A part of the box.
+    """A part of the box."""
 
-    Attributes:
-        predicate: where it is, over the symbols of the extents; of a box's shapes exactly one cell's holds at each.
-        text: the same to read: `16 <= seq <= 255`.
-        at: the shape in its middle, by the logarithms.
-    """
-
+    # Where it is, over the symbols of the extents; of a box's shapes exactly one cell's holds at each.
     predicate: sympy.Basic
-    text: str
-    at: Point
+    text: str  # the same to read: `16 <= seq <= 255`
+    at: Point  # the shape in its middle, by the logarithms
 
 
 _PREDICATES = {
@@ -104,17 +99,12 @@ def _along(name: str, winners: Sequence[Winner], r: SymbolRange) -> tuple[Cell, 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of one winner's region: the bounds besides its own predicate, and the samples that are in it.
+    """A part of one winner's region: the bounds besides its own predicate, and the samples that are in it."""
 
-    Attributes:
-        winner: whose region; None where there is none.
-        bounds: the least and the largest length by symbol, where they are not the box's.
-        samples: shapes.
-    """
-
-    winner: Winner | None
+    winner: Winner | None  # whose region; None where there is none
+    # The least and the largest length by symbol, where they are not the box's.
     bounds: Mapping[str, tuple[int | None, int | None]]
-    samples: tuple[Point, ...]
+    samples: tuple[Point, ...]  # shapes
 
     def ends(self, name: str) -> tuple[int, int]:
         """The least and the largest length among the samples."""

@@ -70,27 +70,19 @@ MAX_COMPARED = 5
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """An sGraph and where it wins.
+    """An sGraph and where it wins."""
 
-    Attributes:
-        place: the sGraph's place in the sequence that was asked about.
-        sgraph: the sGraph.
-        predicate: where, over the symbols of the extents; true when everywhere. Of a box's shapes exactly one winner's
-            predicate holds at each.
-        text: the same to read: `512 <= seq <= 2047`.
-        tolerance: what it may lose to the best inside, as a share of the time. With one symbol it does nowhere on the
-            samples, with several at few of them (STRAYS), along the borders.
-        loss: what it does lose at most on the samples.
-        model: what estimated the times.
-    """
-
-    place: int
+    place: int  # the sGraph's place in the sequence that was asked about
     sgraph: SGraph
+    # Where, over the symbols of the extents; true when everywhere. Of a box's shapes exactly one winner's predicate
+    # holds at each.
     predicate: sympy.Basic
-    text: str
+    text: str  # the same to read: `512 <= seq <= 2047`
+    # What it may lose to the best inside, as a share of the time. With one symbol it does nowhere on the samples, with
+    # several at few of them (STRAYS), along the borders.
     tolerance: float
-    loss: float
-    model: TimeModel = field(compare=False, repr=False)
+    loss: float  # what it does lose at most on the samples
+    model: TimeModel = field(compare=False, repr=False)  # what estimated the times
 
     def holds(self, point: Point) -> bool:
         """Whether it is the winner at a shape of the box."""
@@ -111,11 +103,7 @@ def dispatch_table(
 ) -> tuple[Winner, ...]:
     """The few sGraphs that win over the box of the ranges, each with where.
 
-    Args:
-        sgraphs: alternatives for one program; of equals the earlier one wins.
-        ranges: the range of every symbol of the extents; more do no harm.
-        device: what they run on.
-        tolerance: see TOLERANCE.
+    Of equal sGraphs the earlier one wins; ranges of more symbols do no harm.
 
     Returns:
         the winners, disjoint and covering the box; ascending for one symbol. Empty for no sGraphs.

@@ -43,17 +43,11 @@ SHORT = 4
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """How much slower than the best each alternative (row) is at each sample (column).
+    """How much slower than the best each alternative (row) is at each sample (column)."""
 
-    Attributes:
-        loss: in millionths of the logarithm; 0 at samples where no alternative is feasible: nothing is to be lost.
-        excess: 0 within the tolerance, else how many times the tolerance is lost, up to a limit.
-        relative: time over the least time, less one.
-    """
-
-    loss: Array
-    excess: Array
-    relative: Array
+    loss: Array  # in millionths of the logarithm; 0 at samples where no alternative is feasible: nothing is to be lost
+    excess: Array  # 0 within the tolerance, else how many times the tolerance is lost, up to a limit
+    relative: Array  # time over the least time, less one
 
     def undominated(self) -> tuple[int, ...]:
         """Alternatives that no other matches or beats at all samples; of equals the first."""
@@ -122,17 +116,11 @@ def intervals(losses: Losses) -> tuple[Interval, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One way to halve the box: `left < right`, or not; `left <= right` where it is closed.
+    """One way to halve the box: `left < right`, or not; `left <= right` where it is closed."""
 
-    Attributes:
-        left: an expression in the symbols.
-        right: likewise, or a number.
-        closed: whether equals belong to the half where it holds.
-    """
-
-    left: sympy.Expr
-    right: sympy.Expr
-    closed: bool = False
+    left: sympy.Expr  # an expression in the symbols
+    right: sympy.Expr  # likewise, or a number
+    closed: bool = False  # whether equals belong to the half where it holds
 
     def relation(self, holds: bool) -> sympy.Basic:
         """The condition, or its opposite."""
@@ -170,17 +158,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The ways to halve a box that a tree chooses from, at given samples.
+    """The ways to halve a box that a tree chooses from, at given samples."""
 
-    Attributes:
-        conditions: one a way.
-        ranks: how simple each is, simplest first; a short inequality that was given is the simplest.
-        masks: for each sample (row) and condition whether it holds, as 0 and 1.
-    """
-
-    conditions: tuple[Condition, ...]
-    ranks: tuple[int, ...]
-    masks: Array
+    conditions: tuple[Condition, ...]  # one a way
+    ranks: tuple[int, ...]  # how simple each is, simplest first; a short inequality that was given is the simplest
+    masks: Array  # for each sample (row) and condition whether it holds, as 0 and 1
 
     @staticmethod
     def of(samples: Mapping[str, Array], given: Sequence[Condition]) -> Splits:
@@ -209,15 +191,10 @@ def _thresholds(names: Sequence[str], samples: Mapping[str, Array]) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Grows a decision tree.
+    """Grows a decision tree."""
 
-    Attributes:
-        splits: what to choose from.
-        losses: of the alternatives at the same samples.
-    """
-
-    splits: Splits
-    losses: Losses
+    splits: Splits  # what to choose from
+    losses: Losses  # of the alternatives at the same samples
 
     def leaves(self) -> tuple[Leaf, ...]:
         """The regions, each with one alternative; as few different ones as greed finds."""

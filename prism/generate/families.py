@@ -28,15 +28,12 @@ LEAVES = frozenset({"read", "const", "position"})
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a kernel is to compute: e-class `cls`, stored as tensor[index...].
-
-    Attributes:
-        axes: the axes of the store, in the order of the dimensions.
-    """
+    """What a kernel is to compute: e-class `cls`, stored as tensor[index...]."""
 
     tensor: str
     index: tuple[Index, ...]
     cls: int
+    # The axes of the store, in the order of the dimensions.
     axes: tuple[Axis, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -59,28 +56,17 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What bounds the families of one kernel.
+    """What bounds the families of one kernel."""
 
-    Attributes:
-        roles: see RoleBounds.
-        max_ops: operators in one kernel.
-        max_loops: loops in one kernel.
-        device: what kernels run on.
-        points: values of the extents' symbols; a family must run at one of them.
-        looping: whether the families with a loop over an output axis are wanted, or those without.
-        off: names of pruners that are switched off.
-        operands: see Kernel.
-        ranged: ranges of loops, for kernels that have the same ones; see `narrow`.
-    """
-
-    roles: RoleBounds
-    max_ops: int
-    max_loops: int
-    device: Device
-    points: Sequence[Mapping[str, int]]
-    looping: bool = False
-    off: frozenset[str] = frozenset()
-    operands: DType | None = None
+    roles: RoleBounds  # see RoleBounds
+    max_ops: int  # operators in one kernel
+    max_loops: int  # loops in one kernel
+    device: Device  # what kernels run on
+    points: Sequence[Mapping[str, int]]  # values of the extents' symbols; a family must run at one of them
+    looping: bool = False  # whether the families with a loop over an output axis are wanted, or those without
+    off: frozenset[str] = frozenset()  # names of pruners that are switched off
+    operands: DType | None = None  # see Kernel
+    # Ranges of loops, for kernels that have the same ones; see `narrow`.
     ranged: Ranged = field(default_factory=dict, compare=False)
 
 

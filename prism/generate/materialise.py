@@ -56,16 +56,13 @@ _NOTHING: Mapping[int, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A value to materialise.
+    """A value to materialise."""
 
-    Attributes:
-        members: e-classes that are this value, the first the one that is stored: under some naming of its axes, or in
-            a window; with the index at which each is in the buffer.
-        target: it, stored in a buffer. That is named after its e-class, so that a kernel is the same kernel in every
-            plan that has it.
-    """
-
+    # e-classes that are this value, the first the one that is stored: under some naming of its axes, or in a window;
+    # with the index at which each is in the buffer.
     members: tuple[tuple[int, tuple[Index, ...]], ...]
+    # It, stored in a buffer. That is named after its e-class, so that a kernel is the same kernel in every plan that
+    # has it.
     target: Target = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,21 +76,15 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A form with its cuts.
+    """A form with its cuts."""
 
-    Attributes:
-        choices: the form.
-        groups: what is computed by one kernel each, in launch order, with the number of kernels that must come before,
-            or `PREPARED`.
-        stored: e-class to its buffer and where it is in it, for what is read back.
-        buffers: what the cuts materialise.
-        cuts: the cuts.
-    """
-
-    choices: Choices
+    choices: Choices  # the form
+    # What is computed by one kernel each, in launch order, with the number of kernels that must come before, or
+    # `PREPARED`.
     groups: tuple[tuple[int, tuple[Target, ...]], ...]
+    # e-class to its buffer and where it is in it, for what is read back.
     stored: Mapping[int, tuple[str, tuple[Index, ...]]]
-    buffers: tuple[Tensor, ...]
+    buffers: tuple[Tensor, ...]  # what the cuts materialise
     cuts: tuple[Cut, ...]
 
     @property
@@ -108,18 +99,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a form computes from the model's weights alone.
+    """What a form computes from the model's weights alone."""
 
-    Attributes:
-        classes: the e-classes, those included that are made on the way.
-        stored: those that are stored in any case, with their place in the buffer: they take no more bytes than the
-            weights that they are made of.
-        done: what is below those alone, and they themselves: no other cuts.
-    """
-
-    classes: frozenset[int] = frozenset()
+    classes: frozenset[int] = frozenset()  # the e-classes, those included that are made on the way
+    # Those that are stored in any case, with their place in the buffer: they take no more bytes than the weights that
+    # they are made of.
     stored: Mapping[int, tuple[Index, ...]] = field(default_factory=dict)
-    done: frozenset[int] = frozenset()
+    done: frozenset[int] = frozenset()  # what is below those alone, and they themselves: no other cuts
 
     @staticmethod
     def of(within: Within, weights: Weights, formulas: Sequence[Formula], inputs: Sequence[Tensor]) -> Prepared:
@@ -360,31 +346,18 @@ def _shape(index: Index) -> object:
 
 @dataclass(slots=True)
 class Planner:
-    """Lists the plans of one form.
+    """Lists the plans of one form."""
 
-    Attributes:
-        formulas: the outputs.
-        inputs: the program's inputs.
-        within: the form.
-        weights: what values cost, at the shape that is looked at first.
-        device: what kernels run on.
-        off: names of pruners that are switched off.
-        windows: values of the form that may be stored once a place.
-        cuts: the form's cuts, those that may save most time first; once plans are listed.
-        as_written: what is stored in the type that the model has it in, as small as it may be.
-        prepared: what is computed from weights alone, which no bound counts.
-    """
-
-    formulas: Sequence[Formula]
-    inputs: Sequence[Tensor]
-    within: Within
-    weights: Weights
-    device: Device
-    off: frozenset[str] = frozenset()
-    windows: Sequence[Window] = ()
-    cuts: tuple[Cut, ...] | None = None
-    as_written: Set[int] = frozenset()
-    prepared: Prepared = field(init=False)
+    formulas: Sequence[Formula]  # the outputs
+    inputs: Sequence[Tensor]  # the program's inputs
+    within: Within  # the form
+    weights: Weights  # what values cost, at the shape that is looked at first
+    device: Device  # what kernels run on
+    off: frozenset[str] = frozenset()  # names of pruners that are switched off
+    windows: Sequence[Window] = ()  # values of the form that may be stored once a place
+    cuts: tuple[Cut, ...] | None = None  # the form's cuts, those that may save most time first; once plans are listed
+    as_written: Set[int] = frozenset()  # what is stored in the type that the model has it in, as small as it may be
+    prepared: Prepared = field(init=False)  # what is computed from weights alone, which no bound counts
     _buffers: dict[int, Tensor] = field(default_factory=dict)
     _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
     _read_by: dict[Inside, dict[int, str]] = field(default_factory=dict)
@@ -955,9 +928,7 @@ class Planner:
     def _plan(self, chosen: Sequence[Cut], *, at_once: bool = False) -> Plan | None:
         """The plan, or None where a cut is read by no kernel.
 
-        Args:
-            chosen: the cuts.
-            at_once: one kernel computes all of them, which then may be made of each other.
+        With `at_once`, one kernel computes all of the cuts, which then may be made of each other.
         """
         stored: dict[int, tuple[str, tuple[Index, ...]]] = {}
         buffers: list[Tensor] = []

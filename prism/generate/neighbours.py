@@ -25,31 +25,19 @@ WORTH = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two regions as one.
+    """Two regions as one."""
 
-    Attributes:
-        first: place of the region that the other reads.
-        second: place of the other.
-        region: both.
-        canonical: it without names.
-        saved: seconds that the traffic between them and a launch take.
-    """
-
-    first: int
-    second: int
-    region: Region
-    canonical: Canonical
-    saved: float
+    first: int  # place of the region that the other reads
+    second: int  # place of the other
+    region: Region  # both
+    canonical: Canonical  # it without names
+    saved: float  # seconds that the traffic between them and a launch take
 
 
 def pairs(program: Program, regions: Sequence[Region], taken: Sequence[float], device: Device) -> list[Pair]:
     """The pairs of neighbours that are worth a search as one, in the order of their places.
 
-    Args:
-        program: what was cut into the regions; it has no loops.
-        regions: in an order in which they can run.
-        taken: seconds that each takes.
-        device: what they run on.
+    The program has no loops, and the regions are in an order in which they can run; each takes so many seconds.
     """
     maker = {t: n for n, r in enumerate(regions) for t in r.outputs}
     needs = [{maker[t] for t in r.inputs if t in maker} for r in regions]

@@ -55,14 +55,10 @@ ONE_PASS = frozenset({"rescaled", *FIRST})
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a gather reads.
+    """What a gather reads."""
 
-    Attributes:
-        element: the read, over the axes of the places and others.
-        axes: those that the gather's operands are places along, each the only axis of one of the element's indices.
-    """
-
-    element: Read
+    element: Read  # the read, over the axes of the places and others
+    # Those that the gather's operands are places along, each the only axis of one of the element's indices.
     axes: tuple[Axis, ...]
 
     @property
@@ -80,21 +76,17 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How an e-class is computed.
+    """How an e-class is computed."""
 
-    Attributes:
-        op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
-            shift is M = max_axis(b) or the maximum over its axes, "first max" or "first min" with children (v, n) or
-            (v, n, whether v is undefined), "deviations" with children (a,), "scan" with its operands (see `Scan`) as
-            children, or "gather" with its places.
-        payload: the e-node's payload; the reduced axis for contract, rescaled and deviations, or axes for those; for a
-            scan its axes; for a gather what it reads.
-        children: e-class ids.
-    """
-
+    # An e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the shift is
+    # M = max_axis(b) or the maximum over its axes, "first max" or "first min" with children (v, n) or (v, n, whether v
+    # is undefined), "deviations" with children (a,), "scan" with its operands (see `Scan`) as children, or "gather"
+    # with its places.
     op: str
+    # The e-node's payload; the reduced axis for contract, rescaled and deviations, or axes for those; for a scan its
+    # axes; for a gather what it reads.
     payload: Payload | Along | Chosen | Over
-    children: tuple[int, ...]
+    children: tuple[int, ...]  # e-class ids
 
     @property
     def reduced(self) -> frozenset[Axis]:
@@ -185,12 +177,8 @@ def fixed_classes(classes: EClasses, ways: Mapping[int, Sequence[Choice]], input
     """The e-classes that some way computes from the model's weights alone, and that have axes.
 
     All lengths are known there, so that it can be done before any call. What reads nothing (constants, positions) hangs
-    on nothing, and is no such e-class.
-
-    Args:
-        classes: the e-graph.
-        ways: the options of each e-class; of a form its choice alone.
-        inputs: the program's inputs, of which some are weights.
+    on nothing, and is no such e-class. `ways` are the options of each e-class; of a form its choice alone. Some of the
+    inputs are weights.
     """
     weights = {t.name for t in inputs if t.weight}
     if not weights:
@@ -528,18 +516,12 @@ class _Centred:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What an option costs by itself, each value counted once, at one shape.
+    """What an option costs by itself, each value counted once, at one shape."""
 
-    Attributes:
-        classes: the e-graph.
-        hints: the value of every symbol of the extents.
-        dot: the least elements that matrix units sum; shorter sums are filled up.
-        fixed: e-classes that hang on the model's weights alone: they are computed before any call, and cost nothing.
-    """
-
-    classes: EClasses
-    hints: Mapping[str, int]
-    dot: int = 1
+    classes: EClasses  # the e-graph
+    hints: Mapping[str, int]  # the value of every symbol of the extents
+    dot: int = 1  # the least elements that matrix units sum; shorter sums are filled up
+    # e-classes that hang on the model's weights alone: they are computed before any call, and cost nothing.
     fixed: frozenset[int] = frozenset()
     _sizes: dict[frozenset[Axis], float] = field(default_factory=dict, compare=False, repr=False)
 
@@ -604,28 +586,18 @@ _FLAGS = bytes.maketrans(b"01", b"\0\1")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inside:
-    """What a kernel goes through; one object for one kernel of a form, so it can be a key.
+    """What a kernel goes through; one object for one kernel of a form, so it can be a key."""
 
-    Attributes:
-        used: the e-classes, operands before results; also those that are read back.
-        back: those that are stored and not the kernel's own.
-    """
-
-    used: tuple[int, ...]
-    back: frozenset[int]
+    used: tuple[int, ...]  # the e-classes, operands before results; also those that are read back
+    back: frozenset[int]  # those that are stored and not the kernel's own
 
 
 @dataclass(slots=True)
 class Within:
-    """Finds what kernels of a form go through.
+    """Finds what kernels of a form go through."""
 
-    Attributes:
-        choices: the form.
-        reduced: the axes that each e-class's choice reduces.
-    """
-
-    choices: Choices
-    reduced: Mapping[int, frozenset[Axis]] = field(init=False)
+    choices: Choices  # the form
+    reduced: Mapping[int, frozenset[Axis]] = field(init=False)  # the axes that each e-class's choice reduces
     # The e-classes, operands before results; as bits by their places, what each is, its operands, and all below it and
     # itself.
     _order: Sequence[int] = field(init=False)

@@ -39,17 +39,11 @@ _COMPARISONS = frozenset({"lt", "le", "eq"})
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A value of a form that is one of places.
+    """A value of a form that is one of places."""
 
-    Attributes:
-        seen: the e-class, over the axes of windows.
-        at: the e-class over places.
-        places: the axes of the places, with the sum that each stands for.
-    """
-
-    seen: int
-    at: int
-    places: tuple[tuple[Axis, Index], ...]
+    seen: int  # the e-class, over the axes of windows
+    at: int  # the e-class over places
+    places: tuple[tuple[Axis, Index], ...]  # the axes of the places, with the sum that each stands for
 
     def index(self, axes: tuple[Axis, ...]) -> tuple[Index, ...]:
         """Where a buffer with these axes holds what is seen."""
@@ -59,15 +53,10 @@ class Window:
 
 @dataclass(slots=True)
 class Places:
-    """Finds what forms compute in windows, and adds what computes it over places.
+    """Finds what forms compute in windows, and adds what computes it over places."""
 
-    Attributes:
-        classes: the e-graph; e-classes over places are added to its axes.
-        inputs: the program's inputs.
-    """
-
-    classes: EClasses
-    inputs: Sequence[Tensor]
+    classes: EClasses  # the e-graph; e-classes over places are added to its axes
+    inputs: Sequence[Tensor]  # the program's inputs
     _axes: dict[int, frozenset[Axis]] = field(init=False)
     _made: dict[tuple[object, ...], int] = field(default_factory=dict)
 
@@ -264,30 +253,20 @@ def _slides(index: Index) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What is known while two e-classes are compared.
+    """What is known while two e-classes are compared."""
 
-    Attributes:
-        axes: what axes of the whole are in the part.
-        done: e-classes that have been compared, with the names of bound axes.
-    """
-
-    axes: Mapping[Axis, Index]
+    axes: Mapping[Axis, Index]  # what axes of the whole are in the part
+    # e-classes that have been compared, with the names of bound axes.
     done: frozenset[tuple[int, int, frozenset[tuple[Axis, Axis]]]]
 
 
 @dataclass(slots=True)
 class Slices:
-    """Finds the slices of a form's values.
+    """Finds the slices of a form's values."""
 
-    Attributes:
-        choices: the form.
-        classes: the e-graph.
-        order: the form's e-classes, operands before results.
-    """
-
-    choices: Choices
-    classes: EClasses
-    order: Sequence[int]
+    choices: Choices  # the form
+    classes: EClasses  # the e-graph
+    order: Sequence[int]  # the form's e-classes, operands before results
     _alike: dict[int, list[int]] = field(init=False)
     _outline: dict[int, int] = field(init=False)
 

@@ -65,42 +65,30 @@ def _by_length(axes: _Axes) -> tuple[int, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Sharing:
-    """How programs may share reductions.
+    """How programs may share reductions."""
 
-    Attributes:
-        axis: along what.
-        most: so many programs may.
-        costs: of what lies under these reductions and does not have the axis, as those of `_Kernel`: each needs it.
-    """
-
-    axis: Axis
-    most: float
+    axis: Axis  # along what
+    most: float  # so many programs may
+    # Of what lies under these reductions and does not have the axis, as those of `_Kernel`: each needs it.
     costs: _Costs
 
 
 @dataclass(slots=True)
 class _Kernel:
-    """What a kernel costs, before its tiles are known.
+    """What a kernel costs, before its tiles are known."""
 
-    Attributes:
-        outer: the output axes, with their extents.
-        batch: those that take one element a program.
-        costs: (bytes read, work), each once, by the output axes that the value has; those of a value that is needed
-            again because one of the axes `again` is also reduced, apart.
-        stored: bytes of the results, in full precision.
-        parts: tells along what programs may share reductions; None where none may. Where true is given, along an axis
-            that all results are over, else along one that some result is not over.
-        scanned: the output axes that scans go along, all of which each program has.
-        carried: the output axes that only some results are over, and others reduce: each program has all of them, or of
-            one a part; with the bytes that a part leaves, infinite where all of the axis is needed at once.
-    """
-
-    outer: Mapping[Axis, float]
-    batch: _Axes
+    outer: Mapping[Axis, float]  # the output axes, with their extents
+    batch: _Axes  # those that take one element a program
+    # (bytes read, work), each once, by the output axes that the value has; those of a value that is needed again
+    # because one of the axes `again` is also reduced, apart.
     costs: _Costs
-    stored: float
+    stored: float  # bytes of the results, in full precision
+    # Tells along what programs may share reductions; None where none may. Where true is given, along an axis that all
+    # results are over, else along one that some result is not over.
     parts: Callable[[bool], _Sharing | None]
-    scanned: _Axes
+    scanned: _Axes  # the output axes that scans go along, all of which each program has
+    # The output axes that only some results are over, and others reduce: each program has all of them, or of one a
+    # part; with the bytes that a part leaves, infinite where all of the axis is needed at once.
     carried: Mapping[Axis, float]
 
     def seconds(self, device: Device) -> float:
@@ -215,22 +203,14 @@ class _Kernel:
 
 @dataclass(slots=True)
 class PlanEstimate:
-    """Looks at the plans of one form.
+    """Looks at the plans of one form."""
 
-    Attributes:
-        weights: what values cost, at one shape.
-        within: the form.
-        formulas: the outputs.
-        inputs: the program's inputs.
-        device: what kernels run on.
-        shared: seconds of kernels of any form: forms differ in few of their values.
-    """
-
-    weights: Weights
-    within: Within
-    formulas: Sequence[Formula]
-    inputs: Sequence[Tensor]
-    device: Device
+    weights: Weights  # what values cost, at one shape
+    within: Within  # the form
+    formulas: Sequence[Formula]  # the outputs
+    inputs: Sequence[Tensor]  # the program's inputs
+    device: Device  # what kernels run on
+    # Seconds of kernels of any form: forms differ in few of their values.
     shared: dict[object, float] = field(default_factory=dict)
     _width: dict[str, int] = field(init=False)
     _costs: dict[int, tuple[frozenset[Axis], float, float]] = field(default_factory=dict)

@@ -216,11 +216,8 @@ def _fits(axis: Axis, length: int) -> bool:
 def roles(assignment: Assignment, order: Sequence[Axis], single: frozenset[Axis], suffix: str) -> dict[Axis, Role]:
     """The roles with their symbols, unbound: grid axes first, one element a program before tiles.
 
-    Args:
-        assignment: of every axis.
-        order: the axes.
-        single: those whose loops take one element an iteration.
-        suffix: appended to the symbols' names.
+    The assignment is of every axis; loops over those that are `single` take one element an iteration, and the suffix is
+    appended to the symbols' names.
     """
 
     def symbol(prefix: str, axis: Axis) -> sympy.Symbol:

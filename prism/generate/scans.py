@@ -37,20 +37,14 @@ Pairs: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """Where a scan goes.
+    """Where a scan goes."""
 
-    Attributes:
-        axis: that of its result.
-        over: of each operand the axis that goes along with that one, the first operand's being what is summed over;
-            None where an operand is the same at all places.
-        how: from place to place.
-        grows: whether it is rescaled by what grows.
-    """
-
-    axis: Axis
+    axis: Axis  # that of its result
+    # Of each operand the axis that goes along with that one, the first operand's being what is summed over; None where
+    # an operand is the same at all places.
     over: tuple[Axis | None, ...]
-    how: Recurrence
-    grows: bool = False
+    how: Recurrence  # from place to place
+    grows: bool = False  # whether it is rescaled by what grows
 
 
 Scan: TypeAlias = tuple[Along, tuple[int, ...]]
@@ -97,15 +91,10 @@ def differences(classes: EClasses) -> Pairs:
 
 @dataclass(slots=True)
 class Scans:
-    """Finds the scans that sums are.
+    """Finds the scans that sums are."""
 
-    Attributes:
-        classes: the e-graph.
-        differences: see the function of that name.
-    """
-
-    classes: EClasses
-    differences: Pairs
+    classes: EClasses  # the e-graph
+    differences: Pairs  # see the function of that name
     _alike: _Alike = field(init=False)
 
     def __post_init__(self) -> None:

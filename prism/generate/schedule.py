@@ -32,16 +32,13 @@ class Unschedulable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a kernel stores: tensor[index...] = value, or a moment of it; or what it adds there, at places.
-
-    Attributes:
-        places: of what is added, the dimension of each place, how many places there are, and which it is.
-    """
+    """What a kernel stores: tensor[index...] = value, or a moment of it; or what it adds there, at places."""
 
     tensor: str
     index: tuple[Index, ...]
     value: KernelValue
     moment: sg.Moment | None = None
+    # Of what is added, the dimension of each place, how many places there are, and which it is.
     places: tuple[tuple[int, Extent, KernelValue], ...] = ()
 
     @property
@@ -84,13 +81,9 @@ def _is_shifted(value: KernelValue, shift: KernelValue) -> bool:
 
 @dataclass(slots=True)
 class Scheduler:
-    """Schedules one kernel.
+    """Schedules one kernel."""
 
-    Attributes:
-        roles: the role of every axis of the kernel.
-    """
-
-    roles: Mapping[Axis, sg.Role]
+    roles: Mapping[Axis, sg.Role]  # the role of every axis of the kernel
     _count: int = 0
     _levels: dict[tuple[tuple[Axis, ...], int], int] = field(default_factory=dict)
 

@@ -44,38 +44,25 @@ class Scanned:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """What a gather reads.
-
-    Attributes:
-        tensor: the tensor.
-        index: without the places.
-        places: for each operand, the dimension that it is a place along, and how many places there are.
-    """
+    """What a gather reads."""
 
     tensor: str
-    index: tuple[Index, ...]
+    index: tuple[Index, ...]  # without the places
+    # For each operand, the dimension that it is a place along, and how many places there are.
     places: tuple[tuple[int, Extent], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelValue:
-    """One value; identity is equality, because a `Values` makes each only once.
+    """One value; identity is equality, because a `Values` makes each only once."""
 
-    Attributes:
-        op: see the module's grammar.
-        payload: the Read, Const or Position of a leaf; the axis of a reduction or a scan; what a gather reads.
-        args: operands.
-        axes: the axes that it depends on.
-        kind: of a reduction.
-        number: its place in the order of making, operands before results.
-    """
-
-    op: str
+    op: str  # see the module's grammar
+    # The Read, Const or Position of a leaf; the axis of a reduction or a scan; what a gather reads.
     payload: Read | Const | Position | Axis | Fetch | Scanned | None
-    args: tuple[KernelValue, ...]
-    axes: frozenset[Axis]
-    kind: Kind | None
-    number: int
+    args: tuple[KernelValue, ...]  # operands
+    axes: frozenset[Axis]  # the axes that it depends on
+    kind: Kind | None  # of a reduction
+    number: int  # its place in the order of making, operands before results
 
     @property
     def is_reduction(self) -> bool:
@@ -173,21 +160,15 @@ class Values:
 
 @dataclass(slots=True)
 class Builder:
-    """Turns e-classes into values.
+    """Turns e-classes into values."""
 
-    Attributes:
-        choices: how each e-class is computed.
-        class_axes: the free axes of each e-class.
-        stored: e-classes that are read back from memory: their buffer's name, and where they are in it.
-        bound: the name that a reduced axis takes in this kernel, for those that would clash with a grid axis.
-        values: where the values are made.
-    """
-
-    choices: Choices
-    class_axes: Mapping[int, frozenset[Axis]]
+    choices: Choices  # how each e-class is computed
+    class_axes: Mapping[int, frozenset[Axis]]  # the free axes of each e-class
+    # e-classes that are read back from memory: their buffer's name, and where they are in it.
     stored: Mapping[int, tuple[str, tuple[Index, ...]]]
+    # The name that a reduced axis takes in this kernel, for those that would clash with a grid axis.
     bound: Mapping[Axis, Axis]
-    values: Values = field(default_factory=Values)
+    values: Values = field(default_factory=Values)  # where the values are made
     _memo: dict[tuple[int, Renaming], KernelValue] = field(default_factory=dict)
 
     def build(self, cls: int, renaming: Mapping[Axis, Axis] = UNCHANGED) -> KernelValue:
