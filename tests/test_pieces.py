@@ -30,7 +30,7 @@ from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.inline import aligned, inline
 from prism.program.nodes import Program
-from prism.program.pieces import in_pieces
+from prism.program.pieces import formulas_of, in_pieces
 from prism.sgraph import spec
 from prism.sgraph.config import Config
 from prism.sgraph.denote import denote, stored_at
@@ -56,6 +56,16 @@ def of_other_lengths(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor, g: torch
     return torch.cat([normed, x[:, :3] @ w, c], 1)
 
 
+def gates(z: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient of an LSTM's cell by its gates, which lie side by side, and by its state."""
+    i, f, g, o = z.chunk(4, -1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    t = (f * c + i * g).tanh()
+    n = d * o * (1 - t * t)
+    gradients = n * g * i * (1 - i), n * c * f * (1 - f), n * i * (1 - g * g), d * t * o * (1 - o)
+    return torch.cat(gradients, -1), n * f
+
+
 def traced(fn: Callable[..., object], *shapes: tuple[int, ...]) -> Program:
     return trace(fn, [torch.empty(s, device="meta") for s in shapes], name="p", check=False)
 
@@ -79,8 +89,9 @@ def stores(g: SGraph) -> list[Store]:
         (rotation, [0, 8]),
         (lambda: traced(side_by_side, (12, 8), (8, 8), (8, 8)), [0, 8, 16]),
         (lambda: traced(of_other_lengths, (12, 11), (3, 5), (12, 4), (11,)), [0, 11, 16]),
+        (lambda: traced(lambda z, c, d: gates(z, c, d)[0], (12, 20), (12, 5), (12, 5)), [0, 5, 10, 15]),
     ],
-    ids=["rotation", "concatenation", "of other lengths"],
+    ids=["rotation", "concatenation", "of other lengths", "what shares work"],
 )
 def test_pieces_are_what_the_output_is_there(made: Callable[[], Program], starts: list[int]) -> None:
     p = made()
@@ -113,6 +124,24 @@ def test_what_gains_nothing_or_is_many_stays_whole(
     p = traced(fn, *shapes)
     formulas = aligned(inline(p))
     assert in_pieces(formulas, p.hints) == formulas
+
+
+def test_what_is_as_long_as_pieces_goes_along_with_them() -> None:
+    p = traced(gates, (12, 20), (12, 5), (12, 5))
+    formulas, pieces = formulas_of(p)
+    assert len(pieces) == 5
+    assert len({f.index[-1].terms for f in pieces}) == 1, "all go along one axis"
+    given = drawn(p)
+    for f, wanted in zip(formulas, evaluate(p, given).values(), strict=True):
+        np.testing.assert_allclose(evaluate_formula(f, given, {}), wanted, rtol=1e-12, atol=1e-12)
+    with Worker() as worker:
+        first, *_ = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved
+    loads = [s for k in first.sgraph.kernels for s in k.statements() if isinstance(s, Load)]
+    assert len(first.sgraph.kernels) == 1
+    assert len(loads) == 6, "each gate, the state and the gradient, once"
+    got = simulate(first.sgraph, given, {s.name: 3 for s in first.sgraph.symbols})
+    for name, wanted in evaluate(p, given).items():
+        np.testing.assert_allclose(got[name], wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.fixture(scope="module")

@@ -35,11 +35,8 @@ from prism.process.child import Closing
 from prism.process.deadline import NEVER, Deadline
 from prism.program.assumptions import facts
 from prism.program.classes import EClasses
-from prism.program.equal_lengths import of_equal_lengths
-from prism.program.groups import by_groups
-from prism.program.inline import aligned, inline
 from prism.program.nodes import Formula, Program, SymbolRange
-from prism.program.pieces import in_pieces
+from prism.program.pieces import formulas_of
 from prism.program.products import operands_type
 from prism.program.verdict import Status
 
@@ -338,8 +335,7 @@ class Search(Iterator[ProvedSGraph], Closing):
         why = nothing_to_gain(self._program)
         if why:
             self._recorder.warn(f"there is nothing to gain: {why}")
-        formulas = by_groups(aligned(inline(self._program)))
-        pieces = of_equal_lengths(in_pieces(formulas, self._program.hints))
+        formulas, pieces = formulas_of(self._program)
         reference = tuple(f.expr for f in formulas)
         given = facts(self._program.inputs)
         limit, worker, recorder = self._budget.saturation(), self._workers[0], self._recorder

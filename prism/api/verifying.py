@@ -44,8 +44,8 @@ from prism.process.deadline import processor_limit
 from prism.program.assumptions import read_assumptions, under
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.inline import aligned, inline
 from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, walk
+from prism.program.pieces import formulas_of
 from prism.program.pretty import formula_lines
 from prism.program.region import reads
 from prism.program.returned import computed
@@ -401,7 +401,7 @@ class _Run:
             # Regions are proved one by one, over the tensors between them; written out, the whole may be too deep.
             self.passed.append("the model is the one of the lock file")
             return
-        formulas = aligned(inline(program))
+        formulas, _ = formulas_of(program)
         encoder = Encoder(sides.terms)
         places = stored_at(sgraph_file.read(read_file(self.folder, sgraph_file.NAME)))
         for f, (name, reference, _) in zip(formulas, sides.outputs, strict=True):

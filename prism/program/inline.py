@@ -128,6 +128,14 @@ def aligned(formulas: Sequence[Formula]) -> tuple[Formula, ...]:
     return tuple(found)
 
 
+def named_as(f: Formula, others: Sequence[Formula]) -> Formula:
+    """The formula under the names of axes of the others with which it reads most of what these do."""
+    named: dict[Extent, dict[Axis, None]] = {}
+    for axis in (a for g in others for a in _free(g)):
+        named.setdefault(axis.extent, {})[axis] = None
+    return _most_shared(f, named, set().union(*map(_reads, others)))
+
+
 def _most_shared(f: Formula, named: Mapping[Extent, Mapping[Axis, None]], others: Collection[Expr]) -> Formula:
     """The formula under the names with which it reads most of what others do; as it is, where none reads more."""
     ways = list(_renamings(f, named))

@@ -8,6 +8,9 @@ where q is a product, a kernel over d has it at three places. In pieces,
 a kernel over e has it at two, for twice the elements. So an output is made in pieces, of one length, where what they
 reduce all together is less than what the output as it is does.
 
+Gradients of gates that lie side by side have most of what they compute in common, place by place: with the choice
+among them it is computed at each shift. So pieces of one length are also made where they share pointwise work.
+
 Side by side with others, a row that is normed is read along an axis of two lengths, its own and that of all of them:
 no tile is over both. Pieces, which may be of several lengths, are also made where tensors are read along fewer.
 """
@@ -16,19 +19,39 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from prism.program.equal_lengths import follows
+from prism.program.equal_lengths import follows, of_equal_lengths
 from prism.program.extents import evaluate, is_static
+from prism.program.groups import by_groups
 from prism.program.index import Axis, Index
-from prism.program.inline import decided
-from prism.program.nodes import Const, Expr, Formula, Map, Position, Read, Reduce, free_axes, walk
+from prism.program.inline import aligned, decided, inline, named_as
+from prism.program.nodes import Const, Expr, Formula, Map, Position, Program, Read, Reduce, free_axes, walk
+from prism.program.products import work
 from prism.program.transform import canonical, substitute
 
 _PIECE = ".piece"
 
 MOST = 4
 """Pieces of one output: each is stored by itself."""
+
+
+SHARED = 0.1
+"""Pieces are made of what shares pointwise work where that is this part of what they take one by one, or more."""
+
+
+def formulas_of(program: Program) -> tuple[tuple[Formula, ...], tuple[Formula, ...]]:
+    """The formulas of a program's outputs, under the names that are proved, and the same in pieces.
+
+    What is as long as pieces that it reads alike goes along with them.
+    """
+    formulas = by_groups(aligned(inline(program)))
+    found = [_pieces(f, program.hints) for f in formulas]
+    cut = [p for pieces in found if len(pieces) > 1 for p in pieces]
+    if cut:
+        formulas = tuple(f if len(p) > 1 else named_as(f, cut) for f, p in zip(formulas, found, strict=True))
+        found = [p if len(p) > 1 else (f,) for f, p in zip(formulas, found, strict=True)]
+    return formulas, of_equal_lengths([p for pieces in found for p in pieces])
 
 
 def in_pieces(formulas: Sequence[Formula], hints: Mapping[str, int]) -> tuple[Formula, ...]:
@@ -50,7 +73,12 @@ def _pieces(f: Formula, hints: Mapping[str, int]) -> tuple[Formula, ...]:
             exprs = [p.expr for p in found]
             less, as_much = _reduced(exprs, hints), _reduced([f.expr], hints)
             alike = len({end - start for start, end in itertools.pairwise(bounds)}) == 1
-            if (alike and less < as_much) or (less <= as_much and _lengths(exprs) < _lengths([f.expr])):
+            if alike and less < as_much:
+                return found
+            lengths, as_many = _lengths(exprs), _lengths([f.expr])
+            alone = sum(_work([e], hints) for e in exprs)
+            shared = alike and lengths == as_many and _work(exprs, hints) <= (1 - SHARED) * alone
+            if less <= as_much and (lengths < as_many or shared):
                 return found
     return (f,)
 
@@ -91,7 +119,17 @@ def _borders(expr: Expr, axis: Axis) -> Iterator[int]:
 def _reduced(exprs: Sequence[Expr], hints: Mapping[str, int]) -> int:
     """The elements that the expressions reduce; what they have in common counts once."""
     reductions = dict.fromkeys(e for x in exprs for e in walk(x) if isinstance(e, Reduce))
-    return sum(math.prod(evaluate(a.extent, hints) for a in free_axes(e.body)) for e in reductions)
+    return sum(_extent(free_axes(e.body), hints) for e in reductions)
+
+
+def _work(exprs: Sequence[Expr], hints: Mapping[str, int]) -> int:
+    """Multiply-adds of what is no product of matrices; what the expressions have in common counts once."""
+    return sum(cost * _extent(axes, hints) for cost, axes in work(*exprs).others)
+
+
+def _extent(axes: Iterable[Axis], hints: Mapping[str, int]) -> int:
+    """Of all of the axes together."""
+    return math.prod(evaluate(a.extent, hints) for a in axes)
 
 
 def _lengths(exprs: Sequence[Expr]) -> int:
