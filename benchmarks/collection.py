@@ -2164,6 +2164,72 @@ def gated_residual_gradient(x: Any, y: Any, a: Any, s: Any, b: Any, dz: Any, dn:
     return _gradient(loss, [x, y, a, s, b])
 
 
+def packed_gates_gradient(z: Any, c: Any, dh: Any, dc: Any) -> tuple[Any, ...]:
+    """Of an LSTM's cell, differentiated by torch: its four gates z [b, 4 d] side by side, its state c [b, d]."""
+
+    def loss(z: Any, c: Any) -> Any:
+        i, f, g, o = z.chunk(4, -1)
+        n = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return (o.sigmoid() * n.tanh() * dh).sum() + (n * dc).sum()
+
+    return _gradient(loss, [z, c])
+
+
+def cosine_triplet_gradient(a: Any, p: Any, q: Any) -> tuple[Any, ...]:
+    """Of a triplet loss of cosines, differentiated by torch."""
+    from torch.nn import functional
+
+    def loss(a: Any, p: Any, q: Any) -> Any:
+        a, p, q = (functional.normalize(x, dim=-1) for x in (a, p, q))
+        return functional.relu((a * q).sum(-1) - (a * p).sum(-1) + 0.2).mean()
+
+    return _gradient(loss, [a, p, q])
+
+
+def differential_attention_gradient(q: Any, k: Any, u: Any, w: Any, v: Any, do: Any) -> tuple[Any, ...]:
+    """Of differential attention, differentiated by torch: q and k [h, s, d], u and w the second, v [h, s, f]."""
+
+    def attended(q: Any, k: Any, u: Any, w: Any, v: Any) -> Any:
+        return (_scores(q, k).softmax(-1) - 0.4 * _scores(u, w).softmax(-1)) @ v
+
+    return _gradient(attended, [q, k, u, w, v], do)
+
+
+def pair_bias_attention_gradient(q: Any, k: Any, v: Any, z: Any, do: Any) -> tuple[Any, ...]:
+    """Of attention with a bias z [h, s, s] for all of a batch (Evoformer), differentiated by torch, z too."""
+
+    def attended(q: Any, k: Any, v: Any, z: Any) -> Any:
+        return (_scores(q, k) + z).softmax(-1) @ v
+
+    return _gradient(attended, [q, k, v, z], do)
+
+
+def skewed_kl_gradient(x: Any, y: Any) -> tuple[Any, ...]:
+    """Of KL(p || 0.9 p' + 0.1 p), student logits x [m, v], teacher logits y, differentiated by torch (DistiLLM)."""
+    p = y.softmax(-1)
+
+    def loss(x: Any) -> Any:
+        return (p * (p.log() - (0.9 * x.softmax(-1) + 0.1 * p).log())).sum(-1).mean()
+
+    return _gradient(loss, [x])
+
+
+def monarch(x: Any, u: Any, w: Any) -> Any:
+    """A Monarch matrix: x [m, a, a] by a blocks u, then, the two axes changed, by a blocks w."""
+    import torch
+
+    return torch.einsum("mac,cad->mdc", torch.einsum("mab,abc->mac", x, u), w)
+
+
+def queue_places(x: Any) -> tuple[Any, ...]:
+    """Switch routing: of logits x [m, e] the best expert with its weight, and the token's place in its queue."""
+    import torch
+
+    weight, best = x.softmax(-1).max(-1)
+    chosen = (torch.arange(x.shape[1], device=x.device) == best[:, None]).to(torch.int32)
+    return weight, best, ((chosen.cumsum(0) - 1) * chosen).sum(-1)
+
+
 def compressed_attention(q: Any, k: Any, v: Any) -> Any:
     """NSA's first branch: q [h, s, d], k and v [s, d], each block of 32 places as its mean once it has ended."""
     import torch
@@ -3781,7 +3847,6 @@ KNOWN = (
         "0",
         2,
         "Liger-Kernel's GroupNorm backward: a group at a time, partial dg and db",
-        reason="three regions, as its 11 reductions are more than a search of it as one takes",
     ),
     Known(
         "attention with sinks differentiated",
@@ -3792,7 +3857,7 @@ KNOWN = (
         "8*h*s*d + 16*h*s",
         3,
         FLASH,
-        reason="three regions, as its 7 products are more than a search of it as one takes: the weights are stored",
+        reason="found as one: gradients of queries and of keys are a kernel each, which both make the weights again",
         vector="7*h*s*s",
     ),
     Known(
@@ -3814,5 +3879,65 @@ KNOWN = (
         "64*3*b*d",
         2,
         "one pass over the rows, partial sums of three gradients",
+    ),
+    Known(
+        "gates side by side differentiated",
+        packed_gates_gradient,
+        "z:b,n c:b,d dh:b,d dc:b,d",
+        "b=8192 d=1024 n=4096",
+        source="Appleyard et al. 2016: one kernel of a cell's pointwise work",
+    ),
+    Known("cosine triplet loss differentiated", cosine_triplet_gradient, "a:m,n p:m,n q:m,n", "m=32768 n=768"),
+    Known(
+        "differential attention differentiated",
+        differential_attention_gradient,
+        "q:h,s,d k:h,s,d u:h,s,d w:h,s,d v:h,s,f do:h,s,f",
+        "h=8 s=2048 d=64 f=128",
+        "2*h*s*s*(8*d + 3*f)",
+        "8*h*s*f + 32*h*s",
+        3,
+        FLASH,
+        vector="24*h*s*s",
+    ),
+    Known(
+        "attention with a pair bias differentiated",
+        pair_bias_attention_gradient,
+        "q:b,h,s,d k:b,h,s,d v:b,h,s,d z:h,s,s do:b,h,s,d",
+        "b=32 h=8 s=512 d=32",
+        "14*b*h*s*s*d",
+        "8*b*h*s*d + 16*b*h*s + 8*h*s*s",
+        4,
+        "DS4Sci_EvoformerAttention: FlashAttention whose bias gradient is added up over the batch",
+        reason="in parts, which hand over the weights; without them the exponentials are made four times (2.60)",
+        vector="14*b*h*s*s",
+    ),
+    Known(
+        "skewed KL differentiated",
+        skewed_kl_gradient,
+        "x:m,v y:m,v",
+        "m=4096 v=32768",
+        "0",
+        "4*m*v",
+        source=f"{LIGER}: both logits twice, their sums and then the gradient",
+    ),
+    Known(
+        "Monarch product",
+        monarch,
+        "x:m,a,a u:a,a,a w:a,a,a",
+        "m=16384 a=32",
+        "4*m*a*a*a",
+        source="Dao 2022: one kernel keeps a row between both products",
+        reason="the batch of a product takes one place a program, and is innermost in what is stored (2.00 reached)",
+    ),
+    Known(
+        "places in experts' queues",
+        queue_places,
+        "x:m,e",
+        "m=65536 e=64",
+        "0",
+        "8*m + 8*1024*64",
+        3,
+        "each token's expert and counts of blocks, their scan, then the places",
+        "the running count of each expert is stored at all tokens, and one program has an expert",
     ),
 )

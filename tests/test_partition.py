@@ -55,7 +55,7 @@ from prism.errors import (
 )
 from prism.events import Recorder
 from prism.frontend.onnx.reader import from_model
-from prism.generate.partition import RegionBounds, partition, unrepeated, whole
+from prism.generate.partition import RegionBounds, partition, searchable, unrepeated, whole
 from prism.ir.kit import statements
 from prism.program import spec as program_spec
 from prism.program.build import const, mul, op, read, reduce
@@ -561,6 +561,38 @@ def test_a_tensor_is_handed_over_as_the_reader_declares_it(tiny_search: Partitio
     halves = [replace(t, dtype=DType.FLOAT16) for t in program.inputs]
     with pytest.raises(IllegalIRError, match="float16"):
         compose("p", halves, outputs, parts)
+
+
+def cosines(a: torch.Tensor, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """A triplet loss of cosines."""
+    a, p, q = (torch.nn.functional.normalize(x, dim=-1) for x in (a, p, q))
+    return torch.relu((a * q).sum(-1) - (a * p).sum(-1) + 0.2).mean()
+
+
+def gradient(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    given = tuple(t.detach().requires_grad_() for t in given)
+    with torch.enable_grad():
+        return torch.autograd.grad(cosines(*given), given)
+
+
+def test_what_outputs_share_is_searched_as_one_further_beyond_the_bounds(worker: Worker) -> None:
+    program = trace(gradient, [torch.empty(64, 32, device="meta")] * 3, check=False)
+    regions = partition(program, device=SM_90)
+    assert len(regions) > 1
+    assert not searchable(program, SM_90)
+    found = search_regions(program, regions, SM_90, SMALL, [worker], Recorder())
+    (region,) = found.regions
+    sgraph = region.result.proved[0].sgraph
+    assert len(sgraph.kernels) == 1
+    given = arrays(program, 0)
+    wanted = evaluate(program, given)
+    got = simulate(
+        sgraph,
+        {c: given[n] for c, n in region.canonical.names.items() if n in given},
+        {s.name: 8 for s in sgraph.symbols},
+    )
+    for mine, name in zip(got.values(), program.outputs, strict=True):
+        np.testing.assert_allclose(mine, wanted[name], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")

@@ -36,7 +36,7 @@ from prism.errors import VerificationError, of_part
 from prism.events import CheckSummary, Recorder
 from prism.generate.enumerate import Generated
 from prism.generate.neighbours import Pair, merged, pairs
-from prism.generate.partition import RegionBounds, partition, size_of, unrepeated, whole
+from prism.generate.partition import RegionBounds, partition, searchable, size_of, unrepeated, whole
 from prism.instantiate.options import OPTIONS
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Trial, TuneResult
@@ -271,6 +271,7 @@ def search_regions(
     if kept is not None and kept.closing and not any(kept.search(r.canonical().program, budget, 0.0) for r in regions):
         raise OutOfTimeError
     at_once = whole(program, target) if as_one and len(regions) > 1 else None
+    whole_budget = budget if at_once is None or searchable(program, target) else replace(budget, max_rounds=1)
     # Where the whole computes products again that its parts hand over, it is dear to search, and seldom faster.
     first = at_once is not None and size_of(program, target).products <= sum(
         size_of(r.program, target).products for r in regions
@@ -278,7 +279,7 @@ def search_regions(
     searching = _Searching(target, budget, workers, recorder, done, kept)
     alone: list[RegionSearch] = []
     if at_once is not None and first:
-        alone = searching.search([at_once], time)
+        alone = replace(searching, budget=whole_budget).search([at_once], time)
     rival = bound(alone[0].result) if alone else math.inf
     # On a machine that others use slices that are long enough for a first proof elsewhere end before it.
     at_first = time.proofs_alone() if here(1.0) >= CROWDED else time
@@ -310,7 +311,7 @@ def search_regions(
         found = searching.search_again(found, time)
     if at_once is not None and not first and time.until.left:
         took = sum(bound(r.result) for r in found)
-        alone = replace(searching, budget=replace(budget, below=took), done={}).search([at_once], time)
+        alone = replace(searching, budget=replace(whole_budget, below=took), done={}).search([at_once], time)
         if alone and bound(alone[0].result) < took:
             return PartitionedSearch(program, tuple(alone))
     best = PartitionedSearch(program, tuple(found))

@@ -124,6 +124,8 @@ AT_FIRST = RegionBounds(unreduced=1024)
 """Bounds of the regions that a program is cut into, before any is found to be too hard."""
 BEYOND = RegionBounds(products=6, reductions=10, operators=60)
 """A program within these is searched as one region, too, where the bounds cut it."""
+SHARING = RegionBounds(products=8, reductions=16, operators=80)
+"""So is a program of several outputs within these, in one round: what outputs share is cut off from each of them."""
 TWICE = RegionBounds(2 * BEYOND.products, 2 * BEYOND.reductions, 2 * BEYOND.operators)
 """A program within these may be within those with its outputs in pieces."""
 
@@ -165,10 +167,15 @@ def whole(program: Program, device: Device | None = None) -> Region | None:
     """
     if program.loops:
         return None
-    if not searchable(program, device):
+    if not searchable(program, device) and not _shares(program, device):
         return None
     found = tuple(affine(Region(program, _Graph.of(program).forced)))
     return found[0] if len(found) == 1 else None
+
+
+def _shares(program: Program, device: Device | None) -> bool:
+    """Whether a program is one of several outputs within `SHARING`."""
+    return len(program.outputs) > 1 and not _gathered(program, device) and SHARING.admits(size_of(program, device))
 
 
 def searchable(program: Program, device: Device | None = None) -> bool:
