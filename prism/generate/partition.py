@@ -94,21 +94,14 @@ NOT_AFFINE = 1000
 
 @dataclass(frozen=True, slots=True)
 class RegionBounds:
-    """What one search is given at most; see `Size` for what is counted.
+    """What one search is given at most; see `Size` for what is counted."""
 
-    Attributes:
-        products: matrix products.
-        reductions: reductions, products included.
-        operators: pointwise operations.
-        outputs: tensors that a region of several roots writes.
-        unreduced: pointwise operations where there is no reduction and at most half of them are done again at other
-            indices, if that is more: one kernel is all that there is to find.
-    """
-
-    products: int = 4
-    reductions: int = 8
-    operators: int = 48
-    outputs: int = 3
+    products: int = 4  # matrix products
+    reductions: int = 8  # reductions, products included
+    operators: int = 48  # pointwise operations
+    outputs: int = 3  # tensors that a region of several roots writes
+    # Pointwise operations where there is no reduction and at most half of them are done again at other indices, if that
+    # is more: one kernel is all that there is to find.
     unreduced: int = 0
 
     def admits(self, size: Size) -> bool:
@@ -366,24 +359,16 @@ def unrepeated(regions: Iterable[Region]) -> tuple[Region, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """The program as a graph of results that may be materialised.
-
-    Attributes:
-        program: the program.
-        definitions: by name.
-        place: position of each definition.
-        readers: for each definition, the definitions that read it, in order.
-        live: definitions that may be materialised and that an output needs, in order: no views, unless an output is
-            a view of an input.
-        forced: those that must be: what the outputs are, or are views of.
-    """
+    """The program as a graph of results that may be materialised."""
 
     program: Program
-    definitions: dict[str, Definition]
-    place: dict[str, int]
-    readers: dict[str, tuple[str, ...]]
+    definitions: dict[str, Definition]  # by name
+    place: dict[str, int]  # position of each definition
+    readers: dict[str, tuple[str, ...]]  # for each definition, the definitions that read it, in order
+    # Definitions that may be materialised and that an output needs, in order: no views, unless an output is a view of
+    # an input.
     live: tuple[str, ...]
-    forced: tuple[str, ...]
+    forced: tuple[str, ...]  # those that must be: what the outputs are, or are views of
 
     @staticmethod
     def of(program: Program) -> _Graph:
@@ -423,22 +408,18 @@ def _source(definitions: Mapping[str, Definition], name: str) -> str:
 
 @dataclass(slots=True)
 class _Greedy:
-    """Makes results internal, greatest benefit first.
-
-    Attributes:
-        kept: what is materialised.
-        own: of a root, what is materialised and computed by it all the same.
-        rank: of each result that may still be made internal, the least first: whether something is then computed
-            more often than before, and the benefit, negative.
-    """
+    """Makes results internal, greatest benefit first."""
 
     graph: _Graph
     costs: Costs
     limits: RegionBounds
-    kept: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)  # what is materialised
+    # Of a root, what is materialised and computed by it all the same.
     own: dict[str, set[str]] = field(default_factory=dict)
     roots: dict[str, RootCost] = field(default_factory=dict)
     using: dict[str, set[str]] = field(default_factory=dict)
+    # Of each result that may still be made internal, the least first: whether something is then computed more often
+    # than before, and the benefit, negative.
     rank: dict[str, tuple[bool, float]] = field(default_factory=dict)
 
     def run(self) -> frozenset[str]:
@@ -695,17 +676,11 @@ def _boundary(graph: _Graph, kept: frozenset[str], root: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What is read as it is while a boundary is looked for: everything that is computed, but for what is within.
+    """What is read as it is while a boundary is looked for: everything that is computed, but for what is within."""
 
-    Attributes:
-        definitions: by name.
-        given: tensors that are read, too, though they may be views.
-        within: tensors that are written out.
-    """
-
-    definitions: Mapping[str, Definition]
-    given: tuple[str, ...]
-    within: tuple[str, ...]
+    definitions: Mapping[str, Definition]  # by name
+    given: tuple[str, ...]  # tensors that are read, too, though they may be views
+    within: tuple[str, ...]  # tensors that are written out
 
     def __contains__(self, name: object) -> bool:
         if name in self.given:
