@@ -21,6 +21,7 @@ from quick import slow_but
 from torch.nn import functional
 
 import prism
+from prism.api import load_compared
 from prism.bench import functions
 from prism.cli.app import main
 from prism.errors import ConformanceError, RuleError, UnsupportedError
@@ -707,3 +708,12 @@ def test_of_equal_layers_of_a_function_one_is_compared(monkeypatch: pytest.Monke
     misread(monkeypatch, "sin", wrong)
     with pytest.raises(ConformanceError, match=r"misread aten\.sin\.default \(sin_39"):
         prism.trace(fn, inputs)
+
+
+def test_fractions_of_a_class_are_cut_off_as_the_text_says_and_compared_with_none(tmp_path: Path) -> None:
+    """onnxruntime, which cuts off none, is no judge of them."""
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+    m (float[3, 2] i, float[2] v) => (float[3, 5, 2] y) <int64 many = {5}> { y = OneHot <axis = 1> (i, many, v) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    program, _ = load_compared(tmp_path / "m.onnx")
+    assert "OneHot" in str(program.conformance)

@@ -519,6 +519,9 @@ def _defined(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:
             data, places = given[node.input[0]], given[node.input[1]]
             many = data.shape[attributes.get("axis", 0)]
             return bool(((places >= -many) & (places < many)).all())
+        case "OneHot":  # fractions are cut off first, says the text, and no runtime does it
+            places = given[node.input[0]]
+            return bool((places == np.trunc(places)).all())
         case "DynamicQuantizeLinear":  # of zeros its formula divides zeros by zero
             return bool(np.any(given[node.input[0]]))
         case "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss":
@@ -592,8 +595,6 @@ def _misread(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:
             return operand is not None and operand.ndim != 4
         case "MaxPool":  # whole numbers are padded with 0
             return operand is not None and operand.dtype.kind in "iu"
-        case "OneHot":  # fractions are not cut off first
-            return operand is not None and operand.dtype.kind == "f"
         case "LRN":  # the last of the channels nearby is left out
             return True
         case "ReverseSequence":  # lengths beyond the sequence, which the operator has not
