@@ -831,7 +831,7 @@ class Run:
         return found, 0 if first is None else names.index(first.name)
 
     def _meet(self, arrays: Mapping[str, np.ndarray], text: str) -> int:
-        """How many contenders a first match has time for, each opened first, which a net of 50 parts takes a second for.
+        """How many contenders a first match has time for; to open one of 50 parts takes a second.
 
         The first ones: all that gained, on all threads. A run whose match is stored has the same ones again.
         """
