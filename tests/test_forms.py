@@ -168,6 +168,22 @@ def test_sums_under_a_softmax_find_their_maximum_on_the_way_unless_they_wait() -
     assert one_pass(table, found, roots) == found
 
 
+def test_what_a_rescaled_sum_is_multiplied_by_is_not_computed_of_itself() -> None:
+    j = Axis("j", 32)
+    table = {
+        0: (Choice("read", Read("s", ()), ()),),
+        1: (Choice("exp", None, (0,)),),
+        2: (Choice("sum", j, (1,)), Choice("mul", None, (4, 3))),
+        3: (Choice("rescaled", j, (0, 0)),),
+        # Either is the other times something, and one is something else as well.
+        4: (Choice("mul", None, (0, 5)), Choice("exp", None, (0,))),
+        5: (Choice("mul", None, (0, 4)),),
+    }
+    found = one_pass(table, {c: table[c][0] for c in (0, 1, 2)}, [2])
+    assert found == {0: table[0][0], 4: table[4][1], 3: table[3][0], 2: table[2][1]}
+    assert list(found) == below(found, [2])
+
+
 def test_shapes_that_tell_the_same_forms_apart_are_looked_at_once(engine: Engine) -> None:
     m, k, f, n = (Axis(a, symbol(a)) for a in "mkfn")
     up, gate = (reduce("sum", k, mul(read("x", m, k), read(w, k, f))) for w in ("up", "gate"))

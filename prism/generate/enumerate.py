@@ -16,6 +16,7 @@ assignment with no more bytes, work, launches and estimated seconds.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
@@ -271,9 +272,10 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     if not task.reduces:
         # One kernel is what there is to find, however long, and the first round has what is better stored.
         walk.bounds = bounds = replace(bounds, max_ops=max(bounds.max_ops, len(table)), max_rounds=1)
-    if soon is not None and own is not None and bounds.below == math.inf:
+    as_written = None if own is None else walk.looking(own, weights)
+    if soon is not None and as_written is not None and bounds.below == math.inf:
         first = _Walk(task, bounds, reaches=walk.reaches, ranged=walk.ranged, made=walk.made)
-        first.keep_written(own, (), weights)
+        first.keep_written(as_written)
         if first.written is not None:
             soon(first.candidate(first.written))
     found: dict[tuple[tuple[int, int], ...], Form] = {}
@@ -303,9 +305,9 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
         for within, windows in ((Within(choices), w) for choices, w in (places.added(c, weights) for c in ways))
     ]
     least = min((estimate.least() for _, estimate in looked), default=0.0)
-    if own is not None:
-        walk.keep_products(own, weights)
-        walk.keep_calls(own, weights)
+    if as_written is not None:
+        walk.keep_products(as_written[0])
+        walk.keep_calls(as_written[0].choices, weights)
     agenda = _Agenda(looked)
     _rounds(walk, agenda, least)
     walk.pruned["max_families"] += agenda.left
@@ -313,12 +315,13 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     complete = complete and not agenda.left
     if bounds.below < math.inf and (walk.best is None or walk.best.seconds >= bounds.below):
         return walk.result(complete)
-    if own is not None:
-        looked.append(walk.looking(own, weights))
+    if as_written is not None:
+        looked.append(as_written)
     _deepen(walk, looked, least)
     _separate(walk)
-    if own is not None:
-        walk.keep_written(*places.added(own, weights), weights)
+    if as_written is not None:
+        choices, windows = places.added(as_written[0].choices, weights)
+        walk.keep_written(walk.looking(choices, weights, windows) if windows else as_written)
     return walk.result(complete)
 
 
@@ -628,20 +631,21 @@ class _Walk:
         launches = max(best.launches, CUT_TWICE) * self.task.device.launch_overhead_s
         return min(best.seconds, rival) <= near * (least + launches)
 
-    def looking(self, choices: Choices, weights: Weights) -> tuple[Planner, PlanEstimate]:
+    def looking(
+        self, choices: Choices, weights: Weights, windows: Sequence[Window] = ()
+    ) -> tuple[Planner, PlanEstimate]:
         """What lists the plans of a form, and what looks at them."""
         task, within = self.task, Within(choices)
-        planner = Planner(task.formulas, task.inputs, within, weights, task.device, self.bounds.off)
+        planner = Planner(task.formulas, task.inputs, within, weights, task.device, self.bounds.off, windows)
         return planner, PlanEstimate(weights, within, task.formulas, task.inputs, task.device)
 
-    def keep_products(self, choices: Choices, weights: Weights) -> None:
+    def keep_products(self, planner: Planner) -> None:
         """Visit the form's plan of products with what follows them.
 
         Bounds are a budget: a plan that is known to be good may take a kernel more for each further round, or as many
         as the operators take.
         """
         bounds = self.bounds
-        planner, _ = self.looking(choices, weights)
         rounds = bounds.max_rounds - 1
         more = max(rounds, self.task.launches - bounds.max_kernels) if rounds else 0
         plan = planner.products(bounds.max_kernels, more)
@@ -679,19 +683,20 @@ class _Walk:
         if called:
             self.calls = _Pick.of(plan, tuple(families), (), task.device)
 
-    def keep_written(self, choices: Choices, windows: Sequence[Window], weights: Weights) -> None:
+    def keep_written(self, looked: tuple[Planner, PlanEstimate]) -> None:
         """Keep the fastest pick of the form as written; where the bounds let none be built, build one."""
-        task, bounds = self.task, self.bounds
-        picks = [p for p in self.found.values() if p.plan.choices == choices]
+        planner, estimate = looked
+        bounds = self.bounds
+        picks = [p for p in self.found.values() if p.plan.choices == planner.choices]
         if not picks:
-            within = Within(choices)
-            estimate = PlanEstimate(weights, within, task.formulas, task.inputs, task.device)
-            planner = Planner(task.formulas, task.inputs, within, weights, task.device, bounds.off, windows)
-            plans = sorted(planner.plans(bounds.max_kernels, bounds.max_cuts, Counter()), key=estimate.seconds)
+            every = [*planner.plans(bounds.max_kernels, bounds.max_cuts, Counter())]
+            plans = _fastest(every, estimate, WRITTEN_PLANS)
             # A look is rough: that of the fewest kernels, which reads least, is among those that are built.
-            fewest = min(range(len(plans)), key=lambda n: len(plans[n].groups), default=0)
-            if fewest >= WRITTEN_BUILT:
-                plans.insert(WRITTEN_BUILT - 1, plans.pop(fewest))
+            fewest = min((len(p.groups) for p in every), default=0)
+            for plan in _fastest([p for p in every if len(p.groups) == fewest], estimate, 1):
+                if all(p is not plan for p in plans[:WRITTEN_BUILT]):
+                    plans = [p for p in plans if p is not plan]
+                    plans.insert(WRITTEN_BUILT - 1, plan)
             built = 0
             for plan in plans[:WRITTEN_PLANS]:
                 if picks and (built == WRITTEN_BUILT or estimate.seconds(plan) >= min(p.seconds for p in picks)):
@@ -814,11 +819,11 @@ class _Walk:
             whole = self._whole(plan, family)
             # A library has something for a product, and nothing for what costs the same.
             found = [library_call(k, whole) if task.device.library else None for k in family.kernels]
-            calls = tuple(None if c is None else c.kind for c in found)
-            like = calls, isomorphism_key(family.kernels, whole)
+            kinds = tuple(None if c is None else c.kind for c in found)
+            like = kinds, isomorphism_key(family.kernels, whole)
             answer = self.reaches.get(like)
             if answer is None:
-                answer = reach(family.kernels, whole, task.device, self.points)
+                answer = reach(family.kernels, whole, task.device, self.points, found)
                 self.reaches[like] = answer
             if isinstance(answer, str):
                 pruned[answer] += 1
@@ -914,6 +919,20 @@ def _kernel(plan: Plan, group: tuple[Target, ...]) -> tuple[object, dict[int, tu
         types.get(name) for name in (*(t.tensor for t in group), *(s for _, (s, _) in sorted(stored.items())))
     )
     return (group, tuple(sorted(stored.items())), form, suffix, touched), stored, suffix
+
+
+def _fastest(plans: Sequence[Plan], estimate: PlanEstimate, many: int) -> list[Plan]:
+    """So many of the plans that look fastest, in that order; of the others it is enough what they take at least."""
+    found: list[tuple[float, int]] = []
+    most = math.inf
+    for least, n in sorted((estimate.at_least(plan), n) for n, plan in enumerate(plans)):
+        if least > most:
+            break
+        bisect.insort(found, (estimate.seconds(plans[n], math.nextafter(most, math.inf)), n))
+        if len(found) >= many:
+            del found[many:]
+            most = found[-1][0]
+    return [plans[n] for _, n in found]
 
 
 def _one_by_one(rows: Sequence[Array], fused: Iterable[tuple[int, ...]], device: Device) -> float:

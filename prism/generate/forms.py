@@ -377,7 +377,6 @@ def one_pass(
     exponents: set[tuple[int, ...]] = set()
     for cls in below(choices, roots):
         choice = choices[cls]
-        over[cls] = choice.reduced.union(*(over[k] for k in choice.children))
         mine = [o for o in options.get(cls, ()) if o.op in ONE_PASS and choice.reduced and choice.reduced <= o.reduced]
         ready = [o for o in mine if all(k in over and not o.reduced & over[k] for k in o.children)]
         if ready and choice.op in ("sum", "contract", "min"):
@@ -389,6 +388,7 @@ def one_pass(
                 over[new] = o.reduced.union(*(over[k] for k in o.children))
                 if o.op == "rescaled":
                     exponents.add(o.children[:2])
+        over.setdefault(cls, choice.reduced.union(*(over[k] for k in choice.children)))
         if made[cls].op == "rescaled":
             exponents.add(made[cls].children[:2])
     return {cls: made[cls] for cls in below(made, roots)}
@@ -402,11 +402,14 @@ def _scaled(
         if product.op != "mul":
             continue
         for factor, total in (product.children, product.children[::-1]):
-            factors = _pointwise(options, factor, over)
-            for o in options[total] if factors is not None else ():
-                ready = all(k in over and not o.reduced & over[k] for k in o.children)
-                if o.op == "rescaled" and reduced <= o.reduced and ready:
-                    return {**(factors or {}), total: o, cls: product}
+            for o in options[total]:
+                if o.op != "rescaled" or not reduced <= o.reduced:
+                    continue
+                if all(k in over and not o.reduced & over[k] for k in o.children):
+                    factors = _pointwise(options, factor, over)
+                    if factors is not None and cls not in factors:
+                        return {**factors, total: o, cls: product}
+                    break
     return {}
 
 
@@ -418,8 +421,13 @@ def _pointwise(
         return {}
     for o in options[cls] if depth else ():
         operands = [] if o.op in REDUCING else [_pointwise(options, c, given, depth - 1) for c in o.children]
-        if o.op not in REDUCING and all(x is not None for x in operands):
-            return {**{c: made for x in operands if x for c, made in x.items()}, cls: o}
+        if o.op in REDUCING or any(x is None or cls in x for x in operands):
+            continue
+        # Of two ways to compute an e-class the first: what that is made of comes before it.
+        found: dict[int, Choice] = {}
+        for c, made in (pair for x in operands if x for pair in x.items()):
+            found.setdefault(c, made)
+        return {**found, cls: o}
     return None
 
 

@@ -27,7 +27,7 @@ from prism.cost.device import Device
 from prism.cost.library import call_measures
 from prism.cost.roofline import a_call, seconds
 from prism.cost.trip_counts import Visited
-from prism.sgraph.library import library_call
+from prism.sgraph.library import LibraryCall, library_call
 from prism.sgraph.nodes import Kernel, SGraph, Split, value_axes
 
 T = TypeVar("T")
@@ -221,6 +221,7 @@ def reach(
     sgraph: SGraph,
     device: Device,
     points: Sequence[Mapping[str, int]],
+    calls: Sequence[LibraryCall | None] | None = None,
 ) -> Reach | str:
     """What the kernels, run one after another, can reach; or the name of the constraint that rules them out.
 
@@ -229,6 +230,7 @@ def reach(
         sgraph: declares the tensors that they touch.
         device: what they run on.
         points: values of the extents' symbols; a family must run at one of them.
+        calls: what a library computes in place of each kernel, if known.
     """
     axes = [value_axes(k) for k in kernels]
     prints = [footprint(k, sgraph, a) for k, a in zip(kernels, axes, strict=True)]
@@ -247,7 +249,8 @@ def reach(
         return failed
     costs = [kernel_cost(k, sgraph, a) for k, a in zip(kernels, axes, strict=True)]
     parts = [r.parts.name for k in kernels for _, r in k.roles if isinstance(r, Split)]
-    calls = [library_call(k, sgraph) if device.library else None for k in kernels]
+    if calls is None:
+        calls = [library_call(k, sgraph) if device.library else None for k in kernels]
     fronts: list[Array] = []
     for hints, mine in zip(points, bindings, strict=True):
         tables: list[tuple[Array, Array | None]] = []
