@@ -202,6 +202,13 @@ def test_a_call_that_takes_far_longer_than_another_is_given_up(monkeypatch: pyte
             makes.prepared(specs[0], 4, 0.1)
     assert calls == [0]
 
+    def written(*_: object) -> None:
+        slow()
+
+    monkeypatch.setattr(makes, "call", written)
+    with pytest.raises(TimeoutError, match=r"writing it in torch took more than 0\.1 s"):
+        makes.prepared({**specs[0], "program": "another"}, 4, 0.1)
+
 
 def test_a_trial_that_is_far_from_the_best_is_called_once() -> None:
     def calls(seconds: float, beat_s: float) -> tuple[int, int]:
@@ -674,6 +681,15 @@ def test_the_baselines_are_those_that_are_installed(monkeypatch: pytest.MonkeyPa
     assert installed(model, "cpu", ("onnxruntime",), (1,)) == ([], {"onnxruntime": "it is not installed"})
     assert "ONNX file" in installed(PROGRAM, "cpu", ("onnxruntime",), (1,))[1]["onnxruntime"]
     assert "CPUs" in installed(model, "cuda", ("onnxruntime",), (0,))[1]["onnxruntime"]
+    cell = torch.nn.GRU(4, 4, batch_first=True)
+    looped = replace(prism.trace(lambda x: cell(x)[0], (torch.ones(1, 40, 4),)), source=Path("m.onnx"))
+    assert looped.loops
+    every = ("eager", "compile", "onnxruntime")
+    monkeypatch.setattr(util, "find_spec", lambda name: object())
+    kept, why = installed(looped, "cpu", every, (1,))
+    assert ([c.name for c in kept], list(why)) == (["torch.compile", "onnxruntime"], ["torch eager"])
+    assert not installed(looped, "cpu", ("eager",), (1,))[1], "nothing else was asked for"
+    assert list(installed(replace(looped, source=None), "cpu", every, (1,))[1]) == ["onnxruntime"]
     with pytest.raises(UsageError, match="tvm"):
         optimize(PROGRAM, target="cpu", baselines=["tvm"])
     with pytest.raises(UsageError, match="nothing to compare with"):

@@ -1235,7 +1235,7 @@ def test_what_an_input_lacks_is_what_the_error_asks_for(tmp_path: Path) -> None:
     built = model("(float[n] x, float[n] w) => (float[n] y) { t = Tanh(x)  y = Mul(t, w) }")
     built.graph.input[0].type.tensor_type.ClearField("shape")
     onnx.save(built, tmp_path / "m.onnx")
-    with pytest.raises(NoImprovementError, match="its rank is not known; export the model with shapes"):
+    with pytest.raises(NoImprovementError, match=r"its rank is not known; export the model .*--inputs"):
         optimize_model(tmp_path / "m.onnx", target="cpu")
 
 
@@ -1266,7 +1266,7 @@ def test_what_an_operator_of_a_library_lacks_is_what_the_error_asks_for(tmp_path
             "(float[8] x) => (float[8] y) { t = Tanh(x)  e = Exp(t)  r = RandomNormalLike(e)  y = Add(e, r) }",
             "at random",
         ),
-        ("(seq(float[2]) x) => (int64 y) { y = SequenceLength(x) }", "its rank is not known"),
+        ("(seq(float[2]) x) => (int64 y) { y = SequenceLength(x) }", "it may be no tensor; keep the model as it is"),
     ],
 )
 def test_what_cannot_be_compared_is_left_alone(tmp_path: Path, text: str, said: str) -> None:

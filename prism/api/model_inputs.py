@@ -63,12 +63,18 @@ def feeds(
     """
     for port in ports:
         if port.shape is None or not _drawable(port.dtype):
-            unknown = port.shape is None
+            why = "its rank is not known"
+            fix = "export the model with shapes, whose dimensions may be names, or give inputs (--inputs)"
+            if port.dtype and not _drawable(port.dtype):
+                why, fix = f"it is of type {port.dtype}", KEEP
+            elif not port.dtype:
+                why = "it may be no tensor" if port.shape is None else "it is of a type that numpy does not have"
+                fix = KEEP
             raise NoImprovementError(
                 "an input of the model cannot be drawn, and so the model not be compared",
                 where=f"{where}, input {port.name!r}",
-                why="its rank is not known" if unknown else f"it is of type {port.dtype or 'no tensor'}",
-                fix="export the model with shapes, whose dimensions may be names" if unknown else KEEP,
+                why=why,
+                fix=fix,
             )
     names = sorted({s.name for p in ports for e in p.shape or () if not is_static(e) for s in e.free_symbols})  # type: ignore[union-attr]
     check_dimensions(given, names)

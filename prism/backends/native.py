@@ -101,6 +101,8 @@ def native(program: Program, tensors: Sequence[torch.Tensor], found: Path | None
         part = _part(program, tensors)
         try:
             return _native(program, tensors, part, found)
+        except TimeoutError:  # which on all of the tensors it would be once more
+            raise
         except Exception:  # whatever torch or the interpreter says of lengths that the program does not take
             if part is tensors:
                 raise

@@ -307,11 +307,18 @@ _KINDS: Mapping[str, str] = MappingProxyType({"compile": "compiled"})
 def installed(
     program: Program, target: str, wanted: Sequence[str], threads: Sequence[int]
 ) -> tuple[list[Contender], dict[str, str]]:
-    """The baselines to time, each on every number of threads, and why others are not among them."""
+    """The baselines to time, each on every number of threads, and why others are not among them.
+
+    The program in torch's calls has those of every step of a loop, one after the other: to write them down takes longer
+    than a run may, and they take a hundred times as long as the runtime whose file it is.
+    """
     found: list[Contender] = []
     missing: dict[str, str] = {}
+    stock = "onnxruntime" in wanted and not why_not_stock(program, target)
     for option in wanted:
         why = why_not_stock(program, target) if option == "onnxruntime" else ""
+        if option == "eager" and stock and program.loops:
+            why = "it calls every step of a loop by itself, and onnxruntime runs the file"
         if why:
             missing[NAMES[option]] = why
             continue

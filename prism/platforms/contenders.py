@@ -155,7 +155,7 @@ def _limited(seconds: float | None, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _busy(seconds: float | None, threads: int) -> Iterator[None]:
+def _busy(seconds: float | None, threads: int, what: str) -> Iterator[None]:
     """Interrupt what keeps so many threads busy for longer.
 
     Processor time is counted, which what is halted does not take, and not beats, as of torch's compiler: within a call
@@ -163,7 +163,7 @@ def _busy(seconds: float | None, threads: int) -> Iterator[None]:
     """
 
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        raise TimeoutError(f"its first calls took more than {seconds:g} s")
+        raise TimeoutError(f"{what} took more than {seconds:g} s")
 
     with _ringing(signal.ITIMER_PROF, signal.SIGPROF, None if seconds is None else seconds * threads, interrupt):
         yield
@@ -248,7 +248,7 @@ class Contenders:
         Args:
             spec: as of `call`.
             threads: that it runs on.
-            limit_s: what its first calls may take, seconds.
+            limit_s: what its first calls may take, seconds; and, of the program in torch, writing it there before.
             how: of `Prepared`, of one that is not there yet.
 
         Raises:
@@ -259,9 +259,12 @@ class Contenders:
         if key in self._given_up:
             raise TimeoutError(self._given_up[key])
         if found is None:
-            call = self.call(spec, threads)
+            # What torch compiles has a limit of its own, and a runtime opens what its calls say nothing of.
+            making_s = limit_s if spec["kind"] == "eager" else None
             try:
-                with _busy(limit_s, threads):
+                with _busy(making_s, threads, "writing it in torch"):
+                    call = self.call(spec, threads)
+                with _busy(limit_s, threads, "its first calls"):
                     found = Prepared(call, **how)
             except TimeoutError as error:
                 self._given_up[key] = str(error)
