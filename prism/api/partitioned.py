@@ -70,6 +70,10 @@ FREE = 500
 HURRIED, HURRIED_ITERATIONS = 8, 4
 """Where the time of searches is over, so many times less e-nodes and so many rounds of the rules do for a proof of the
 form as written: 16 regions of a Swin take 2.4 CPU seconds to their first proofs, and 6.5 otherwise (measured)."""
+PARTS_S = 1e3
+"""What the parts of a program take that is far beyond the bounds of a region, at most, seconds (a guess, any large one
+does): as they do the same, its search as one does not go on while nothing that it built can run. Of a gradient of
+attention with norms of queries and keys it built 640 kernels more, for nothing."""
 NOTHING = SearchResult((), (), Generated((), 0, {}, complete=False), 0, 0, 0, "it failed")
 """The result of a search that failed."""
 GAINED = 0.02
@@ -271,7 +275,8 @@ def search_regions(
     if kept is not None and kept.closing and not any(kept.search(r.canonical().program, budget, 0.0) for r in regions):
         raise OutOfTimeError
     at_once = whole(program, target) if as_one and len(regions) > 1 else None
-    whole_budget = budget if at_once is None or searchable(program, target) else replace(budget, max_rounds=1)
+    beyond = at_once is not None and not searchable(program, target)
+    whole_budget = replace(budget, max_rounds=1, below=PARTS_S) if beyond else budget
     # Where the whole computes products again that its parts hand over, it is dear to search, and seldom faster.
     first = at_once is not None and size_of(program, target).products <= sum(
         size_of(r.program, target).products for r in regions
