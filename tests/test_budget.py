@@ -648,16 +648,21 @@ def test_on_a_crowded_machine_all_regions_have_a_first_proof_before_any_has_more
     assert [b.enodes for b in fake.budgets] == [enodes] * 2
 
 
-def test_that_nothing_was_proved_of_one_operator_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cut", [False, True])
+def test_that_nothing_was_proved_of_one_operator_is_told(run: Run, monkeypatch: pytest.MonkeyPatch, cut: bool) -> None:
+    """Of a search that the time cut off, as what more of it may change."""
+
     def unproved(program: Program, *args: Any) -> SearchResult:
         found = run_search(program, *args)
-        return replace(found, proved=()) if "tanh" in str(program) else found
+        return replace(found, proved=(), interrupted=cut) if "tanh" in str(program) else found
 
     monkeypatch.setattr(composing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
     monkeypatch.setattr(partitioned, "whole", lambda program, device: None)
     monkeypatch.setattr(partitioned, "run_search", unproved)
-    with pytest.raises(NoImprovementError, match=r"\(t\): no implementation was proved"):
-        run(REGIONS)
+    said = "the time ended before" if cut else r"\(t\): no implementation was proved"
+    with pytest.raises(NoImprovementError, match=said) as found:
+        run(REGIONS, seconds=60.0 if cut else None)
+    assert found.value.in_part is not cut
 
 
 def done_again(*_: object, **__: object) -> Any:

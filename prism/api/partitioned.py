@@ -314,6 +314,8 @@ def search_regions(
         raise OutOfTimeError
     if time.until.finite:
         found = searching.search_again(found, time)
+        if any(r.result.interrupted and not r.result.proved for r in found):
+            raise OutOfTimeError  # of one operator: a larger search may prove what a small one left undecided
     if at_once is not None and not first and time.until.left:
         took = sum(bound(r.result) for r in found)
         alone = replace(searching, budget=replace(whole_budget, below=took), done={}).search([at_once], time)
