@@ -118,29 +118,18 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is searched: outputs over a saturated e-graph.
-
-    Attributes:
-        name: the program's name.
-        inputs: the program's inputs.
-        formulas: the outputs, or pieces of them; `classes.roots` are their e-classes.
-        classes: the saturated e-graph.
-        hints: the value of every symbol at which costs are compared first.
-        device: what the sGraphs are for.
-        points: further values of the symbols: a family is kept that is best at any of them.
-        launches: those of the program's operators one by one; plans may have as many.
-        operands: of the program's products, see `Kernel`.
-    """
+    """What is searched: outputs over a saturated e-graph."""
 
     name: str
     inputs: tuple[Tensor, ...]
-    formulas: tuple[Formula, ...]
-    classes: EClasses
-    hints: Mapping[str, int]
-    device: Device
+    formulas: tuple[Formula, ...]  # the outputs, or pieces of them; `classes.roots` are their e-classes
+    classes: EClasses  # the saturated e-graph
+    hints: Mapping[str, int]  # the value of every symbol at which costs are compared first
+    device: Device  # what the sGraphs are for
+    # Further values of the symbols: a family is kept that is best at any of them.
     points: tuple[Mapping[str, int], ...] = ()
-    launches: int = 0
-    operands: DType | None = None
+    launches: int = 0  # those of the program's operators one by one; plans may have as many
+    operands: DType | None = None  # of the program's products, see `Kernel`
 
     @property
     def reduces(self) -> bool:
@@ -150,57 +139,35 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One sGraph, not yet proved.
+    """One sGraph, not yet proved."""
 
-    Attributes:
-        sgraph: the family.
-        seconds: its least estimated time over its feasible assignments, on the device of the task; for ranking only.
-        written: whether it computes every value as the model does (`forms.written`); at most one does.
-        spare: whether others do no worse by every measure.
-    """
-
-    sgraph: sg.SGraph
+    sgraph: sg.SGraph  # the family
+    # Its least estimated time over its feasible assignments, on the device of the task; for ranking only.
     seconds: float
-    written: bool = False
-    spare: bool = False
+    written: bool = False  # whether it computes every value as the model does (`forms.written`); at most one does
+    spare: bool = False  # whether others do no worse by every measure
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What generation found.
+    """What generation found."""
 
-    Attributes:
-        candidates: best first.
-        generated: how many families of kernels and combinations of them were built.
-        pruned: how many each pruner removed, and each bound and constraint left out, by its name.
-        complete: whether every form of the e-graph was walked.
-    """
-
-    candidates: tuple[Candidate, ...]
-    generated: int
-    pruned: Mapping[str, int]
-    complete: bool = True
+    candidates: tuple[Candidate, ...]  # best first
+    generated: int  # how many families of kernels and combinations of them were built
+    pruned: Mapping[str, int]  # how many each pruner removed, and each bound and constraint left out, by its name
+    complete: bool = True  # whether every form of the e-graph was walked
 
 
 @dataclass(frozen=True, slots=True)
 class _Pick:
-    """A plan with a family for each of its kernels.
-
-    Attributes:
-        plan: the plan.
-        families: one a group.
-        fused: places of families whose kernels are one launch, for each such launch.
-        device: what runs them.
-        launches: kernels launched.
-        seconds: the least time, by the first shape point.
-    """
+    """A plan with a family for each of its kernels."""
 
     plan: Plan
-    families: tuple[_Kept, ...]
-    fused: tuple[tuple[int, ...], ...]
-    device: Device
-    launches: int
-    seconds: float
+    families: tuple[_Kept, ...]  # one a group
+    fused: tuple[tuple[int, ...], ...]  # places of families whose kernels are one launch, for each such launch
+    device: Device  # what runs them
+    launches: int  # kernels launched
+    seconds: float  # the least time, by the first shape point
 
     @staticmethod
     def of(plan: Plan, families: tuple[_Kept, ...], fused: tuple[tuple[int, ...], ...], device: Device) -> _Pick:
@@ -428,21 +395,13 @@ def _goes_past(kernel: sg.Kernel) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Listed:
-    """A plan that is to be visited.
+    """A plan that is to be visited."""
 
-    Attributes:
-        place: in the order in which plans were listed.
-        plan: the plan.
-        estimate: what looks at it.
-        seconds: what it looks as if it took, or at least takes while it was not looked at.
-        looked: whether it was looked at.
-    """
-
-    place: int
+    place: int  # in the order in which plans were listed
     plan: Plan
-    estimate: PlanEstimate
-    seconds: float
-    looked: bool = False
+    estimate: PlanEstimate  # what looks at it
+    seconds: float  # what it looks as if it took, or at least takes while it was not looked at
+    looked: bool = False  # whether it was looked at
 
     def __lt__(self, other: _Listed) -> bool:
         return (self.seconds, self.looked, self.place) < (other.seconds, other.looked, other.place)
@@ -458,16 +417,11 @@ class _Agenda:
 
     What a plan looks as if it took is worked out only where its turn may come: of most it is enough what they take at
     least.
-
-    Attributes:
-        forms: what lists each form's plans, and what looks at them.
-        cuts_left: cuts that have not been considered together.
-        hopeless: plans that were left out as they take longer than what is visited.
     """
 
-    forms: Sequence[tuple[Planner, PlanEstimate]]
-    cuts_left: int = 0
-    hopeless: int = 0
+    forms: Sequence[tuple[Planner, PlanEstimate]]  # what lists each form's plans, and what looks at them
+    cuts_left: int = 0  # cuts that have not been considered together
+    hopeless: int = 0  # plans that were left out as they take longer than what is visited
     _plans: list[_Listed] = field(default_factory=list)
     _visited: set[tuple[int, bool]] = field(default_factory=set)
     _cuts: int = 0
@@ -577,13 +531,7 @@ class _Made:
 
 @dataclass(slots=True)
 class _Walk:
-    """The state of one generation.
-
-    Attributes:
-        made: kernels that were built, also of other walks of the task: they count where each comes to them.
-        found: what can run, by its key, in the order in which it was found.
-        given: keys of what was built of the model's own products before the rounds, and not found by these.
-    """
+    """The state of one generation."""
 
     task: Task
     bounds: Bounds
@@ -592,13 +540,16 @@ class _Walk:
     built: int = 0
     reaches: dict[object, Reach | str] = field(default_factory=dict)
     ranged: Ranged = field(default_factory=dict)
+    # kernels that were built, also of other walks of the task: they count where each comes to them.
     made: dict[object, _Made] = field(default_factory=dict)
     reached: dict[object, list[tuple[Family, Reach]]] = field(default_factory=dict)
     kernels: dict[object, list[_Kept]] = field(default_factory=dict)
     numbers: dict[Family, int] = field(default_factory=dict)
+    # What can run, by its key, in the order in which it was found.
     found: dict[object, _Pick] = field(default_factory=dict)
     written: _Pick | None = None
     calls: _Pick | None = None
+    # Keys of what was built of the model's own products before the rounds, and not found by these.
     given: set[object] = field(default_factory=set)
 
     @property

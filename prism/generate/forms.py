@@ -52,32 +52,20 @@ _GIVEN = "given"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the outputs are computed.
+    """How the outputs are computed."""
 
-    Attributes:
-        choices: the option of every e-class that the outputs need.
-        work: see Weights; each value counted once.
-        depth: reductions one after another.
-    """
-
-    choices: Mapping[int, Choice]
-    work: float
-    depth: int
+    choices: Mapping[int, Choice]  # the option of every e-class that the outputs need
+    work: float  # see Weights; each value counted once
+    depth: int  # reductions one after another
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """The forms of an e-graph.
+    """The forms of an e-graph."""
 
-    Attributes:
-        found: best first: the least work and the fewest reductions one after another in turn.
-        complete: whether these are all.
-        left_out: how many more were found.
-    """
-
-    found: tuple[Form, ...]
-    complete: bool
-    left_out: int
+    found: tuple[Form, ...]  # best first: the least work and the fewest reductions one after another in turn
+    complete: bool  # whether these are all
+    left_out: int  # how many more were found
 
 
 @dataclass(slots=True, eq=False)
@@ -117,19 +105,12 @@ _LEAF = _Entry(0, 0, 0, 0, 0, 0, 1)
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """An option of an e-class as sub-forms have it.
+    """An option of an e-class as sub-forms have it."""
 
-    Attributes:
-        number: in the table.
-        work: in units of 1 / GRAIN.
-        step: 1 for a reduction.
-        children: each e-class once.
-    """
-
-    number: int
-    work: int
-    step: int
-    children: tuple[int, ...]
+    number: int  # in the table
+    work: int  # in units of 1 / GRAIN
+    step: int  # 1 for a reduction
+    children: tuple[int, ...]  # each e-class once
 
 
 class _Table:
@@ -524,19 +505,12 @@ def _combined(table: _Table, left: list[_Entry], right: list[_Entry], limit: flo
 
 @dataclass(slots=True)
 class _Found:
-    """The best sub-form of each skeleton, of those that may be among the first so many in either order.
+    """The best sub-form of each skeleton, of those that may be among the first so many in either order."""
 
-    Attributes:
-        limit: how many are wanted, by least work and by fewest reductions one after another in turn.
-        best: by skeleton.
-        work: what has more work is behind so many by work,
-        depth: and what comes after this is behind so many by depth.
-    """
-
-    limit: float
-    best: dict[int, _Entry] = field(default_factory=dict)
-    work: float = math.inf
-    depth: tuple[float, float] = (math.inf, math.inf)
+    limit: float  # how many are wanted, by least work and by fewest reductions one after another in turn
+    best: dict[int, _Entry] = field(default_factory=dict)  # by skeleton
+    work: float = math.inf  # what has more work is behind so many by work,
+    depth: tuple[float, float] = (math.inf, math.inf)  # and what comes after this is behind so many by depth
     _full: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -692,19 +666,12 @@ def _written(
 
 @dataclass(slots=True)
 class _Reading:
-    """Finds expressions among e-nodes, bottom up.
+    """Finds expressions among e-nodes, bottom up."""
 
-    Attributes:
-        classes: the saturated e-graph.
-        options: of each e-class.
-        found: an expression's e-class, by its identity.
-        made: the choices so far.
-    """
-
-    classes: EClasses
-    options: Mapping[int, Sequence[Choice]]
-    found: dict[int, int] = field(default_factory=dict)
-    made: dict[int, Choice] = field(default_factory=dict)
+    classes: EClasses  # the saturated e-graph
+    options: Mapping[int, Sequence[Choice]]  # of each e-class
+    found: dict[int, int] = field(default_factory=dict)  # an expression's e-class, by its identity
+    made: dict[int, Choice] = field(default_factory=dict)  # the choices so far
     _table: dict[Key, int] = field(default_factory=dict)
     _numbers: dict[int, float] = field(default_factory=dict)
 

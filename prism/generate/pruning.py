@@ -39,15 +39,10 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Pruner:
-    """Something that removes candidates.
+    """Something that removes candidates."""
 
-    Attributes:
-        name: what its counter and its switch are called.
-        argument: why nothing is lost; for a bound, what is.
-    """
-
-    name: str
-    argument: str
+    name: str  # what its counter and its switch are called
+    argument: str  # why nothing is lost; for a bound, what is
 
 
 def _named(*found: Pruner) -> Mapping[str, Pruner]:
@@ -165,21 +160,15 @@ BOUNDS = _named(
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a family can do over its feasible assignments, shape point by shape point.
+    """What a family can do over its feasible assignments, shape point by shape point."""
 
-    Attributes:
-        launches: how many kernels it launches.
-        points: for each shape point, rows of (bytes, work, seconds), one an assignment that no other beats.
-        ideal: for each shape point, the least of each column.
-        corners: for each shape point, the rows with the least bytes, the least work and the least time.
-        seconds: the least estimated time at the first shape point.
-    """
-
-    launches: int
+    launches: int  # how many kernels it launches
+    # For each shape point, rows of (bytes, work, seconds), one an assignment that no other beats.
     points: tuple[Array, ...]
-    ideal: tuple[Array, ...]
+    ideal: tuple[Array, ...]  # for each shape point, the least of each column
+    # For each shape point, the rows with the least bytes, the least work and the least time.
     corners: tuple[tuple[Array, ...], ...]
-    seconds: float
+    seconds: float  # the least estimated time at the first shape point
 
     def prepared(self) -> Reach:
         """Of kernels that run once, when the weights are there: what a call has of it."""
