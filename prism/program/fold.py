@@ -125,8 +125,27 @@ def div(a: Expr, b: Expr) -> Expr:
 
 
 def truth(e: Expr) -> Expr:
-    """A number as a truth value: whether it is not 0."""
+    """A number as a truth value: whether it is not 0. What masks make of each other is told by what they choose by."""
+    match e:
+        case Map("mul" | "minimum", (a, b)) if _is_mask(a) and _is_mask(b):
+            return op("and", truth(a), truth(b))
+        case Map("maximum", (a, b)) if _is_mask(a) and _is_mask(b):
+            return op("or", truth(a), truth(b))
+        case Map(name, _) if OPS[name].boolean:
+            return e
     return op("not", op("eq", e, Const(0.0)))
+
+
+def _is_mask(e: Expr) -> bool:
+    """Whether a number is 0 or 1 by how it is written."""
+    match e:
+        case Map("where", (_, a, b)):
+            return {a, b} <= {Const(0.0), Const(1.0)}
+        case Map("mul" | "minimum" | "maximum", (a, b)):
+            return _is_mask(a) and _is_mask(b)
+        case Map(name, _):
+            return OPS[name].boolean
+    return False
 
 
 def _number(name: str, args: tuple[Expr, ...]) -> Expr:

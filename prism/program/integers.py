@@ -398,7 +398,9 @@ def stored(expr: Expr, dtype: DType, bounds: Interval, where: str = "") -> tuple
         return expr, bounds
     own = range_of(dtype)
     if dtype is DType.BOOL:
-        return (expr, bounds) if bounds.whole and bounds.within(own) else (truth(expr), own)
+        # What reads nothing is put where it is used, which takes truth values; a tensor is one by its type.
+        number = not bounds.whole or not bounds.within(own) or not any(isinstance(e, Read) for e in walk(expr))
+        return (truth(expr), own) if number else (expr, bounds)
     if not bounds.whole:
         raise UnsupportedError(
             f"a result of type {dtype.value} is not known to be a whole number",

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
-from prism.program.build import const
+from prism.program.build import const, mul, neg
+from prism.program.fold import op
 from prism.program.index import Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes, walk
 from prism.program.sign_analysis import Facts
@@ -33,6 +34,8 @@ _NUMBER: Kinds = frozenset({NUMBER})
 _OPPOSITE: Mapping[str, str] = MappingProxyType({NUMBER: NUMBER, ABOVE: BELOW, BELOW: ABOVE, NONE: NONE})
 # Masks of which each may leave a row empty or not.
 _MANY = 4
+_ZERO = const(0.0)
+_OTHER = MappingProxyType({"maximum": "minimum", "minimum": "maximum"})
 
 
 def defined_alike(reference: Expr, candidate: Expr, extremes: Sequence[Expr]) -> bool:
@@ -172,6 +175,17 @@ def _reduced(kind: ReduceKind, of: Kinds) -> Kinds:
     return of | {NONE} if meet else of
 
 
+def _over(e: Expr, by: Expr) -> Expr | None:
+    """What the expression is a multiple of; None where it is not written as one."""
+    match e:
+        case Map("mul", (a, b)) if by in (a, b):
+            return b if a == by else a
+        case Map("neg", (a,)):
+            over = _over(a, by)
+            return None if over is None else neg(over)
+    return e if e == _ZERO else const(1.0) if e == by else None
+
+
 # Nodes of the two expressions together beyond which cases, which multiply the work, are not told apart.
 MAX_NODES = 600
 
@@ -187,7 +201,18 @@ class Case:
 
     def of(self, exprs: Sequence[Expr]) -> list[Expr]:
         """The expressions where it is so."""
-        return rebuilt(exprs, self._known)
+        known = rebuilt(exprs, self._known)
+        return rebuilt(known, self._scaled) if _ZERO in (self.less, self.more) else known
+
+    def _scaled(self, e: Expr) -> Expr:
+        """The larger (smaller) of two multiples of what has one sign: a multiple of the larger or of the smaller."""
+        by, other = (self.more, self.less) if self.less == _ZERO else (self.less, self.more)
+        if other != _ZERO or not isinstance(e, Map) or e.op not in _OTHER:
+            return e
+        x, y = (_over(a, by) for a in e.args)
+        if x is None or y is None or not all(Facts().finite(a) for a in (x, y, by)):
+            return e
+        return mul(by, op(e.op if self.more == by else _OTHER[e.op], x, y))
 
     def _known(self, e: Expr) -> Expr:
         match e:
@@ -201,6 +226,8 @@ class Case:
                     return const(0.0) if strict else e
                 if strict or below == (name == "le"):
                     return const(float(below))
+            case Map("where", (Const(), _, _)):
+                return op("where", *e.args)
         return e
 
     def _order(self, a: Expr, b: Expr) -> tuple[Expr, bool] | None:
@@ -212,21 +239,23 @@ class Case:
         return None
 
     def _less(self, low: Expr, high: Expr) -> bool | None:
-        """Whether one is less than the other by a chain of the cases; None where it may be more."""
-        edges: list[Case] = []
+        """Whether one is less than the other by a chain of the cases and of numbers; None where it may be more."""
+        edges: list[tuple[Expr, Expr, bool]] = []
         case: Case | None = self
         while case is not None:
-            edges.append(case)
+            edges.append((case.less, case.more, case.strict))
             case = case.within
+        ends = dict.fromkeys(x for x in (low, high, *(x for e in edges for x in e[:2])) if isinstance(x, Const))
+        edges += [(x, y, True) for x, y in itertools.permutations(ends, 2) if x.value < y.value]
         reached = {low: False}
         todo = [low]
         while todo:
             at = todo.pop()
-            for edge in edges:
-                strict = reached[at] or edge.strict
-                if edge.less == at and strict > reached.get(edge.more, -1):
-                    reached[edge.more] = strict
-                    todo.append(edge.more)
+            for less, more, strictly in edges:
+                strict = reached[at] or strictly
+                if less == at and strict > reached.get(more, -1):
+                    reached[more] = strict
+                    todo.append(more)
         return reached.get(high) if high != low else None
 
 
@@ -243,7 +272,7 @@ def cases(a: Expr, b: Expr, within: Case | None = None) -> tuple[Case, Case] | N
         e
         for e in nodes
         if isinstance(e, Map)
-        and e.op in ("maximum", "minimum", "le", "lt")
+        and e.op in _COMPARED
         and e.args[0] != e.args[1]
         and free_axes(e).isdisjoint(bound)
         and not any(isinstance(x, Const) and x.value in _INFINITE for x in e.args)
@@ -255,4 +284,5 @@ def cases(a: Expr, b: Expr, within: Case | None = None) -> tuple[Case, Case] | N
     return Case(x, y, first.op == "lt", within), Case(y, x, first.op != "lt", within)
 
 
+_COMPARED = ("maximum", "minimum", "le", "lt")
 _INFINITE = (float("inf"), float("-inf"))

@@ -251,6 +251,11 @@ class _Machine(Algebra):
         match a:
             case Map("abs", (x,)) if not self._infinite(x):
                 return self._log_size(self.poly(x))
+            case Map("add", (Const(1.0), Map("exp", (x,))) | (Map("exp", (x,)), Const(1.0))):
+                size = self._size(self.poly(x))
+                if size is not None:  # log(1 + exp(-|u|)) is log(1 + exp(u)) - max(u, 0)
+                    u = self.expr(size)
+                    return self.sum([self._log(add(const(1.0), op("exp", u))), self.scaled(self._ramp(size), -1)])
         p = self.poly(a)
         if not p:
             raise Unfit
@@ -279,6 +284,16 @@ class _Machine(Algebra):
                 self.above.add(inner)
             parts.append(self.atom(Map("log", (inner,))))
         return self.sum(parts)
+
+    def _size(self, p: Poly) -> Poly | None:
+        """What the polynomial is minus the size of: c*x of c*x - 2*c*max(x, 0) with c > 0; None of others."""
+        for t, c in p.items():
+            match t:
+                case Term((), ((Map("maximum", (x, Const(0.0))), 1),)) if c < 0:
+                    size = self.scaled(self.poly(x), -c / 2)
+                    if self.sum([size, {t: c}]) == p:
+                        return size
+        return None
 
     def _log_size(self, p: Poly) -> Poly:
         """log |p|, of what is finite: the sum of those of its factors."""
