@@ -152,6 +152,9 @@ def test_products_of_each_head_lie_as_they_are_read(tmp_path: Path) -> None:
         (lambda x, w: 2 * (x.view(2, 16)[:, :, None] * w.view(2, 16, 64)).sum(1).sum(0), ((32,), (32, 64))),
         (lambda q, w: torch.einsum("mhd,hdn->mnh", q, w), ((6, 4, 16), (4, 16, 32))),
         (lambda q, w: torch.einsum("mhd,nhd->mnh", q, w).softmax(-1), ((6, 4, 16), (9, 4, 16))),
+        # Stored side by side, as before a projection: what is within a head comes first in the sum of the index.
+        (lambda p, v: (p.exp() @ v).transpose(1, 2).reshape(3, 64), ((3, 4, 1, 20), (3, 4, 20, 16))),
+        (lambda p, v: (p.softmax(-1) @ v).transpose(1, 2).reshape(3, 5, 64), ((3, 4, 5, 20), (3, 4, 20, 16))),
     ]
     choose = random.Random(5)
     programs = [prism.trace(f, [torch.randn(s) for s in shapes], check=False) for f, shapes in functions]

@@ -139,7 +139,9 @@ class Scheduler:
         whose panels may be held.
         """
         stores = [s for s in statements(self.v.program.body) if isinstance(s, tile.Store)]
-        orders = {tuple(self.v.view(s.tensor, s.offset, s.masks).strides) for s in stores}
+        views = [self.v.view(s.tensor, s.offset, s.masks) for s in stores]
+        # Heads that are stored side by side are added to what is within a head, and so come behind it.
+        orders = {tuple(n for last in (False, True) for n, by in v.strides.items() if (by == 1) is last) for v in views}
         if not self.products or len(orders) != 1:
             return
         (stored,) = orders
@@ -155,7 +157,7 @@ class Scheduler:
     def _columns_last(self, p: Product) -> None:
         """The order of a result in which a lane of both factors would be last: products write rows of columns."""
         dst = self.merged.get(p.dst, p.dst)
-        lanes = self.v.lanes_of(dst)
+        lanes = self.order.get(dst, self.v.lanes_of(dst))
         both = set(self.v.lanes_of(p.lhs)) & set(self.v.lanes_of(p.rhs))
         if lanes and lanes[-1] in both:
             self.order[dst] = (*(n for n in lanes if n in both), *(n for n in lanes if n not in both))
