@@ -649,17 +649,20 @@ def test_what_an_island_rounds_within_says_how_far_apart_kernels_and_onnxruntime
 def test_what_neighbours_of_inputs_give_says_how_far_steps_take_rounding_apart(
     tmp_path: Path, asked: Inference
 ) -> None:
-    """Of a logistic map's steps, each of which takes two values four times as far apart as they were."""
-    text = """(float[8] x, int64 n) => (float[8] y, float[8] near)
+    """Of a logistic map's steps, each of which takes two values four times as far apart as they were.
+
+    A fifth of the elements round to another number where their input is the next one.
+    """
+    text = """(float[64] x, int64 n) => (float[64] y, float[64] near)
         <bool on = {1}, float one = {1.0}, float four = {4.0}, float half = {0.5}> {
         h = Sigmoid(x)  a = Mul(h, half)  near = Add(a, half)
-        y = Loop (n, on, near) <body = step (int64 i, bool go, float[8] v) => (bool again, float[8] w) {
+        y = Loop (n, on, near) <body = step (int64 i, bool go, float[64] v) => (bool again, float[64] w) {
             again = Identity(go)  u = Sub(one, v)  p = Mul(u, v)  w = Mul(p, four) }> }"""
     with saved(text, tmp_path) as path:
         parts = cut(path, inference=asked)
         programs = {i.name: load_bytes(parts.part(i).data, i.name) for i in parts.islands}
         run = whole.Run(path, parts, ModelOptions(), None, Recorder(None), tmp_path)  # type: ignore[arg-type]
-        x = {"x": RNG.standard_normal(8).astype(np.float32), "n": np.array(40)}
+        x = {"x": RNG.standard_normal(64).astype(np.float32), "n": np.array(40)}
         (plain, _), (far, near) = run._expected(x), run._expected(x, programs)
         kernels = {"x": np.nextafter(x["x"], np.float32(9)), "n": x["n"]}
         as_kernels = list(run._run(kernels).values())
@@ -1348,6 +1351,16 @@ def test_convolutions_of_many_channels_are_in_islands_where_tiles_multiply(
         assert [i.op for i in cut(path, tiles=True).kept.values()] == ["Conv"] * stays
         assert left(path) == ("Conv",)
         assert left(path, tiles=True) == ("Conv",) * stays
+
+
+@pytest.mark.parametrize("stored", ["k = Constant <value = float[32, 16, 1, 1] {%s}> ()", "k = ConstantOfShape (s)"])
+def test_weights_that_nodes_hold_are_weights(tmp_path: Path, stored: str) -> None:
+    held = stored % ", ".join(["0.5"] * 512) if "%" in stored else stored
+    text = f"(float[1, 16, 8, 8] x) => (float[1, 32, a, b] y) {{ {held}  c = Conv (x, k)  y = Tanh (c) }}"
+    with saved(text, tmp_path, s=np.array([32, 16, 1, 1])) as path:
+        assert left(path, tiles=True) == ()
+        assert not cut(path, tiles=True).kept
+        assert left(path) == ("Conv",)
 
 
 def test_a_folder_is_of_its_model_whatever_processor_it_was_made_on(

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import onnx
 import sympy
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from prism.errors import FaultyModelError, ModelError, PrismError, UnsupportedError
 from prism.frontend.onnx import contrib, reader, written
@@ -63,14 +63,29 @@ written for each element, and onnxruntime through it once."""
 def left(path: Path, tiles: bool = False) -> tuple[str, ...]:
     """The operators of a model that stay although they are read, each once, or may; `tiles` as of `cut`."""
     graph = onnx.load(path, load_external_data=False).graph
-    shapes = {t.name: tuple(t.dims) for t in graph.initializer}
+    tiled = shapes_of_weights(graph) if tiles else {}
     return tuple(
         dict.fromkeys(
             n.op_type
             for n in graph.node
-            if windowed(n, shapes if tiles else {}) or (n.domain in MAIN_DOMAINS and n.op_type in LEFT_BY_DATA)
+            if windowed(n, tiled) or (n.domain in MAIN_DOMAINS and n.op_type in LEFT_BY_DATA)
         )
     )
+
+
+def shapes_of_weights(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
+    """The shapes of what a graph stores: tensors, nodes that are one, and nodes that fill a shape that is stored."""
+    stored = {t.name: t for t in graph.initializer}
+    found = {name: tuple(t.dims) for name, t in stored.items()}
+    for n in graph.node:
+        match n.op_type, [a.t for a in n.attribute if a.name == "value"]:
+            case "Constant", [value]:
+                stored[n.output[0]], found[n.output[0]] = value, tuple(value.dims)
+            case "ConstantOfShape", _ if n.input[0] in stored and not external_data_helper.uses_external_data(
+                stored[n.input[0]]
+            ):
+                found[n.output[0]] = tuple(int(e) for e in numpy_helper.to_array(stored[n.input[0]]).ravel())
+    return found
 
 
 def windowed(proto: onnx.NodeProto, tiled: Mapping[str, Sequence[int]] = MappingProxyType({})) -> bool:
@@ -272,7 +287,7 @@ class Cut:
         self._walk = reader.Walk(model, name, directory, declared, equal)
         self.opset = self._walk.opset
         self._initial = {t.name: t for t in model.graph.initializer}
-        self._tiled = {name: tuple(t.dims) for name, t in self._initial.items()} if tiles else {}
+        self._tiled = shapes_of_weights(model.graph) if tiles else {}
         self._passed = {i.name: i for i in self._walk.passed}
         self._producer = {o: n for n, p in enumerate(self._nodes) for o in p.output if o}
         self._infos = dict(self._passed)
