@@ -132,6 +132,7 @@ class Row:
         stages: seconds by stage of the first run.
         us: median microseconds of a call, by contender.
         ratios: by contender, how many times as long it takes as prism: lower quartile, median, upper quartile.
+        dropped: what the command said of kernels that the numeric gate dropped: it may be a bug of an emitter's.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Row:
     stages: Mapping[str, float] = field(default_factory=dict)
     us: Mapping[str, float] = field(default_factory=dict)
     ratios: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    dropped: Sequence[str] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -324,6 +326,11 @@ def stages_of(said: str) -> dict[str, float]:
     return found
 
 
+def dropped_in(said: str) -> list[str]:
+    """What the command's lines say of kernels that the numeric gate dropped."""
+    return [x for x in said.splitlines() if re.search(r"\b(passed|failed) the numeric gate", x)]
+
+
 def shares(file: Path, folder: Path) -> tuple[float, float]:
     """The share of nodes, and of the operations of matrix products, that run by kernels: what `model.onnx` says."""
     import onnx
@@ -380,7 +387,14 @@ def row_of(name: str, place: Path, args: argparse.Namespace) -> Row:
         second, _ = command(file, folder, args.budget, args.threads)
     except RuntimeError as error:
         return replace(row, why=str(error))
-    row = replace(row, first_s=first, second_s=second, code=ran.returncode, stages=stages_of(ran.stderr))
+    row = replace(
+        row,
+        first_s=first,
+        second_s=second,
+        code=ran.returncode,
+        stages=stages_of(ran.stderr),
+        dropped=dropped_in(ran.stderr),
+    )
     if ran.returncode:
         lines = [x.strip() for x in ran.stderr.splitlines() if x.strip()]
         said = " ".join(lines[next((n for n, x in enumerate(lines) if x.startswith("prism: error")), -3) :])
@@ -406,6 +420,7 @@ def lines_of(row: Row) -> list[str]:
     found = [run]
     if row.why:
         found.append(f"{'':9} {row.why}")
+    found += [f"{'':9} {x}" for x in row.dropped]
     if row.us:
         found.append(f"{'':9} " + "  ".join(f"{who} {us:,.0f} us" for who, us in row.us.items()))
     if row.stages:

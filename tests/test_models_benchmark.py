@@ -36,6 +36,14 @@ prism: island_2 65.2 s  64 nodes"""
     assert stages_of(said) == pytest.approx({"load": 0.0789, "search": 2.59, "tuning": 90.36})
 
 
+def test_kernels_that_the_gate_drops_are_told() -> None:
+    said = """prism: island_0: check 3.1 s  6 cases
+prism: warning: a proved sGraph failed the numeric gate and was dropped: n=3: 4 elements
+prism: warning: the time ended: 4 cases of the numeric gate were not run"""
+    row = Row("gpt2", dropped=models.dropped_in(said))
+    assert [x for x in lines_of(row) if "numeric gate" in x] == [f"{'':9} {said.splitlines()[1]}"]
+
+
 def test_shares_count_nodes_and_operations_of_islands(tmp_path: Path) -> None:
     text = """<ir_version: 10, opset_import: ["" : 18]>
     m (float[n, 8] x, float[8, 4] w, float[4, 2] v) => (float[n, 2] y) {
