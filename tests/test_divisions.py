@@ -142,8 +142,12 @@ def test_a_buffer_holds_the_divisor() -> None:
     assert divisors_stored(apart("exp")) == apart("exp")
 
 
-def test_kernels_of_other_regions_take_nothing_from_what_is_known_of_one() -> None:
-    """What is stored by blocks and read by rows is an input to who reads it; a root has a reciprocal all the same."""
+@pytest.mark.parametrize("step", [-1, 1])
+def test_kernels_of_other_regions_take_nothing_from_what_is_known_of_one(step: int) -> None:
+    """What is stored by blocks and read beside them is an input to who reads it; a root has a reciprocal all the same.
+
+    At the last row the next one has digits, too, which are those of the first.
+    """
     a, b = Axis("a", 2), Axis("b", 4)
     rows = Index.axis(a).scaled(4) + Index.axis(b)
     copy = (Load("x1", "x", (rows, Index.axis(j))), Store("t", (rows, Index.axis(j)), "x1"))
@@ -151,7 +155,7 @@ def test_kernels_of_other_regions_take_nothing_from_what_is_known_of_one() -> No
     (kernel,) = graph.kernels
     (load, *rest) = kernel.body
     assert isinstance(load, Load)
-    body = (replace(load, tensor="t", index=(Index.axis(i) + -1, Index.axis(j))), *rest)
+    body = (replace(load, tensor="t", index=(Index.axis(i) + step, Index.axis(j))), *rest)
     graph = replace(
         graph,
         buffers=(Tensor("t", (8, 32), F32),),

@@ -149,12 +149,17 @@ class _Shared:
 
 
 def _places(stored: Index, wanted: Index) -> dict[Axis, Index] | None:
-    """Where the axes of a store are at the element that is wanted, one dimension of both; None where it is not said."""
+    """Where the axes of a store are at the element that is wanted, one dimension of both; None where it is not said.
+
+    What is wanted beside the tensor, of which a kernel makes a number, is no element: digits would be another's.
+    """
     axis = stored.as_axis()
     if axis is not None:
         return {axis: wanted}
     digits = stored.digits() if stored.offset == 0 else []
-    if not digits and stored != wanted:
+    if not digits:
+        return {} if stored == wanted else None
+    if not wanted.within(math.prod(int(a.extent) for _, a in digits)):
         return None
     return {a: wanted.floordiv(unit).mod(a.extent) for unit, a in digits}
 
