@@ -61,7 +61,7 @@ def plain(e: Expr) -> Expr:
 
 def computed(e: Expr) -> Expr:
     """The expression as kernels compute it."""
-    return _with(e, guarded)
+    return _with(e, guarded) if _shifts(e) else e
 
 
 def told(e: Expr) -> Expr:
