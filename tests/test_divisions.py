@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import sgraph_samples
@@ -202,3 +204,33 @@ def test_places_in_rows_of_a_rounded_length_may_be_below_0() -> None:
     assert bounds.of(position(Index(((i, n), (j, 1)), n - 1)))[0] == 0
     assert bounds.of(position(Index(((i, short), (j, 1)))))[0] == -math.inf
     assert bounds.of(position(Index(((j, 1),), short)))[0] == -math.inf
+
+
+def test_a_softmax_of_what_masked_heads_store_side_by_side_is_told_through_both() -> None:
+    """Its scores hold what the heads rescaled, by a maximum that may be -inf."""
+
+    def heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        scores = torch.where(kept > 0, q @ k.transpose(1, 2), -torch.inf)
+        return (torch.softmax(scores, -1) @ v).transpose(0, 1).reshape(1024, 256)
+
+    def after(reshape: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(reshape @ w.T, -1) @ u
+
+    def graphs(fn: Callable[..., object], *shapes: tuple[int, ...]) -> list[SGraph]:
+        given = [torch.empty(s, device="meta") for s in shapes]
+        program = prism.trace(fn, given, name=fn.__name__, check=False)
+        with search(program, budget=SearchBudget(max_sgraphs=12)) as found:
+            return [p.sgraph for p in found if len(p.sgraph.kernels) < 3]
+
+    first, second = graphs(heads, *[(4, 1024, 64)] * 3, (4, 1024, 1024)), graphs(after, *[(1024, 256)] * 2, (1024, 64))
+    through = 0
+    for one, other in product(first, second):
+        both = replace(
+            other,
+            inputs=(*one.inputs, *(t for t in other.inputs if t.name != "reshape")),
+            buffers=(*one.buffers, *one.outputs, *other.buffers),
+            kernels=(*one.kernels, *other.kernels),
+        )
+        values = kernel_values(both)[other.kernels[-1].name]
+        through += any("v[" in str(v) for v in values.values())
+    assert through
