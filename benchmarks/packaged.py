@@ -91,14 +91,13 @@ def inputs(name: str, model: onnx.ModelProto) -> dict[str, Any]:
         tensor = i.type.tensor_type
         if tensor.elem_type in (TensorProto.UNDEFINED, TensorProto.STRING):
             raise TypeError(f"input {i.name} is no tensor of numbers: {onnx.printer.to_text(i)}")
-        shape = [d.dim_value or FREE for d in tensor.shape.dim]
-        drawn = draw.standard_normal(shape) if tensor.elem_type in FLOATS else draw.integers(0, 2, shape)
-        found[i.name] = drawn.astype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        shape, dtype = (
+            [d.dim_value or FREE for d in tensor.shape.dim],
+            helper.tensor_dtype_to_np_dtype(tensor.elem_type),
+        )
+        drawn = draw.standard_normal(shape) if dtype.kind == "f" else draw.integers(0, 2, shape)
+        found[i.name] = drawn.astype(dtype)
     return found
-
-
-FLOATS = frozenset({1, 10, 11})
-"""TensorProto's numbers of float32, float16 and float64."""
 
 
 def value(file: Path, kind: onnx.TypeProto) -> Any:

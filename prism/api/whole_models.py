@@ -718,8 +718,8 @@ class Run:
                     expected = [self._expected(case.arrays, programs) for case in taken]
                     found = compare(whole.module, arrays, expected, worker)
             if not any(found):
-                spent = {"seconds": self.opening_s}
-                store.put(key, {"date": now_text(), "draws": len(taken), "sensitive": sensitive} | spent)
+                told = {"draws": len(taken), "sensitive": sensitive, "seconds": self.opening_s}
+                store.put(key, {"date": now_text(), **told})
             detail.append(f"{len(taken)} draws")
         for case, why in zip(taken, found, strict=True):
             if why:

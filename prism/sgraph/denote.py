@@ -569,7 +569,7 @@ class _Reader:
             raise self._lost(f"rescales by {shift}, which may be -inf so far where what is summed is not")
         above = self._sum(parts[0], self._mul(self._made(Const(-1.0)), of))
         # Of kernels before this one what they rescaled may be in it.
-        if self.memory.bounds.of(self.memory.interned.all(rescaled.computed(above)))[1] == math.inf:
+        if self.memory.bounds.of(rescaled.computed(above))[1] == math.inf:
             raise self._lost(f"rescales by {shift}, above which what is summed may be so far that it overflows")
         infinite = facts.infinities(end)
         return end if infinite is not None and -math.inf not in infinite else self.memory.interned.all(guarded)
