@@ -29,6 +29,7 @@ import numpy as np
 from prism.api import loading
 from prism.api.comparing import no_better
 from prism.api.given_inputs import check_sizes
+from prism.api.in_parts import InParts
 from prism.api.model_inputs import Feeds, drawn, feeds, given_feeds, neighbours, smaller
 from prism.api.optimizing import Produced, check_supported, produce
 from prism.api.options import ModelOptions, Options, by_keywords
@@ -72,7 +73,6 @@ from prism.platforms.cpu import CpuPlatform, multiplies_tiles
 from prism.platforms.stock import NotRunError, Stock, check_installed
 from prism.process.deadline import Deadline
 from prism.program.evaluate import evaluate
-from prism.program.extents import is_static
 from prism.program.nodes import Program
 from prism.program.returned import computed
 from prism.report.folder import (
@@ -352,10 +352,11 @@ class Run:
                 self.stock_path = Path(place) / STOCK
                 self.stock_path.write_bytes(self.parts.with_functions(frozenset()))
             with self.recorder.stage("inputs") as detail:
-                given, sizes = self._given()
+                given, sizes, gainless = self._given()
                 detail.append(", ".join(f"{n}={v}" for n, v in given.sizes.items()) or "of fixed sizes")
+                detail += [f"{len(gainless)} islands can gain nothing"] if gainless else []
             late = Late(Cache(CHOICES, self.cache), self._late_key(given), self.options)
-            islands = self._islands(sizes, Path(place), late)
+            islands = self._islands(sizes, Path(place), late, gainless)
             sets = candidates(islands)
             if not sets:
                 raise self._nothing(islands)
@@ -382,28 +383,34 @@ class Run:
         files[MODULE] = self._module(steps, wholes[best].alone)
         return report, files | render_model(report, files)
 
-    def _given(self) -> tuple[Feeds, dict[str, dict[str, int]]]:
-        """Inputs that the model takes, and for every island the values of its symbols on them.
+    def _given(self) -> tuple[Feeds, dict[str, dict[str, int]], dict[str, str]]:
+        """Inputs that the model takes, for every island the values of its symbols on them, and which gain nothing, why.
 
-        Which sizes and numbers it takes is found by running it, unless an earlier run did.
+        All of this is found by running the model, unless an earlier run did.
         """
         ports, o, where = self.parts.inputs, self.options, str(self.path)
+        basis: tuple[object, ...] = (sorted(o.at.items()), o.seed)
+        given = None
         if o.inputs is not None:
             self._stock()
             given = given_feeds(ports, o.inputs, self._run, where)
             check_sizes(given.sizes, o.at)
-            self._comparable(given)
-            return given, self._boundaries(given)
-        key = digest("inputs", *self._basis(), sorted(o.at.items()), o.seed)
-        found = Cache(COMPARISONS, self.cache).get(key)
+            basis = (sorted(given.sizes.items()), _digests(given.arrays))
+        store, key = Cache(COMPARISONS, self.cache), digest("inputs", *self._basis(), *basis)
+        found = None if o.anew else store.get(key)
         if found is None:
             self._stock()  # that it is not taken is told before what cannot be drawn
-            given = feeds(ports, o.at, o.seed, self._run, where, self.parts.most_elements)
+            given = given or feeds(ports, o.at, o.seed, self._run, where, self.parts.most_elements)
             self._comparable(given)
-            found = {"sizes": given.sizes, "highs": given.highs, "islands": self._boundaries(given)}
-            Cache(COMPARISONS, self.cache).put(key, found)
-        arrays = drawn(ports, found["sizes"], found["highs"], o.seed)
-        return Feeds(found["sizes"], found["highs"], arrays), found["islands"]
+            asked = InParts(self.parts, self._on_one_thread, self.platform.device, where, dict(given.arrays))
+            gainless = asked.gainless(o.time)
+            found = {"sizes": given.sizes, "highs": given.highs, "islands": asked.sizes, "gainless": gainless}
+            store.put(key, found)
+        given = given or Feeds(found["sizes"], found["highs"], drawn(ports, found["sizes"], found["highs"], o.seed))
+        return given, found["islands"], found["gainless"]
+
+    def _on_one_thread(self) -> Stock:
+        return Stock(self.stock_path, str(self.path), threads=1)
 
     def _run(self, arrays: Mapping[str, np.ndarray], *, optimised: bool = True) -> dict[str, Any]:
         """What the model gives, in onnxruntime; raises NotRunError: it does not take these inputs."""
@@ -457,31 +464,11 @@ class Run:
                     fix="keep the model as it is, or take the part without it",
                 )
 
-    def _boundaries(self, given: Feeds) -> dict[str, dict[str, int]]:
-        """For every island, the values of its symbols, as they come up in the model."""
-        found: dict[str, dict[str, int]] = {}
-        values: dict[str, Any] = dict(given.arrays)
-        for part in self.parts.parts(frozenset(i.name for i in self.parts.islands)):
-            takes = [p.name for p in part.inputs]
-            if part.island:
-                shapes = [(p.shape or (), values[p.name].shape) for p in part.inputs if p.shape is not None]
-                found[part.name] = {
-                    str(e): int(n) for s, known in shapes for e, n in zip(s, known, strict=True) if not is_static(e)
-                }
-            try:
-                values |= Stock(part.data, f"{self.path}, {part.name}", optimised=False).run(values, takes)
-            except NotRunError as error:
-                raise VerificationError(
-                    "the model cannot be run in parts",
-                    where=f"{self.path}, {part.name}",
-                    why=str(error),
-                    fix="report it with the model: this is a bug in prism",
-                ) from None
-        return found
-
-    def _islands(self, sizes: Mapping[str, Mapping[str, int]], place: Path, late: Late) -> list[_Made]:
-        """What comes of each island."""
-        todo = [(i, sizes.get(i.name, {})) for i in reversed(self.parts.islands)]
+    def _islands(
+        self, sizes: Mapping[str, Mapping[str, int]], place: Path, late: Late, gainless: Mapping[str, str]
+    ) -> list[_Made]:
+        """What comes of each island; none is searched of those that are `gainless`."""
+        todo = [(i, sizes.get(i.name, {})) for i in reversed(self.parts.islands) if i.name not in gainless]
         known = late.known()
         if known:
             self.recorder.warn(f"stored: {some(known)} had no time; {AGAIN}")
@@ -498,7 +485,13 @@ class Run:
                 for key in [k for k, m in first.items() if m.ended]:
                     del first[key]
                 found |= self._turn([(i, sizes.get(i.name, {})) for i in reversed(again)], first, place, time, known)
+        for i in self.parts.islands:
+            if i.name in gainless:
+                found[i.name] = _Made(replace(self._listed(i), why=gainless[i.name]))
         return [found[i.name] for i in self.parts.islands if i.name in found]
+
+    def _listed(self, island: Island) -> IslandReport:
+        return IslandReport(island.name, len(island.nodes), dict(Counter(self.parts.operators(island))))
 
     def _turn(
         self,
@@ -553,7 +546,7 @@ class Run:
         again: str,
     ) -> _Made:
         """What comes of an island; `again` is why an earlier run had no time for it, which nothing has changed."""
-        report = IslandReport(island.name, len(island.nodes), dict(Counter(self.parts.operators(island))))
+        report = self._listed(island)
         if again:
             return _Made(replace(report, why=again), ended=True)
         foreign = next((p for p in (*part.inputs, *part.outputs) if p.dtype not in BOUNDARY), None)
@@ -603,8 +596,11 @@ class Run:
     def _nothing(self, islands: Sequence[_Made]) -> NoImprovementError:
         stays = Counter(k.op for k in self.parts.kept.values())
         reasons = {k.op: k.why for k in reversed(self.parts.kept.values())}
-        said = [f"{m.report.name} ({m.report.nodes} nodes): {m.report.why}" for m in islands[:4]]
-        said += [f"and {len(islands) - 4} more"] if len(islands) > 4 else []
+        same: dict[str, list[str]] = {}
+        for m in islands:
+            same.setdefault(m.report.why, []).append(f"{m.report.name} ({m.report.nodes} nodes)")
+        said = [f"{some(names)}: {why}" for why, names in list(same.items())[:4]]
+        said += [f"and {len(same) - 4} more reasons"] if len(same) > 4 else []
         kept = "; ".join(f"{op} stays{f' ({n} times)' * (n > 1)}: {reasons[op]}" for op, n in stays.most_common(4))
         kept += f"; and {len(stays) - 4} more operators" * (len(stays) > 4)
         return NoImprovementError(
@@ -737,7 +733,7 @@ class Run:
         drawn_of: tuple[object, ...]
         drawn_of = (sorted(given.sizes.items()), sorted(self.options.at.items()), self.options.seed, DRAWS)
         if self.options.inputs is not None:
-            drawn_of = (*drawn_of, *(hashlib.sha256(x.tobytes()).hexdigest() for _, x in sorted(given.arrays.items())))
+            drawn_of = (*drawn_of, *_digests(given.arrays))
         return digest(*self._basis(), made, drawn_of)
 
     def _late_key(self, given: Feeds) -> str:
@@ -931,6 +927,10 @@ def _step(made: _Made, first: _Made, takes: Sequence[str], gives: tuple[str, ...
     return Step(
         module, tuple(data[n] for n in own if n in data), gives, called, weights, weights_file if weights else ""
     )
+
+
+def _digests(arrays: Mapping[str, np.ndarray]) -> list[str]:
+    return [hashlib.sha256(x.tobytes()).hexdigest() for _, x in sorted(arrays.items())]
 
 
 def _counts(name: str) -> bool:

@@ -36,16 +36,18 @@ class Stock:
         model: the file, or its bytes.
         where: the model as the user knows it.
         optimised: whether onnxruntime may rewrite it.
+        threads: how many it runs on; 0 for as many as there are cores.
 
     Raises:
         ModelError: onnxruntime does not take it.
     """
 
-    def __init__(self, model: Path | bytes, where: str, *, optimised: bool = True) -> None:
+    def __init__(self, model: Path | bytes, where: str, *, optimised: bool = True, threads: int = 0) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
         options.log_severity_level = 4
+        options.intra_op_num_threads = threads
         if not optimised:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
