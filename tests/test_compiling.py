@@ -140,6 +140,25 @@ def test_a_view_is_of_the_argument_that_it_is_of(faster: Callable[[], list[str]]
     assert "of the time" in faster()[0]
 
 
+def test_tensors_of_a_class_of_their_own_are_taken_as_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an image's: torch looks at what runs at the first call, and refused what was called with one."""
+
+    class Image(torch.Tensor):
+        pass
+
+    taken = compiling.Outcome(
+        lambda x: torch.sigmoid(x) * 2 if type(x) is torch.Tensor else torch.zeros(()), speedup=2.0
+    )
+    monkeypatch.setattr(compiling.Kernels, "of", lambda *_: taken)
+    image = torch.randn(4, 3).as_subclass(Image)
+    fast = compiling.compile(lambda x: torch.sigmoid(x) * 2)
+    for _ in range(2):
+        found = fast(image)
+        assert type(found) is Image
+        torch.testing.assert_close(found, torch.sigmoid(image) * 2)
+    torch._dynamo.reset()
+
+
 def test_random_numbers_are_drawn_in_the_order_that_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """One island before the first and behind the second would have them drawn the other way round."""
 

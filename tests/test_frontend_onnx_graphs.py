@@ -434,6 +434,19 @@ def test_the_steps_of_a_loop_are_over_the_ranges_of_its_program() -> None:
     spec.check(program.over({n: replace(r, high=64, hint=7, open=False) for n, r in program.ranges.items()}))
 
 
+def test_a_length_at_its_least_does_not_keep_others_from_being_halved() -> None:
+    """As of audio, whose first convolution takes no fewer than 400 samples; reading it did not end."""
+    built = model(
+        [node("Conv", ["x", "w"], ["y"], strides=[160])],
+        {"x": (FLOAT, ["b", 1, "samples"])},
+        ["y"],
+        {"w": f(2, 1, 400)},
+    )
+    program = from_model(built, "m", None, check=False)
+    assert program.ranges["samples"].low == program.hints["samples"] == 400
+    assert program.hints["b"] * 400 <= MOST_PLACES
+
+
 def test_external_data_is_read_beside_the_file(tmp_path: Path) -> None:
     w = f(4, 4)
     built = model([node("MatMul", ["x", "w"], ["y"])], {"x": (FLOAT, ["n", 4])}, ["y"], {"w": w})

@@ -31,6 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.split_module import split_module
+from torch.utils._python_dispatch import _disable_current_modes
 
 from prism.api.loading import trace
 from prism.api.optimizing import optimize, refused_outputs
@@ -266,14 +267,18 @@ class Graph:
         given = kernels.options.get("seconds")
         self.time = Time() if given is None else Time(given, given)
         self.divided: torch.fx.GraphModule | None = None
+        self.subclasses = False  # whether it is called with tensors of classes of their own, for which it was captured
 
     def __call__(self, *args: Any) -> Any:
         """What the graph computes."""
         if self.divided is None:
             with compile_lock:  # as Dynamo: nobody else captures or divides meanwhile, and kernels are timed alone
                 if self.divided is None:
+                    self.subclasses = any(map(_is_subclass, args))
                     with self.time.passes():
                         self.divided = self._divided()
+        if self.subclasses:
+            args = tuple(map(_plain, args))
         if self.complex:  # whose parts are looked at
             args = tuple(a.resolve_conj() if isinstance(a, torch.Tensor) else a for a in args)
         return self.divided(*args)
@@ -305,6 +310,20 @@ class Graph:
             if isinstance(child, torch.fx.GraphModule) and name.startswith("fused_"):
                 setattr(fused, name, Island(child, self.kernels, self.time))
         return fused
+
+
+def _is_subclass(value: Any) -> bool:
+    """Whether a value is of a class that says nothing of how tensors are computed with, as an image's may be."""
+    plain = torch.Tensor.__torch_dispatch__
+    return type(value) not in (torch.Tensor, torch.nn.Parameter) and getattr(value, "__torch_dispatch__", 0) is plain
+
+
+def _plain(value: Any) -> Any:
+    """The tensor that a subclass is; torch looks at what runs at the first call, and refuses others."""
+    if not _is_subclass(value):
+        return value
+    with _disable_current_modes():
+        return value.as_subclass(torch.Tensor)
 
 
 def _draws(node: torch.fx.Node) -> bool:

@@ -999,7 +999,7 @@ def _fitting(program: Program) -> Program:
     """The program with hints that can be run: lengths of several symbols are multiplied."""
     shapes = {t.shape for t in (*program.inputs, *(program.tensor(d.name) for d in program.definitions))}
     open_shapes = {tuple(e for e in t.shape if not is_static(e)) for t in program.arguments}
-    while (longest := max(program.hints.values(), default=1)) > 1 and (
+    while (longest := max((r.hint for r in program.ranges.values() if r.hint > r.low), default=1)) > 1 and (
         most_elements(shapes, program.hints) > LARGEST_HINTED or most_elements(open_shapes, program.hints) > MOST_PLACES
     ):
         ranges = {n: replace(r, hint=max(r.low, min(r.hint, longest // 2))) for n, r in program.ranges.items()}
