@@ -2230,6 +2230,55 @@ def queue_places(x: Any) -> tuple[Any, ...]:
     return weight, best, ((chosen.cumsum(0) - 1) * chosen).sum(-1)
 
 
+def bilinear_samples(x: Any, at: Any) -> Any:
+    """Of images x [n, c, h, w] at places `at` [n, p, 2] from -1 to 1, corners gathered of flat images."""
+    _, c, h, w = x.shape
+    px, py = (at[..., 0] + 1) * 0.5 * (w - 1), (at[..., 1] + 1) * 0.5 * (h - 1)
+    left, top = px.floor().clamp(0, w - 2), py.floor().clamp(0, h - 2)
+    fx, fy = (px - left)[:, None], (py - top)[:, None]
+    place, flat = (top * w + left).long(), x.flatten(2)
+
+    def corner(beside: int) -> Any:
+        return flat.gather(2, (place + beside)[:, None].expand(-1, c, -1))
+
+    above = corner(0) * (1 - fx) + corner(1) * fx
+    return above * (1 - fy) + (corner(w) * (1 - fx) + corner(w + 1) * fx) * fy
+
+
+def gated_depthwise_gradient(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+    """Of silu(depthwise convolution of a GLU), differentiated by torch: x [b, 2 c, t] (Conformer)."""
+    from torch.nn import functional as F
+
+    def block(x: Any, w: Any) -> Any:
+        return F.silu(F.conv1d(F.glu(x, dim=1), w, padding=w.shape[-1] // 2, groups=w.shape[0]))
+
+    return _gradient(block, [x, w], dy)
+
+
+def transposed_convolution(x: Any, w: Any, b: Any) -> Any:
+    """Twice as large, with a leaky ReLU: x [n, c, s, s], w [c, o, 4, 4]."""
+    from torch.nn import functional as F
+
+    return F.leaky_relu(F.conv_transpose2d(x, w, b, stride=2, padding=1), 0.2)
+
+
+def giou_gradient(p: Any, q: Any) -> tuple[Any, ...]:
+    """Of the mean generalised IoU loss of boxes [m, 4], differentiated by torch."""
+    import torch
+
+    def area(x: Any) -> Any:
+        return (x[:, 2] - x[:, 0]) * (x[:, 3] - x[:, 1])
+
+    def loss(p: Any) -> Any:
+        inner = (torch.min(p[:, 2:], q[:, 2:]) - torch.max(p[:, :2], q[:, :2])).clamp(min=0)
+        outer = (torch.max(p[:, 2:], q[:, 2:]) - torch.min(p[:, :2], q[:, :2])).clamp(min=0)
+        both, hull = inner[:, 0] * inner[:, 1], outer.prod(-1)
+        union = area(p) + area(q) - both
+        return (1 - both / (union + 1e-7) + (hull - union) / (hull + 1e-7)).mean()
+
+    return _gradient(loss, [p])
+
+
 def compressed_attention(q: Any, k: Any, v: Any) -> Any:
     """NSA's first branch: q [h, s, d], k and v [s, d], each block of 32 places as its mean once it has ended."""
     import torch
@@ -3939,5 +3988,39 @@ KNOWN = (
         3,
         "each token's expert and counts of blocks, their scan, then the places",
         "the running count of each expert is stored at all tokens, and one program has an expert",
+    ),
+    Known(
+        "bilinear samples",
+        bilinear_samples,
+        "x:n,c,s,s/float32 at:n,p,2/float32",
+        "n=8 c=64 s=64 p=16384",
+        source="torch's grid_sample: one kernel",
+    ),
+    Known(
+        "GLU+depthwise convolution differentiated",
+        gated_depthwise_gradient,
+        "x:b,e,t w:c,1,15 dy:b,c,t",
+        "b=16 c=512 e=1024 t=1500",
+        "0",
+        "64*15*c",
+        2,
+        "one kernel that keeps the edges of its tiles, partial dw per batch",
+    ),
+    Known(
+        "transposed convolution",
+        transposed_convolution,
+        "x:n,c,s,s w:c,o,4,4 b:o",
+        "n=8 c=128 o=64 s=32",
+        "2*n*c*o*16*s*s",
+        source="cuDNN: four taps reach each place, in one kernel with its epilogue",
+        vector="n*o*4*s*s*4",
+        reason="nine taps an element for four that are not 0, in one launch after one that lays weights out",
+    ),
+    Known(
+        "GIoU differentiated",
+        giou_gradient,
+        "p:m,4/float32 q:m,4/float32",
+        "m=1048576",
+        reason="torch writes the product of sides as running products beside it, and as one region nothing is proved",
     ),
 )

@@ -39,6 +39,13 @@ def masked(x: Any, t: Any) -> Any:
     return torch.where(hit, x.exp(), 0.0).sum(-1)
 
 
+def corners(x: Any, at: Any) -> Any:
+    """Of images, flat, the elements at computed places and below these."""
+    i = (at[..., 0] * 3.9).floor() * x.shape[-1] + (at[..., 1] * 5.9).floor()
+    flat = x.flatten(2)
+    return sum(flat.gather(2, (i + o).long()[:, None].expand(-1, x.shape[1], -1)) for o in (0, x.shape[-1]))
+
+
 CASES: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     "pointwise": (lambda x, i: (x.exp() + 1)[i], [X, MANY]),
     "0 at 0": (lambda x, i: (x.tanh() * 2)[i].sum(1), [X, MANY]),
@@ -46,6 +53,8 @@ CASES: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     "a few rows of a product": (lambda x, w, i: (x @ w)[i], [X, W, FEW]),
     "a few rows of a norm": (lambda x, i: F.layer_norm(x, (4,))[i], [X, FEW]),
     "one of a softmax": (lambda x, t: x.log_softmax(-1).gather(1, t[:, None])[:, 0], [X[:4], MANY[3]]),
+    "of what is flat": (lambda x, i: x.flatten()[i], [X, MANY * 4 + 3]),
+    "corners": (corners, [torch.randn(2, 3, 5, 6, dtype=torch.float64), torch.rand(2, 9, 2).double()]),
     "along two": (lambda x, i, j: (x @ x.T)[i, j], [X, FEW, FEW + 1]),
     "neighbours of a place": (lambda x, i: (x[:-1] + x[1:]).exp()[i], [X, FEW]),
     "no place is the label": (masked, [X[:4], torch.tensor([-100, 0, 3, 4])]),
@@ -77,7 +86,10 @@ def test_formulas_and_regions_compute_the_program(name: str) -> None:
         assert np.allclose(known[output], expected[output], rtol=1e-12, atol=1e-12), name
 
 
-@pytest.mark.parametrize("name", ["pointwise", "a few rows of a product", "one of a softmax", "along two"])
+@pytest.mark.parametrize(
+    "name",
+    ["pointwise", "a few rows of a product", "one of a softmax", "along two", "of what is flat", "corners"],
+)
 def test_nothing_computed_is_looked_up(name: str) -> None:
     (formula,) = inline(trace(*CASES[name]))
     found = list(lookups(formula.expr))

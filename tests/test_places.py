@@ -6,18 +6,23 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from sgraph_programs import PLAIN, program, task
 from sgraph_simulator import simulate
 from window_programs import C, D, K, N, reads_windows, seen, windowed
 
+from prism.api import trace
 from prism.generate.enumerate import Bounds, generate
 from prism.generate.forms import forms
 from prism.generate.options import Weights, options
 from prism.generate.places import Places, Window
+from prism.program import fold
 from prism.program.build import const, mul, op, position, read, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Program
+from prism.program.inline import inline
+from prism.program.nodes import Expr, Map, Program, walk
+from prism.program.ops import COMPARISONS
 from prism.program.transform import canonical
 from prism.sgraph.denote import denote, expand
 from prism.sgraph.nodes import Load
@@ -122,8 +127,11 @@ def test_what_all_windows_share_may_reduce_what_they_range_over() -> None:
 def test_what_is_cheap_or_no_value_of_places_stays_in_its_windows() -> None:
     assert windows(strided(6))
     assert not windows(strided(2))  # no place is in two windows
-    cheap = op("sigmoid", read("z", Index.axis(N), Index.axis(N) + Index.axis(D) + Index.const(-1)))
-    assert not windows(program("p", {"z": (12, 12)}, {"y": ((N,), reduce("sum", D, cheap))}))
+    for taps, wanted in ((3, 0), (9, 1)):  # how often what reduces nothing is computed
+        d = Axis("d", taps)
+        seen_there = op("sigmoid", op("tanh", read("z", C, Index.axis(N) + Index.axis(d) + Index.const(-1))))
+        p = program("p", {"z": (4, 12)}, {"y": ((C, N), reduce("sum", d, seen_there))})
+        assert len(windows(p)) == wanted
     # What depends on the window itself is no part of it: another tensor's window and tap, or the tap's position.
     for also in (read("z", N, D), op("sigmoid", position(Index.axis(D)))):
         assert [w.places for w in windows(windowed(also))] == [w.places for w in windows(windowed())]
@@ -196,3 +204,17 @@ def test_windows_within_windows_are_read_back(more: tuple[tuple[str, tuple[tuple
         for b in c.sgraph.buffers
     ]
     assert any(len(w) == 2 for w in ways) == bool(more)
+
+
+def test_masks_of_places_have_one_spelling() -> None:
+    """Kernels denote comparisons of what they read back in that one; a proof need not find the two alike."""
+
+    def gradient(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        y = torch.nn.functional.silu(torch.nn.functional.conv1d(x, w, padding=2, groups=4))
+        return torch.autograd.grad(y, (x, w), dy)
+
+    program = trace(gradient, [torch.randn(2, 4, 12), torch.randn(4, 1, 5), torch.randn(2, 4, 12)])
+    found = [e for f in inline(program) for e in walk(f.expr) if isinstance(e, Map) and e.op in COMPARISONS]
+    assert found
+    assert all(fold.op(e.op, *e.args) == e for e in found)

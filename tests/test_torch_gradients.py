@@ -27,6 +27,10 @@ def interleaved(x: torch.Tensor) -> torch.Tensor:
     return F.silu(x[:, ::2].clamp(max=1.0)) * x[:, 1::2]
 
 
+def running_mean(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    return F.silu(g) * x.cumsum(1) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+
+
 def every_third(x: torch.Tensor) -> torch.Tensor:
     return x[:, 4:11:3] * x[:, 2::3][:, :3]
 
@@ -83,6 +87,16 @@ def test_differentiation_within_a_function_is_written_down() -> None:
     assert program.conformance is not None
     assert program.conformance.draws
     assert [str(program.tensor(o).dtype) for o in program.outputs] == ["bfloat16", "bfloat16"]
+
+
+def test_what_torch_asserts_of_its_own_casts_is_no_operator() -> None:
+    """Of tensors without values it takes nothing apart beside it."""
+
+    def gradient(x: torch.Tensor, g: torch.Tensor, dy: torch.Tensor) -> Any:
+        x, g = x.detach().requires_grad_(), g.detach().requires_grad_()
+        return torch.autograd.grad(running_mean(x, g), (x, g), dy)
+
+    assert trace(gradient, [torch.empty(2, 5, 3, device="meta")] * 3).outputs
 
 
 def test_differentiation_does_not_see_values_either() -> None:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 import torch.nn.functional as F
+from formulas import evaluate_formula
 from frontend_onnx_models import model, node_model, run_program
 
 from prism.backends.eager import TorchArrays
@@ -21,7 +22,7 @@ from prism.program.evaluate import Interpreter, evaluate_expr, run
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
-from prism.program.nodes import Const, Expr, Position, Program, Read, Reduce, ReduceKind
+from prism.program.nodes import Const, Expr, Position, Program, Read, Reduce, ReduceKind, walk
 
 RNG = np.random.default_rng(3)
 
@@ -259,3 +260,24 @@ def test_both_readers_make_one_formula() -> None:
         lambda in0, in1: F.conv1d(in0, in1, padding=1, groups=2), [torch.from_numpy(X1), torch.zeros(6, 2, 3)]
     )
     assert [str(o.expr) for o in inline(from_model(built, "m", None))] == [str(o.expr) for o in inline(theirs)]
+
+
+@pytest.mark.parametrize(
+    ("taps", "stride", "padding", "more"), [(4, 2, 1, 0), (4, 2, 0, 0), (3, 2, 1, 1), (5, 3, 2, 1)]
+)
+def test_of_places_that_a_strided_window_reaches_from_few_are_looked_at(
+    taps: int, stride: int, padding: int, more: int
+) -> None:
+    x, w = f(2, 4, 9), f(4, 3, taps)
+
+    def turned(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv_transpose1d(x, w, stride=stride, padding=padding, output_padding=more)
+
+    program = trace(turned, [torch.from_numpy(x), torch.from_numpy(w)])
+    (formula,) = inline(program)
+    found = evaluate_formula(formula, {"x": x, "w": w}, {})
+    want = turned(torch.from_numpy(x), torch.from_numpy(w)).numpy()
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+    if want.shape[-1] % stride == 0:
+        (extent,) = {int(e.axis.extent) for e in walk(formula.expr) if isinstance(e, Reduce)} - {4}
+        assert extent <= taps // stride + 1

@@ -114,7 +114,8 @@ def transposed_convolution(
 
     Along a dimension, out[p] is the sum of x[q] * w[k] with stride*q + dilation*k = p + before. Where windows lie side
     by side that is one product; else the sum is over taps where the stride is 1, over places of x where the dilation
-    is, and over both else.
+    is, and over both else. Of places of x those few that reach p are looked at where the stride divides what there are:
+    from p // stride on, p % stride says which tap.
 
     Args:
         x: of the shape [batch, channels, ...].
@@ -131,7 +132,7 @@ def transposed_convolution(
     inner = Axis("c", each)
     source = _group(channel, groups).scaled(each) + Index.axis(inner)
     output = Index.axis(channel) if groups == 1 else Index.axis(channel).mod(w.shape[1])
-    bound, conditions = [], []
+    bound, conditions, reached_from, tapped = [], [], [], []
     reads, weights = [Index.axis(batch), source], [source, output]
     for d, (window, place) in enumerate(zip(windows, places, strict=True)):
         shifted = Index.axis(place) + window.before
@@ -148,6 +149,17 @@ def transposed_convolution(
             reads.append(found)
             weights.append(Index.axis(tap))
             continue
+        reaching = _reaching(window, place)
+        if reaching is not None:
+            first, many = reaching
+            back = Index.axis(Axis(f"q{d}", many)) + first
+            bound.append(Axis(f"q{d}", many))
+            reads.append(Index.axis(place).floordiv(window.stride) + window.before // window.stride + back.scaled(-1))
+            reached_from += inside(reads[-1], 0, window.extent)
+            weights.append(Index.axis(place).mod(window.stride) + window.before % window.stride)
+            weights[-1] += back.scaled(window.stride)
+            tapped += inside(weights[-1], 0, window.taps)
+            continue
         bound.append(at)
         reads.append(Index.axis(at))
         rest = shifted + Index.axis(at).scaled(-window.stride)
@@ -159,8 +171,24 @@ def transposed_convolution(
         weights.append(Index.axis(tap))
         reached = Index.axis(at).scaled(window.stride) + Index.axis(tap).scaled(window.dilation)
         conditions.append(op("eq", build.position(reached), build.position(shifted)))
-    product = chosen(conditions, op("mul", x.at(reads), w.at(weights)), Const(0.0))
+    # As in a convolution, it is a product of matrices at each place that is reached from.
+    element = chosen(reached_from, x.at(reads), Const(0.0))
+    product = chosen(conditions, op("mul", element, chosen(tapped, w.at(weights), Const(0.0))), Const(0.0))
     return build.reduce(ReduceKind.SUM, (*bound, inner), product)
+
+
+def _reaching(window: Window, place: Axis) -> tuple[int, int] | None:
+    """How far before p // stride + before // stride the last place lies that may reach p, and how many may.
+
+    None where the stride does not divide the places of the result, or that is no fewer than there are.
+    """
+    many, stride, taps, before = place.extent, window.stride, window.taps, window.before
+    if window.dilation != 1 or not all(isinstance(n, int) for n in (many, taps, before)) or int(many) % stride:
+        return None
+    first = -((stride - 1 + before % stride) // stride)
+    last = (taps - 1 - before % stride) // stride
+    reach = last - first + 1
+    return (first, reach) if not at_most(window.extent, reach) else None
 
 
 # Pooling

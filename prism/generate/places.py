@@ -29,12 +29,13 @@ from prism.program.classes import EClasses
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Tensor, free_axes
-from prism.program.ops import COMMUTATIVE
+from prism.program.ops import COMMUTATIVE, COMPARISONS, ROUNDED
 from prism.program.transform import indices, least_instance
 
 # Values are computed once a place where windows would compute them so many times as often, at least.
 AGAIN = 2.0
-_COMPARISONS = frozenset({"lt", "le", "eq"})
+# And where they reduce nothing, if all windows spend so many multiply-adds on each place: twice what storing takes.
+DEAR = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Places:
     def added(self, choices: Choices, weights: Weights) -> tuple[Choices, tuple[Window, ...]]:
         """The form with what it takes to compute its windows' values over places, and those values.
 
-        They reduce something, as nothing else is dear enough, and none is part of another one.
+        They reduce something, or are dear all the same (`DEAR`), and none is part of another one.
         """
         order = below(choices, self.classes.roots)
         if not any(_slides(i) for c in order for i in indices(choices[c].payload)):
@@ -110,8 +111,6 @@ class Places:
         bound = frozenset(a for c in vary for a in choices[c].reduced)
         if bound & free or any(isinstance(choices[c].payload, (Along, Chosen, Over)) for c in vary):
             return None
-        if not any(choices[c].op in REDUCING for c in every):
-            return None
         sums: dict[Index, Extent] = {}
         for c in _whatever_is_chosen(choices, cls, same):
             match choices[c].payload:
@@ -142,6 +141,10 @@ class Places:
             places[i] = least_instance(extent, [*taken, *places.values()])
         if weights.size(moved) < AGAIN * weights.size(frozenset(places.values())):
             return None
+        if not any(choices[c].op in REDUCING for c in every):
+            stored = weights.size((free - moved).union(places.values()))
+            if sum(weights.work(c, choices[c]) for c in vary if choices[c].op in ROUNDED) < DEAR * stored:
+                return None  # a border alone is chosen again
         new: dict[int, int] = {}
         for c in order:
             choice = choices[c]
@@ -188,7 +191,7 @@ class Places:
 def _difference(choices: Choices, cls: int) -> Index | None:
     """What a comparison of two positions compares with 0: the second less the first; None of anything else."""
     choice = choices[cls]
-    if choice.op not in _COMPARISONS:
+    if choice.op not in COMPARISONS:
         return None
     match [choices[k].payload for k in choice.children]:
         case [Position(one), Position(other)]:

@@ -50,7 +50,8 @@ from prism.program.blocks import by_blocks, own_block
 from prism.program.build import op, position, size
 from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
 from prism.program.index import Axis, FloorDiv, Index, Mod
-from prism.program.integers import Interval, range_of
+from prism.program.integers import Interval, floor_quotient, range_of
+from prism.program.lookup import looked_up
 from prism.program.nodes import (
     Const,
     Definition,
@@ -66,6 +67,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.of_looked_up import of_looked_up
+from prism.program.ops import COMPARISONS
 from prism.program.sign_analysis import Facts
 from prism.program.transform import canonical, flat, indices, least_instance, rebuilt, reindexed, replaced, substitute
 
@@ -282,20 +284,35 @@ def _gcd(a: int, b: int) -> int:
 
 
 def _split(expr: Expr, axis: Axis, high: Axis, low: Axis, replacement: Index) -> Expr:
-    """`expr` with `axis` split into (high, low), bound or free; a bound one is padded with what counts for nothing."""
+    """`expr` with `axis` split into (high, low), bound or free; a bound one is padded with what counts for nothing.
+
+    What is looked up along it at a place that data give is looked up along both: at the place's quotient and remainder.
+    """
     more = mul(high.extent, low.extent) != axis.extent
+    here = position(replacement)
 
     def halved(e: Expr) -> Expr:
         match e:
+            case Reduce(ReduceKind.SUM, bound, Map("where", (Map("eq", sides), element, Const(0.0)))) if (
+                bound == axis and not more and here in sides and _says(place := sides[sides[0] == here], {high, low})
+            ):
+                upper = floor_quotient(place, size(low.extent))
+                rest = fold.sub(place, fold.op("mul", size(low.extent), upper))
+                return looked_up(high, upper, looked_up(low, rest, element))
             case Reduce(kind, bound, body) if bound == axis:
                 if more:
-                    there = op("lt", position(replacement), size(axis.extent))
+                    there = op("lt", here, size(axis.extent))
                     body = op("where", there, body, Const(kind.identity))
                 return Reduce(kind, high, Reduce(kind, low, body))
             case _:
                 return reindexed(e, lambda i: i.substitute({axis: replacement}))
 
     return rebuilt([expr], halved)[0]
+
+
+def _says(place: Expr, axes: Collection[Axis]) -> bool:
+    """Whether it is a number that data give, and none of the axes."""
+    return free_axes(place).isdisjoint(axes) and any(isinstance(e, Read) for e in walk(place))
 
 
 LONGEST = 4
@@ -308,7 +325,7 @@ def unrolled(expr: Expr) -> Expr:
     def written(e: Expr) -> Expr:
         if isinstance(e, Map) and e.op == "where":
             return _made_anyway(e)
-        if isinstance(e, Map) and e.op == "le":
+        if isinstance(e, Map) and e.op in COMPARISONS:
             folded = fold.op(e.op, *e.args)  # what is read at the place before is of the places before
             return e if folded == e else folded
         if not isinstance(e, Reduce):
@@ -390,7 +407,7 @@ def refolded(expr: Expr) -> Expr:
     """The expression with its comparisons of positions in one spelling."""
 
     def compared(e: Expr) -> Expr:
-        return fold.op(e.op, *e.args) if isinstance(e, Map) and e.op in ("le", "lt", "eq") else e
+        return fold.op(e.op, *e.args) if isinstance(e, Map) and e.op in COMPARISONS else e
 
     return rebuilt([expr], compared)[0]
 

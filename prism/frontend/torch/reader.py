@@ -333,6 +333,8 @@ def _retraced(exported: torch.export.ExportedProgram) -> torch.fx.Graph | None:
                 graph = make_fx(interpreter.run, decomposition_table=table, pre_dispatch=True)(*examples).graph
         except Exception:  # of a wide range of types; whether the function can be read, torch's own way says
             return None
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+            graph.erase_node(node)  # of what was captured, and holds
         graph.eliminate_dead_code()
         left = [n for n in graph.nodes if not _stays(n)]
         if not left:
