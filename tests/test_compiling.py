@@ -505,6 +505,25 @@ def test_an_operator_that_nothing_will_do_for_runs_as_it_did_alone(
     assert any("of the time" in line for line in said), said
 
 
+def test_an_operator_that_cannot_be_read_beside_others_runs_as_it_did_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of what is given may be too large to be divided exactly, which is seen from more than the division."""
+    made: list[int] = []
+
+    def optimize(program: Any, **options: Any) -> Any:
+        made.append(len(program.definitions))
+        raise NoImprovementError("nothing is better")
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * y + x) // 3, torch.softmax((x - y).float(), -1)
+
+    monkeypatch.setattr(compiling, "optimize", optimize)
+    x, y = torch.randint(-9, 9, (2, 4, 8)).unbind(0)
+    for found, want in zip(prism.compile(function, target="cpu")(x, y), function(x, y), strict=True):
+        torch.testing.assert_close(found, want)
+    assert made
+    torch._dynamo.reset()
+
+
 def test_islands_are_one_where_their_programs_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A constant's last digits and a type in between tell them apart."""
     made: list[str] = []

@@ -416,6 +416,22 @@ def test_levels_of_an_infinite_scale_are_left_to_the_runtime(tmp_path: Path, ask
             assert {k.op for k in cut(path, inference=asked).kept.values()} == stays
 
 
+def test_what_onnxruntime_takes_in_no_function_is_in_no_island(tmp_path: Path, asked: Inference) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]> g (float[4, 8] x) => (float[8, 8] y)
+        <float s = {0.1}, uint8 z = {128}> {
+        q = QuantizeLinear(x, s, z)  c = com.microsoft.QLinearConcat <axis = 0> (s, z, q, s, z, q, s, z)
+        d = DequantizeLinear(c, s, z)  y = Tanh(d) }"""
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    parts = cut(path, inference=asked)
+    assert [(k.op, k.why) for k in parts.kept.values()] == [
+        ("com.microsoft.QLinearConcat", "onnxruntime does not take it in the body of a function")
+    ]
+    given = {"x": RNG.standard_normal((4, 8)).astype(np.float32)}
+    made = Stock(parts.with_functions({i.name for i in parts.islands}), "functions").run(given, ["x"])
+    np.testing.assert_allclose(made["y"], Stock(path, "m").run(given, ["x"])["y"], rtol=1e-5)
+
+
 def test_what_the_file_says_of_operators_that_onnx_does_not_know_is_taken(tmp_path: Path, asked: Inference) -> None:
     text = """<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]> g (float[b, 8] x) => (float[b, 8] y) {
         t = Tanh(x)  a = com.microsoft.CDist(t, t)  e = Exp(a)  s = Mul(e, a)  m = MatMul(s, t)  y = Sub(m, x) }"""

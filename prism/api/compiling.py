@@ -196,7 +196,7 @@ class Kernels:
 
                 program = trace(rest, tensors, name="island")
         except PrismError as error:
-            return Outcome(None, why=error.one_line())
+            return Outcome(None, why=error.one_line(), in_part=error.in_part)
         key = f"{target} {program_hash(program)}"
         if key not in self.outcomes:
             self.outcomes[key] = self._made(program, {**self.options, "target": target, "seconds": time})

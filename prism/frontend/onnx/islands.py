@@ -60,6 +60,11 @@ LEFT_BY_DATA = frozenset({"Scatter", "ScatterElements", "ScatterND"})
 written for each element, and onnxruntime through it once."""
 
 
+NOT_IN_FUNCTIONS = frozenset({"QLinearConcat"})
+"""Operators that onnxruntime does not take in the body of a function, which islands are in the model for it alone: it
+takes the result for float32 there."""
+
+
 def left(path: Path, tiles: bool = False) -> tuple[str, ...]:
     """The operators of a model that stay although they are read, each once, or may; `tiles` as of `cut`."""
     graph = onnx.load(path, load_external_data=False).graph
@@ -384,6 +389,8 @@ class Cut:
             self._walk.step(proto)
             if proto.op_type in LEFT_BY_DATA and self._summed(proto):
                 why = "data say which elements are written, which onnxruntime does faster on a CPU"
+            if proto.op_type in NOT_IN_FUNCTIONS:
+                why = "onnxruntime does not take it in the body of a function"
             known = (values[v] for v in (*proto.input, *proto.output) if v in values)
             if any(v.dtype is DType.FLOAT64 and v.tensor and v.tensor not in walk.graph.weights for v in known):
                 raise UnsupportedError("kernels in float64 are not emitted")

@@ -138,12 +138,14 @@ class Node:
 
     def unsupported(self, why: str, fix: str = "") -> UnsupportedError:
         """The error that says that this node has no translation."""
-        return UnsupportedError(
+        found = UnsupportedError(
             f"{self.operator} has no translation",
             where=self.origin,
             why=why,
             fix=fix or "rewrite this part with supported operations, or keep it outside the traced function",
         )
+        found.in_part = True
+        return found
 
 
 Result: TypeAlias = "TorchValue | tuple[TorchValue | None, ...]"
