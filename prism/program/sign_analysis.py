@@ -55,6 +55,8 @@ class Facts:
                 return True
             case Map("exp" | "sigmoid", (a,)):
                 return self.finite(a)  # 0 at -inf
+            case Map("abs", (a,)):
+                return self.nonzero(a)
             case Map("add", (Const(c), Map("neg", (Map("sigmoid", (a,)),)))) if c >= 1:
                 return self.finite(a)
             case Map("add", (a, b)):
@@ -105,6 +107,8 @@ class Facts:
                 return self.nonzero(a) and self.finite(a)
             case Map("mul", (a, b)):
                 return self.nonzero(a) and self.nonzero(b)
+            case Map("abs" | "sqrt", (a,)):
+                return self.nonzero(a)
             case Map("where", (Map("eq", (a, Const(0.0))), b, c)) if a == c:
                 return self.nonzero(b)
         return self.positive(e)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -25,17 +26,21 @@ from prism.egraph.prove.coefficients import read_alike, stored_alike
 from prism.egraph.prove.hidden import without_numbers
 from prism.egraph.prove.matching import Matched
 from prism.egraph.prove.normal_form import Unfit, normal_form, same_quotient
-from prism.egraph.prove.refutation import Attempt, refute
+from prism.egraph.prove.places import alike_by_places
+from prism.egraph.prove.refutation import WHOLE_WORK, Attempt, Counterexample, draws, refute, sides_text, work
 from prism.egraph.prove.segments import alike_in_pieces
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError
+from prism.program.build import const, op
 from prism.program.constants import Reading, readings
+from prism.program.evaluate import evaluate_expr
+from prism.program.extents import is_static
 from prism.program.identity.testing import Outcome, compare
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Formula
+from prism.program.nodes import DType, Expr, Formula, Read
 from prism.program.refinement import common_refinement
 from prism.program.sign_analysis import Facts, kept, masked
-from prism.program.transform import canonical, substitute
+from prism.program.transform import canonical, rebuilt, substitute
 from prism.program.verdict import Status, Verdict
 
 ARITHMETIC = "arithmetic"
@@ -68,6 +73,9 @@ def examine(both: Matched, *, budget: Budget | None = None, worker: Worker | Non
             return Examined(Verdict(Status.REFUTED, f"output {a.tensor.name} has shape {shapes}"))
         aligned = align(a, b)
         if aligned is None:
+            found = _refuted_apart(a, b, both)
+            if found is not None:
+                return Examined(Verdict(Status.REFUTED, found.where, counterexample=dict(found.inputs)))
             places = " against ".join(f"[{', '.join(map(str, f.index))}]" for f in (a, b))
             reason = f"output {a.tensor.name} is stored by indices that do not meet: {places}"
             return Examined(Verdict(Status.UNKNOWN, reason))
@@ -89,6 +97,7 @@ def _judged(
 ) -> Examined:
     """The verdict on formulas with equal indices."""
     one, other = list(read.left), list(read.right)
+    types = {t.name: t.dtype for t in both.tensors if not t.dtype.is_float}
     fixed = both.fixed([*one, *other], sharp=both.unlike(one, other))
     attempt = refute(left, right, both.tensors, both.ranges, fixed=fixed, furthest=both.furthest)
     found = attempt.found
@@ -104,21 +113,21 @@ def _judged(
         one, other = list(stored.left), list(stored.right)
         read = replace(read, left=stored.left, right=stored.right, weights=stored.said)
     parts = common_refinement(one, other)
-    same = _same_forms(*parts) is not None
+    same = _same_forms(*parts, types) is not None
     if not same and found is None and both.computed(*parts):
         alike = read_alike(*parts, both.weights, both.fixed([*one, *other]).rounded, both.sharp)
         if alike is not None:
             parts = list(alike.left), list(alike.right)
             read = replace(read, left=alike.left, right=alike.right, weights=(*read.weights, *alike.said))
             one, other = parts
-            same = _same_forms(*parts) is not None
-    verdict = _decided(attempt, same, (one, other), parts, both.apart(*parts), budget, worker)
+            same = _same_forms(*parts, types) is not None
+    verdict = _decided(attempt, same, (one, other), parts, both.apart(*parts), types, budget, worker)
     hidden = None if verdict or found is not None or rounded else without_numbers(one, other)
     if hidden is not None:
         sides = hidden.left, hidden.right
         pieces = common_refinement(*sides)
-        one_form = _same_forms(*pieces) is not None
-        as_masked = _decided(attempt, one_form, sides, pieces, both.apart(*pieces), budget, worker)
+        one_form = _same_forms(*pieces, types) is not None
+        as_masked = _decided(attempt, one_form, sides, pieces, both.apart(*pieces), types, budget, worker)
         if as_masked and hidden.sure:
             read = replace(read, left=hidden.left, right=hidden.right)
             return Examined(as_masked.assuming((*read.assumed, *hidden.said)), read)
@@ -149,6 +158,7 @@ def _decided(
     whole: tuple[Sequence[Expr], Sequence[Expr]],
     parts: tuple[Sequence[Expr], Sequence[Expr]],
     apart: Sequence[str],
+    types: Mapping[str, DType],
     budget: Budget | None,
     worker: Worker | None,
 ) -> Verdict:
@@ -172,10 +182,12 @@ def _decided(
                     verdict = replace(cut, reason=f"{cut.reason}, cut into {len(parts[0])} pieces")
     if verdict:
         return verdict
-    assumed = _same_forms(*parts, assume=True)
+    assumed = _same_forms(*parts, types, assume=True)
     if assumed is not None:
         proved = Verdict(Status.PROVED, "one normal form as sums of products", rules=(ARITHMETIC,))
         return proved.assuming([kept(e) for e in assumed])
+    if all(alike_by_places(a, b) for a, b in zip(*(_typed(side, types) for side in whole), strict=True)):
+        return Verdict(Status.PROVED, "one normal form as sums of products at each place", rules=(ARITHMETIC,))
     tried = attempt.skipped or f"they agree at {attempt.points} random points"
     return replace(verdict, reason=f"{verdict.reason}; their normal forms differ; {tried}")
 
@@ -216,17 +228,37 @@ def _with_values(verdict: Verdict, reference: Sequence[Expr], candidate: Sequenc
     return verdict.assuming([c for c in assumed if c not in verdict.assumptions])
 
 
+def _typed(exprs: Sequence[Expr], types: Mapping[str, DType]) -> list[Expr]:
+    """The expressions with whole numbers and truth values in the place of inputs of such types.
+
+    The whole numbers are the floors of all numbers, and 0 and 1 are whether one is more than 0: whatever holds for all
+    numbers that are read holds for all elements of the type, which are their own floors.
+    """
+
+    def one(e: Expr) -> Expr:
+        if not isinstance(e, Read) or e.tensor not in types:
+            return e
+        return op("lt", const(0.0), e) if types[e.tensor] is DType.BOOL else op("floor", e)
+
+    return rebuilt(exprs, one) if types else list(exprs)
+
+
 def _same_forms(
-    reference: Sequence[Expr], candidate: Sequence[Expr], *, assume: bool = False
+    reference: Sequence[Expr],
+    candidate: Sequence[Expr],
+    types: Mapping[str, DType] = MappingProxyType({}),
+    *,
+    assume: bool = False,
 ) -> tuple[Expr, ...] | None:
     """Whether both have the same normal forms, expression by expression: None where not, else what that rests on.
 
-    Both have canonical axes. `assume` is whether the maxima of the reference are assumed to be numbers where a mask may
-    hide all of a row; those are what it rests on. Of the candidate's own nothing is assumed.
+    Both have canonical axes; `types` are those of what is read, but for floats. `assume` is whether the maxima of the
+    reference are assumed to be numbers where a mask may hide all of a row; those are what it rests on. Of the
+    candidate's own nothing is assumed.
     """
     assumed: dict[Expr, None] = {}
     try:
-        for a, b in zip(reference, candidate, strict=True):
+        for a, b in zip(_typed(reference, types), _typed(candidate, types), strict=True):
             found = _same_form(a, b, assume, MAX_CASES)
             if found is None:
                 return None
@@ -242,14 +274,18 @@ def _same_form(a: Expr, b: Expr, assume: bool, depth: int, within: Case | None =
     Raises:
         Unfit: one has none.
     """
+    fit = True
     for strict in (False, True):
         ours, theirs = Facts(assume), Facts(assume)
-        if normal_form(a, ours, strict=strict) == normal_form(b, theirs, strict=strict):
-            break
+        try:
+            if normal_form(a, ours, strict=strict) == normal_form(b, theirs, strict=strict):
+                break
+        except Unfit:
+            fit = False  # as what is 0 times a quotient; quotients may have one form all the same
     else:
         if (depth == MAX_CASES and alike_in_pieces(a, b)) or same_quotient(a, b):
             return {}
-        split = cases(a, b, within) if depth else None
+        split = cases(a, b, within) if depth and fit else None
         if split is None or not all(Facts().finite(x) for x in (split[0].less, split[0].more)):
             return None
         assumed: dict[Expr, None] = {}
@@ -299,6 +335,35 @@ def align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:
         canonical(substitute(substitute(f.expr, mapping), names)) for f, mapping in ((left, to_left), (right, to_right))
     ]
     return Formula(a.tensor, final, exprs[0]), Formula(b.tensor, final, exprs[1])
+
+
+def _refuted_apart(a: Formula, b: Formula, both: Matched) -> Counterexample | None:
+    """Inputs at which two formulas differ that cut a dimension in two ways, where both are small enough to evaluate."""
+    if not all(is_static(e) for t in (a.tensor, *both.tensors) for e in t.shape):
+        return None
+    if any(work(f.expr, {}) > WHOLE_WORK for f in (a, b)):
+        return None
+    fixed = both.fixed([a.expr, b.expr])
+    shapes = {t.name: tuple(map(int, t.shape)) for t in both.tensors if t.name not in fixed.arrays}
+    dtypes = {t.name: t.dtype for t in both.tensors}
+    for _, inputs in draws(np.random.default_rng(0), shapes, dtypes, ("normal", "ties")):
+        left, right = (_elements(f, {**fixed.arrays, **inputs}) for f in (a, b))
+        if np.isfinite(left).all() and np.isfinite(right).all() and not np.allclose(left, right, 1e-3, 1e-3):
+            at = tuple(int(n) for n in np.unravel_index(int(np.abs(left - right).argmax()), left.shape))
+            sides = sides_text(float(left[at]), float(right[at]))
+            return Counterexample(inputs, f"{a.tensor.name} at [{', '.join(map(str, at))}]: {sides}")
+    return None
+
+
+def _elements(f: Formula, given: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The elements of what a formula with lengths that are numbers computes."""
+    axes = tuple(sorted({x for i in f.index for x in i.axes()}, key=lambda x: x.name))
+    values = evaluate_expr(f.expr, given, {}, axes)
+    places = np.indices(values.shape)
+    found = np.full(tuple(map(int, f.tensor.shape)), np.nan)
+    at = [sum(int(c) * places[axes.index(x)] for x, c in i.terms) + int(i.offset) for i in f.index]
+    found[tuple(np.broadcast_to(n, values.shape) for n in at)] = values
+    return found
 
 
 def _alike(i: Index, j: Index) -> dict[Axis, Index] | None:

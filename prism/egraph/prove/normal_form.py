@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from prism.egraph.prove.exact import exact, factors, logarithm, number
-from prism.egraph.prove.polynomials import UNIT, Algebra, Unfit, leading
+from prism.egraph.prove.polynomials import UNIT, Algebra, Unfit, content, leading
 from prism.egraph.prove.products import HALF, ONE, Poly, Term, ordered
 from prism.egraph.prove.windows import windows
 from prism.program.build import add, const, mul, neg, op, position, recip
@@ -31,11 +31,13 @@ from prism.program.sign_analysis import NONE, Facts, constant
 from prism.program.transform import canonical, flat
 
 
-def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False) -> Expr:
+def normal_form(
+    expr: Expr, facts: Facts | None = None, *, strict: bool = False, nonzero: frozenset[Expr] = frozenset()
+) -> Expr:
     """The normal form, over the same free axes; equal forms are equal functions.
 
     What `facts` assumes, the equality rests on; `strict` is whether comparisons of positions are all written by strict
-    ones and equalities.
+    ones and equalities; `nonzero` are normal forms of finite values that are not 0.
 
     Raises:
         Unfit: it has none.
@@ -44,7 +46,7 @@ def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False)
     known = facts or Facts()
     try:
         for _ in range(3):
-            machine = _Machine(facts=known, strict=strict)
+            machine = _Machine(facts=known, strict=strict, nonzero=nonzero)
             new = canonical(machine.expr(machine.poly(now)))
             if new == now:
                 break
@@ -54,29 +56,37 @@ def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False)
     return now
 
 
-def same_quotient(reference: Expr, candidate: Expr) -> bool:
+def same_quotient(reference: Expr, candidate: Expr, nonzero: frozenset[Expr] = frozenset()) -> bool:
     """Whether two expressions are one over their common denominator.
 
-    Where what both divide by is 0, neither has a value.
+    Where what both divide by is 0, neither has a value; `nonzero` are normal forms of finite values that are not 0.
 
     Raises:
         Unfit: one of them is no sum of products.
     """
     if not any(isinstance(e, Map) and e.op in _QUOTIENTS for side in (reference, candidate) for e in walk(side)):
         return False
-    machine = _Machine(facts=Facts())
-    try:
-        sides = [machine.poly(canonical(simplified(e))) for e in (reference, candidate)]
-        below, under = ({b for d in _divisors(e) for b in machine.below(d)} for e in (reference, candidate))
-        one, other = machine.cleared(sides, below & under)
-    except (OverflowError, ZeroDivisionError, RecursionError):
-        raise Unfit from None
-    return one == other
+    sides = [canonical(simplified(e)) for e in (reference, candidate)]
+    for apart in (False, True):
+        try:
+            machine = _Machine(facts=Facts(), apart=apart)
+            below, under = ({b for d in _divisors(e) for b in machine.below(d)} for e in sides)
+            machine = _Machine(facts=Facts(), apart=apart, nonzero=nonzero | (below & under))
+            one, other = machine.cleared([machine.poly(e) for e in sides])
+        except (OverflowError, ZeroDivisionError, RecursionError):
+            raise Unfit from None
+        if one == other:
+            return True
+    return False
 
 
 def _divisors(e: Expr) -> Iterator[Expr]:
     """What an expression divides by, whatever else is: it has no value where one of them is 0."""
     match e:
+        case Map("recip", (Map("mul", (a, b)) as product,)):
+            yield product
+            yield from _divisors(recip(a))
+            yield from _divisors(recip(b))
         case Map("recip", (a,)):
             yield a
             yield from _divisors(a)
@@ -106,6 +116,8 @@ _OTHER = {ReduceKind.MAX: ReduceKind.MIN, ReduceKind.MIN: ReduceKind.MAX}
 _SHORT = 8
 # Offsets of a comparison that are counted out, one equality for each.
 _NEAR = 4
+# Ramps of a sum that are told apart for its least value.
+_RAMPS = 4
 
 
 @dataclass(slots=True)
@@ -114,6 +126,8 @@ class _Machine(Algebra):
 
     # Whether `j <= i` is `j < i` or `j == i`, as what sums up to each place and what does so before it are.
     strict: bool = False
+    # Whether one over a product is the product of what is one over its factors, which are then no sum of products.
+    apart: bool = False
 
     def poly(self, e: Expr) -> Poly:
         """The expression as a polynomial."""
@@ -151,6 +165,8 @@ class _Machine(Algebra):
                 return self._extreme(e, name)
             case Map("abs", (a,)) if self._infinite(a):
                 raise Unfit
+            case Map("recip", (Map("mul", (a, b)),)) if self.apart:
+                return self.times(self.poly(recip(a)), self.poly(recip(b)))
             case Map("recip", (a,)):
                 return self.power(self.poly(a), -UNIT, a)
             case Map("sqrt", (a,)):
@@ -179,6 +195,10 @@ class _Machine(Algebra):
                 return self._turn(self.poly(a))[0]
             case Map("abs", (a,)):
                 return self.sum([self.scaled(self._ramp(self.poly(a)), 2), self.scaled(self.poly(a), -1)])
+            case Map("floor" | "round", (a,)) if self.facts.finite(a) and self.facts.range(a).whole:
+                return self.poly(a)
+            case Map("floor", (a,)) if self.facts.finite(a):
+                return self._floor(self.poly(a))
             case Map("maximum" | "minimum" as name, (a, b)) if (ahead := self._ahead(a, b)) is not None:
                 return self.poly(ahead if name == "maximum" else b if ahead is a else a)
             case Map("maximum", (a, b)):
@@ -330,6 +350,18 @@ class _Machine(Algebra):
         ]
         return self.sum([self.scaled(self.atom(log), n) for log, n in logs if n])
 
+    def _floor(self, p: Poly) -> Poly:
+        """floor(w + r) is w + floor(r) of whole numbers w, and a number where bounds of r have one floor."""
+        whole = {t: c for t, c in p.items() if self.facts.range(self.expr({t: c})).whole}
+        rest = {t: c for t, c in p.items() if t not in whole}
+        number = math.floor(rest.get(ONE, 0))
+        rest = self.sum([rest, {ONE: -Fraction(number)}]) if number else rest
+        low, high = self._least_of(rest), -self._least_of(self.scaled(rest, -1))
+        if math.isfinite(low) and high < math.floor(low) + 1:
+            number, rest = number + math.floor(low), {}
+        parts = [whole, {ONE: Fraction(number)} if number else {}]
+        return self.sum([*parts, self.atom(Map("floor", (self.expr(rest),))) if rest else {}])
+
     def _odd(self, name: str, p: Poly) -> Poly:
         if not p:
             return {}
@@ -379,20 +411,53 @@ class _Machine(Algebra):
         scale, rest = self._scale(p)
         if rest == {ONE: UNIT}:
             return p
+        if self.facts.finite(self.expr(rest)):
+            if self._least_of(rest) >= 0:
+                return p
+            if self._least_of(self.scaled(rest, -1)) >= 0:
+                return {}
         return self.times(scale, self.atom(Map("maximum", (self.expr(rest), const(0.0)))))
+
+    def _least_of(self, p: Poly, most: int = _RAMPS) -> float:
+        """A number that the finite value is not less than: with a ramp it is the larger, or smaller, of two values.
+
+        p + c*max(u, 0) is the larger of p and p + c*u where c > 0, and else the smaller of them.
+        """
+        known = self.facts.range(self.expr(p)).low
+        ramps = [
+            (t, u) for t in p if not t.bound and len(t.factors) == 1 and (u := self._of_ramp(*t.factors[0])) is not None
+        ]
+        if not ramps or not most:
+            return known
+        t, u = max(ramps, key=lambda x: len(x[0].key))
+        c, rest = p[t], {k: v for k, v in p.items() if k != t}
+        ends = [self._least_of(q, most - 1) for q in (rest, self.sum([rest, self.scaled(u, c)]))]
+        return max(known, max(ends) if c > 0 else min(ends))
 
     def _where(self, p: Expr, a: Expr, b: Expr) -> Poly:
         known = self._truth(p)
         if not known or known == {ONE: UNIT}:
             return self.poly(a if known else b)
         match p:
+            case Map("eq", (x, Const(0.0) as zero)) if x == b and self.facts.nonzero(a) and self._numbers(a, b):
+                # Any number that is not 0, as it is stated: a product with a mask would not show that.
+                return self.atom(Map("where", (Map("eq", (self.within(x), zero)), self.within(a), self.within(x))))
+        match p:
             case Map("le" | "lt", (x, y)) if {x, y} == {a, b} and self.facts.finite(x) and self.facts.finite(y):
                 return self.poly(op("maximum" if y == a else "minimum", x, y))
-        if not (self.facts.finite(a) and self.facts.finite(b)):
+        if not self._numbers(a, b):
             parts = [self._masked(x) for x in (a, b)]
             return self.atom(self._chosen(p, *parts))
         other = self.sum([{ONE: UNIT}, self.scaled(known, -1)])
         return self.sum([self.times(known, self.poly(a)), self.times(other, self.poly(b))])
+
+    def _numbers(self, *of: Expr) -> bool:
+        """Whether values are known to be numbers, if need be because what is divided by is not 0."""
+        return all(
+            self.facts.finite(e)
+            or (bool(self.nonzero) and not self._infinite(e) and all(map(self._finite, self.poly(e))))
+            for e in of
+        )
 
     def _chosen(self, p: Expr, a: Expr, b: Expr) -> Expr:
         """A choice, by the predicate or by its negation."""
@@ -452,9 +517,18 @@ class _Machine(Algebra):
             return self._not_negative(d)
         x, y = e.args
         one, other = self.facts.range(x), self.facts.range(y)
-        if (one.high < other.low or other.high < one.low) and self.facts.finite(x) and self.facts.finite(y):
+        finite = self.facts.finite(x) and self.facts.finite(y)
+        if (one.high < other.low or other.high < one.low) and finite:
             return {ONE: UNIT} if e.op != "eq" and one.high < other.low else {}
+        if e.op == "eq" and finite and const(0.0) in e.args:
+            p = self.poly(y if x == const(0.0) else x)
+            if len(p) == 1 and all(not t.bound and all(self._not_zero(b) for b, _ in t.factors) for t in p):
+                return {}  # a product of what is not 0
         match e:
+            case Map("eq" | "le", (Const(c), Reduce(ReduceKind.SUM, axis, body))) if self._all(c, axis, body):
+                return self.poly(Reduce(ReduceKind.MIN, axis, body))
+            case Map("eq", (Reduce(ReduceKind.SUM, axis, body), Const(c))) if self._all(c, axis, body):
+                return self.poly(Reduce(ReduceKind.MIN, axis, body))
             case Map("lt", (Const(0.0), Reduce(ReduceKind.SUM, axis, body))) if self._least_zero(body):
                 return self.poly(Reduce(ReduceKind.MAX, axis, Map("lt", (const(0.0), body))))
             case Map(_, (Const(c), x)) | Map(_, (x, Const(c))) if math.isfinite(c) and self.facts.finite(x):
@@ -465,10 +539,61 @@ class _Machine(Algebra):
                         for v in (0.0, 1.0)
                     )
                     return self.sum([{ONE: Fraction(no)} if no else {}, self.scaled(p, Fraction(yes - no))])
+        if finite and one.whole and other.whole:
+            return self._whole(e)
         a, b = (x if isinstance(x, Const) else self.within(x) for x in e.args)
         if a == b and e.op != "lt" and self.facts.finite(e.args[0]) and self.facts.finite(e.args[1]):
             return {ONE: UNIT}
         return self.atom(Map(e.op, (a, b)))
+
+    def _all(self, many: float, axis: Axis, body: Expr) -> bool:
+        """Whether a sum of what is 0 or 1 that is no less than this is one of ones."""
+        return is_static(axis.extent) and many == int(axis.extent) and self._is_truth(self.poly(body))
+
+    def _whole(self, e: Map) -> Poly:
+        """A comparison of finite whole numbers, by 0 <= d or d = 0 of one that begins with a positive coefficient.
+
+        a < b is 0 <= b - a - 1, and what is not 0 <= d is 0 <= -d - 1, as there is nothing between -1 and 0.
+        """
+        d = self.sum([self.poly(e.args[1]), self.scaled(self.poly(e.args[0]), -1)])
+        d = self.sum([d, {ONE: -UNIT}]) if e.op == "lt" else d
+        low, high = self._least_of(d), -self._least_of(self.scaled(d, -1))
+        if high < 0 or (e.op == "eq" and low > 0):
+            return {}
+        if e.op != "eq" and low >= 0:
+            return {ONE: UNIT}
+        equal = e.op == "eq" or high == 0
+        rest = {t: c for t, c in d.items() if t != ONE}
+        if not rest:
+            return {ONE: UNIT} if (d.get(ONE, 0) == 0 if equal else d.get(ONE, 0) >= 0) else {}
+        backwards = leading(rest) < 0
+        d = self.scaled(d, -1) if backwards else d
+        if equal:
+            return self.atom(Map("eq", (const(0.0), self.expr(d))))
+        if backwards:
+            other = self.atom(Map("le", (const(0.0), self.expr(self.sum([d, {ONE: -UNIT}])))))
+            return self.sum([{ONE: UNIT}, self.scaled(other, -1)])
+        return self.atom(Map("le", (const(0.0), self.expr(d))))
+
+    def _places(self, axis: Axis, base: Expr) -> Expr | None:
+        """Of the n places k >= m are n - min(max(m, 0), n), k <= m are min(max(m + 1, 0), n), k = m is one within."""
+        match base:
+            case Map("eq" | "le" as name, (Const(0.0), e)) if is_static(axis.extent):
+                pass
+            case _:
+                return None
+        d = dict(self.poly(e))
+        slope = d.pop(Term((), ((position(Index.axis(axis)), UNIT),)), None)
+        if slope not in (1, -1) or any(axis in t.free() for t in d):
+            return None
+        m, n = self.expr(self.scaled(d, -slope)), const(float(int(axis.extent)))
+        if not self.facts.range(m).whole or not self.facts.finite(m):
+            return None
+        if name == "eq":
+            return mul(op("le", const(0.0), m), op("lt", m, n))
+        until = m if slope > 0 else add(m, const(1.0))
+        fewer = op("minimum", op("maximum", until, const(0.0)), n)
+        return add(n, neg(fewer)) if slope > 0 else fewer
 
     def _not_negative(self, d: Index) -> Poly:
         """d >= 0, of what has no digits; strictly: whether d without its offset is more than 0, or one of a few."""
@@ -578,7 +703,7 @@ class _Machine(Algebra):
 
     def _scale(self, p: Poly, axis: Axis | None = None) -> tuple[Poly, Poly]:
         """(c, q): p is c*q, where c is not less than 0, finite, and has not the axis."""
-        scale = abs(leading(p))
+        scale = content(p)
         shared: list[tuple[Expr, Fraction]] = []
         for b in sorted({b for t in p for b, _ in t.factors if axis not in free_axes(b)}, key=str):
             powers = [[n for x, n in t.factors if x == b] for t in p]

@@ -7,7 +7,8 @@ not taken, or there is no normal form. Roots of numbers are powers of primes, an
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -59,6 +60,8 @@ class Algebra:
     done: dict[Expr, Poly] = field(default_factory=dict)  # polynomials
     # Bases of powers that are known to be more than 0, whatever their text shows.
     above: set[Expr] = field(default_factory=set)
+    # Bases, finite ones, that are taken not to be 0 wherever anything is asked: neither side has a value where one is.
+    nonzero: frozenset[Expr] = frozenset()
     facts: Facts = field(default_factory=Facts)  # what is known of expressions
     steps: int = 0  # terms that were made so far
 
@@ -132,7 +135,8 @@ class Algebra:
             for n, other in enumerate(powers):
                 same = _whole(other) and _whole(power) and other * power > 0
                 roots = other * power > 0 and self.facts.nonneg(base)
-                if same or roots or self._cancels(base):
+                ratio = _whole(other) and _whole(power) and self._not_zero(base)
+                if same or roots or ratio or self._cancels(base):
                     powers[n] = other + power
                     break
             else:
@@ -158,6 +162,10 @@ class Algebra:
                     cosine = self.atom(Map("cos", base.args), Fraction(2))
                     rest: list[tuple[Expr, Fraction]] = [(base, power - 2)] if power > 2 else []
                     expand += [self.sum([{ONE: UNIT}, self.scaled(cosine, -1)]), self.term([], [*rest])]
+                elif whole and power >= 2 and (ramp := self._of_ramp(base)) is not None:
+                    # max(u, 0)^2 = u * max(u, 0), where u > 0 and elsewhere.
+                    expand += [ramp] * int(power - 1)
+                    flat.append((base, UNIT))
                 elif whole and 2 <= power <= _POWERS and (square := self._square_of(base)) is not None:
                     expand += [square, self.term([], [(base, power - 2)] if power > 2 else [])]
                 elif power >= 1 and is_sum(base) and (whole or self.facts.nonneg(base)):
@@ -176,6 +184,13 @@ class Algebra:
             return result
         return self._summed(bound, flat, scale)
 
+    def _of_ramp(self, base: Expr, power: Fraction = UNIT) -> Poly | None:
+        """The finite number u of max(u, 0); None of others."""
+        match base:
+            case Map("maximum", (u, Const(0.0))) if power == 1 and self.facts.finite(u):
+                return self.poly(u)
+        return None
+
     def _square_of(self, base: Expr) -> Poly | None:
         """The square of exp(max(x, 0)), by itself and exp x: it is one of exp x and 1. None of others."""
         match base:
@@ -186,7 +201,7 @@ class Algebra:
 
     def _summed(self, bound: list[Axis], factors: list[tuple[Expr, Fraction]], scale: Fraction) -> Poly:
         for axis in list(bound):
-            mine = [b for b, _ in factors if axis in free_axes(b)]
+            mine = [(b, p) for b, p in factors if axis in free_axes(b)]
             if not mine:
                 bound.remove(axis)
                 if is_static(axis.extent):
@@ -200,9 +215,20 @@ class Algebra:
                 rest = [(substitute(b, {axis: chosen}), p) for b, p in factors if not is_choice(b, axis, chosen)]
                 again = [(simplified(b), p) for b, p in rest]
                 return self.scaled(self.term(bound, again), scale)
+            if len(mine) == 1 and mine[0][1] == 1 and (many := self._places(axis, mine[0][0])) is not None:
+                bound.remove(axis)
+                rest = [f for f in factors if f != mine[0]]
+                result = self.scaled(self.times(self.term([], rest), self.poly(many)), scale)
+                for other in bound:
+                    result = self.over(other, result)
+                return result
         if len(bound) > MAX_BOUND:
             raise Unfit
         return {named(bound, turned(bound, factors)): scale}
+
+    def _places(self, axis: Axis, base: Expr) -> Expr | None:
+        """How many places of the axis a comparison of them with a whole number holds at; None of others."""
+        return None
 
     def over(self, axis: Axis, p: Poly) -> Poly:
         """sum_axis p."""
@@ -264,7 +290,7 @@ class Algebra:
                 continue
             powers = [_power(t, b) for t in p]
             least = min(powers)
-            if least > 0 or (least != 0 and self._positive(b)):
+            if least > 0 or (least != 0 and (self._positive(b) or (all(map(_whole, powers)) and self._not_zero(b)))):
                 shared.append((b, least))
         if not shared:
             return {ONE: scale}, {t: c / scale for t, c in p.items()}
@@ -311,7 +337,7 @@ class Algebra:
         apart = q > 0 and rest == {ONE: 1} and all(n > 0 and self._least_zero(b) for b, n in common.factors)
         for b, n in common.factors:
             sure = apart or self._positive(b)
-            if sure or (_whole(q) and _whole(n) and n > 0):
+            if sure or (_whole(q) and ((n > 0 and (_whole(n) or self.facts.nonneg(b))) or self._not_zero(b))):
                 out.append((b, n * q))
             elif q == HALF and n == 2:
                 absolute = self.poly(Map("abs", (b,)))
@@ -329,7 +355,13 @@ class Algebra:
     # Facts
 
     def _positive(self, base: Expr) -> bool:
-        return base in self.above or self.facts.positive(base)
+        known = base in self.above or self.facts.positive(base)
+        return known or (base in self.nonzero and self.facts.nonneg(base))
+
+    def _not_zero(self, base: Expr) -> bool:
+        """Whether the base is finite and not 0: its whole powers are what whole powers of a number are."""
+        known = base in self.nonzero or base in self.above or self.facts.nonzero(base)
+        return known and self.facts.finite(base)
 
     def _least_zero(self, base: Expr) -> bool:
         return self.facts.nonneg(base) and self.facts.finite(base)
@@ -341,7 +373,7 @@ class Algebra:
     def _finite(self, t: Term) -> bool:
         facts = self.facts
         for b, p in t.factors:
-            defined = facts.nonneg(b) if p > 0 else facts.nonzero(b) and (_whole(p) or facts.positive(b))
+            defined = facts.nonneg(b) if p > 0 else self._not_zero(b) and (_whole(p) or facts.positive(b))
             if not facts.finite(b) or not (defined or (p > 0 and _whole(p)) or self._positive(b)):
                 return False
         return True
@@ -370,32 +402,29 @@ class Algebra:
                 made[product] = made.get(product, _ZERO) + c * d
         return made
 
-    def cleared(self, polys: Sequence[Poly], nonzero: Collection[Expr] = ()) -> list[Poly]:
-        """The polynomials times one product of their denominators, of those that are not 0: equal where they are.
-
-        `nonzero` is what is not 0, and finite, beside the sums of which this is known.
-        """
+    def cleared(self, polys: Sequence[Poly]) -> list[Poly]:
+        """The polynomials times one product of their denominators, of those that are not 0: equal where they are."""
         made = list(polys)
         for _ in range(_NESTED):
-            below = self._denominators(made, nonzero)
+            below = self._denominators(made, self._not_zero)
             if not below:
                 break
             made = [self._times_powers(p, below) for p in made]
         return made
 
-    def _denominators(self, polys: Iterable[Poly], nonzero: Collection[Expr] = ()) -> dict[Expr, Fraction]:
-        """The powers of sums by which polynomials are divided."""
+    def _denominators(self, polys: Iterable[Poly], sure: Callable[[Expr], bool]) -> dict[Expr, Fraction]:
+        """The powers of bases by which polynomials are divided, of those that are sure."""
         below: dict[Expr, Fraction] = {}
         for t in itertools.chain(*polys):
             for b, n in t.factors:
                 outside = n < 0 and _whole(n) and free_axes(b).isdisjoint(t.bound)
-                if outside and (b in nonzero or (is_sum(b) and self._cancels(b))):
+                if outside and sure(b):
                     below[b] = max(below.get(b, _ZERO), -_power(t, b))
         return below
 
     def _over_one(self, p: Poly) -> tuple[Poly, dict[Expr, Fraction]] | None:
         """(q, powers): p is q over them, which are more than 0, in fewer terms: 1 - 1/(1 + x) is x over 1 + x."""
-        below = self._denominators([p]) if len(p) > 1 else {}
+        below = self._denominators([p], lambda b: is_sum(b) and self._cancels(b)) if len(p) > 1 else {}
         if not below:
             return None
         q = self._times_powers(p, below)
@@ -437,6 +466,12 @@ def _quotients(t: Term, base: Expr, whole: Poly) -> Iterator[tuple[Term, Fractio
 def leading(p: Poly) -> Fraction:
     """The coefficient of the first term, by text."""
     return p[min(p, key=lambda t: t.key)]
+
+
+def content(p: Poly) -> Fraction:
+    """The largest number, more than 0, that all coefficients are whole multiples of."""
+    below = math.lcm(*(c.denominator for c in p.values()))
+    return Fraction(math.gcd(*(int(c * below) for c in p.values())), below)
 
 
 def _power(t: Term, base: Expr) -> Fraction:

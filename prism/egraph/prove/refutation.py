@@ -34,7 +34,20 @@ from prism.program.evaluate import evaluate_expr
 from prism.program.extents import evaluate, is_static
 from prism.program.index import Axis, Index
 from prism.program.integers import of_type
-from prism.program.nodes import DType, Expr, Formula, Map, Position, Read, Reduce, SymbolRange, Tensor, free_axes, walk
+from prism.program.nodes import (
+    Const,
+    DType,
+    Expr,
+    Formula,
+    Map,
+    Position,
+    Read,
+    Reduce,
+    SymbolRange,
+    Tensor,
+    free_axes,
+    walk,
+)
 from prism.program.refinement import thresholds
 from prism.program.transform import substitute
 
@@ -502,12 +515,25 @@ def _top(index: Index, binding: Mapping[str, int]) -> int:
 
 
 def _places(exprs: Sequence[Expr]) -> frozenset[str]:
-    """The tensors whose elements are compared with positions: they are looked up, and lie inside what they index."""
+    """The tensors whose elements are compared with positions: they are looked up, and lie inside what they index.
+
+    Not those that are between two numbers there, as what is stated to be: any elements are such places then.
+    """
+
+    def read(e: Expr) -> Iterator[str]:
+        match e:
+            case Read():
+                yield e.tensor
+            case Map("minimum", (Map("maximum", (_, Const())), Const())):
+                return
+        for c in e.children:
+            yield from read(c)
+
     found: set[str] = set()
     for expr in exprs:
         for e in walk(expr):
             if isinstance(e, Map) and e.op == "eq" and any(isinstance(a, Position) for a in e.args):
-                found |= {r.tensor for a in e.args for r in walk(a) if isinstance(r, Read)}
+                found |= {t for a in e.args for t in read(a)}
     return frozenset(found)
 
 
@@ -524,6 +550,8 @@ def draws(
         held = of_type(dtype)
         # int64 is taken for granted to lie within 2^31; see integers.py
         low, high = int(max(held.low, -(2**31))), int(min(held.high, 2**31 - 1))
+        if kind == "far below":
+            return np.full(shape, float(low))
         if kind == "ends":
             return rng.choice([low, low + 1, high - 1, high, 0, 1], shape).astype(np.float64)
         return np.asarray(rng.integers(max(low, -8), 9, shape).astype(np.float64))
@@ -568,7 +596,7 @@ def draws(
                 inputs[name] = np.full(shape, EVERYWHERE[kind])
             elif dtype is DType.BOOL:
                 inputs[name] = rng.integers(0, 2, shape).astype(np.float64)
-            elif not dtype.is_float and kind in ("mixed", "ends") and name not in places:
+            elif not dtype.is_float and kind in ("mixed", "ends", "far below") and name not in places:
                 inputs[name] = whole(kind, dtype, shape)
             elif not dtype.is_float:
                 inputs[name] = rng.integers(0, 4, shape).astype(np.float64)

@@ -104,13 +104,14 @@ class _Line:
 
         made = rebuilt(exprs, known)
         if not points:
-            return _same(*made)
+            one, other = made
+            return _same(one, other, frozenset({expression(self.u)}) if high <= 0 or low >= 0 else frozenset())
         point = min(points)
         self.left[0] -= 1
         return (
             self.left[0] >= 0
             and self.alike(made, low, point)
-            and self._alike_at(made, point)
+            and ((point == 0 and Facts().nonzero(expression(self.u))) or self._alike_at(made, point))
             and self.alike(made, point, high)
         )
 
@@ -134,7 +135,8 @@ class _Line:
                 if atom not in set(walk(others)):
                     at = rebuilt(at, lambda e, atom=atom, others=others: others if e == atom else e)  # type: ignore[misc]
                     break
-        return _same(*rebuilt(at, known))
+        one, other = rebuilt(at, known)
+        return _same(one, other)
 
     def _sign(self, e: Expr) -> tuple[Fraction, Fraction] | None:
         """(a, b) where the value is decided by the sign of a*u + b."""
@@ -161,8 +163,10 @@ class _Line:
         return (slope, offset) if all(v == slope * self.u[t] for t, v in p.items()) else None
 
 
-def _same(a: Expr, b: Expr) -> bool:
-    return normal_form(a) == normal_form(b) or same_quotient(a, b)
+def _same(a: Expr, b: Expr, nonzero: frozenset[Expr] = frozenset()) -> bool:
+    """Whether two expressions are one, where some finite values are not 0."""
+    one, other = (normal_form(e, nonzero=nonzero) for e in (a, b))
+    return one == other or same_quotient(a, b, nonzero)
 
 
 def _decided(e: Expr, sign: int) -> Expr:

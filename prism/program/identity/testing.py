@@ -465,6 +465,9 @@ def _coupled(nodes: Sequence[Expr], parts: Mapping[Extent, tuple[Extent, Extent]
                 return "positions select elements"
             case Map("lt" | "le", (Position(), Const())) | Map("lt" | "le", (Const(), Position())):
                 return "positions are compared with constants"
+            case Map("lt" | "le", args) if {Position, Read} <= {type(x) for a in args for x in walk(a)}:
+                # How many places are below a number is no number of repeated elements.
+                return "positions are compared with data"
             case Map("lt" | "le", (Position(one), Position(two))) if one.as_axis() and two.as_axis():
                 ordered.append((one.as_axis(), two.as_axis()))
             case Position(index) if index.terms and [c for _, c in pattern(index)] != [1]:
