@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from egraph_workloads import WORKLOADS, attention, axis, lora, prenorm_mlp, qknorm_attention, rmsnorm_linear
@@ -395,3 +396,22 @@ def test_an_e_graph_that_served_before_is_as_a_new_one() -> None:
         used.refer(formulas, Budget())
     assert used._spare == [graph], "what a program's proofs refer to is kept, up to so many"
     assert answers(used) == answers(Engine(RULES))
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_is_explored_beside_others_does_not_make_them_go(beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = [[reduce("sum", (a,), read("x", a))] for a in (Axis(f"b{n}", 8) for n in range(KEPT))]
+    engine = Engine(RULES)
+    engine.explore(first, Budget())
+    for each in others:
+        engine.explore(each, Budget(), beside=beside)
+    again: list[object] = []
+    explored = Engine._explored
+
+    def counted(self: Engine, *args: Any) -> object:
+        again.append(args)
+        return explored(self, *args)
+
+    monkeypatch.setattr(Engine, "_explored", counted)
+    engine.explore(first, Budget())
+    assert bool(again) != beside

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from queue import SimpleQueue
 
 from prism.api.proofs import ProvedSGraph
 from prism.api.records import Choice
-from prism.api.region_search import SearchBudget, SearchResult, run_search
+from prism.api.region_search import Search, SearchBudget, SearchResult, run_search
 from prism.api.results import Results
 from prism.api.second_opinion import merged as merged_opinions
 from prism.api.time_limit import CROWDED, ENDLESS, SearchTime, here
@@ -256,8 +257,10 @@ def search_regions(
     """Search every region of a program; what is found does not depend on the number of workers.
 
     Where the program is searched as one, too, that comes first: its parts are searched for as long as they may be
-    faster, one after another. It comes last where it would compute products again that its parts hand over: then only
-    what looks faster than these is built. Then neighbours are, as one, where that may gain something (`join`).
+    faster, one after another. Of both it is generated what there is before anything is proved, and what loses by that
+    is not proved (with one worker, and where the time is not limited). It comes last where it would compute products
+    again that its parts hand over: then only what looks faster than these is built. Then neighbours are, as one, where
+    that may gain something (`join`).
 
     Where the time is limited each search has a slice of it, and ends with what is proved by then. A region of which
     nothing is goes on in parts; searches that were cut off have another turn where time is left. On a machine that
@@ -283,22 +286,31 @@ def search_regions(
     )
     searching = _Searching(target, budget, workers, recorder, done, kept)
     alone: list[RegionSearch] = []
-    if at_once is not None and first:
-        alone = replace(searching, budget=whole_budget).search([at_once], time)
-    rival = bound(alone[0].result) if alone else math.inf
+    as_whole, one = replace(searching, budget=whole_budget), [at_once] if at_once is not None and first else []
+    rival = math.inf
+    if one and len(workers) == 1 and not time.last.finite:
+        rival = as_whole.outlook(one)
+    if one and rival == math.inf:
+        alone = as_whole.search(one, time)
+        rival = bound(alone[0].result) if alone else math.inf
     # On a machine that others use slices that are long enough for a first proof elsewhere end before it.
     at_first = time.proofs_alone() if here(1.0) >= CROWDED else time
 
+    def takes_longer(parts: Sequence[Canonical]) -> bool:
+        """Whether what was found, and what is left at its least, takes longer than the program as one."""
+        return rival < math.inf and sum(map(searching.at_least, parts)) >= rival
+
     while True:
         forms = [r.canonical() for r in regions]
-
-        def slower(parts: Sequence[Canonical] = tuple(forms)) -> bool:
-            """Whether what was found, and what is left at its least, takes longer than the program as one."""
-            if rival == math.inf:
-                return False
-            return sum(_at_least(c.program, done.get(c.key), target) for c in parts) >= rival
-
+        slower = partial(takes_longer, forms)
+        if rival < math.inf and not alone:
+            searching.outlook(regions, rival)
         found = searching.search(regions, at_first, slower)
+        if slower() and not alone:
+            # Of the whole the proofs are left; what of it is proved may be slower than what was generated.
+            alone = as_whole.search(one, time)
+            rival = bound(alone[0].result) if alone else math.inf
+            found = searching.search(regions, at_first, slower)
         if slower():
             return PartitionedSearch(program, tuple(alone))
         parts: list[Region] = []
@@ -309,7 +321,7 @@ def search_regions(
             break
         regions = unrepeated(parts)
     if len(found) < len(regions):
-        if rival < math.inf:
+        if rival < math.inf and alone:
             return PartitionedSearch(program, tuple(alone))
         raise OutOfTimeError
     if time.until.finite:
@@ -318,7 +330,7 @@ def search_regions(
             raise OutOfTimeError  # of one operator: a larger search may prove what a small one left undecided
     if at_once is not None and not first and time.until.left:
         took = sum(bound(r.result) for r in found)
-        alone = replace(searching, budget=replace(whole_budget, below=took), done={}).search([at_once], time)
+        alone = replace(as_whole, budget=replace(whole_budget, below=took), done={}).search([at_once], time)
         if alone and bound(alone[0].result) < took:
             return PartitionedSearch(program, tuple(alone))
     best = PartitionedSearch(program, tuple(found))
@@ -347,6 +359,7 @@ class _Searching:
         target, budget, workers, recorder, kept: as of `search_regions`.
         done: results by the canonical key of their region: those are not searched again, and what is found is added.
         settled: keys of those that an earlier run cut off which had as much time as this one, or more.
+        begun: searches by the same keys of which everything is generated, and nothing proved yet.
     """
 
     target: Device
@@ -356,6 +369,45 @@ class _Searching:
     done: dict[str, SearchResult]
     kept: Results | None
     settled: set[str] = field(default_factory=set)
+    begun: dict[str, tuple[Search, Recorder]] = field(default_factory=dict)
+
+    def outlook(self, regions: Sequence[Region], rival: float = math.inf) -> float:
+        """Seconds that the regions take if the fastest that is generated of each is proved; nothing is proved here.
+
+        Infinite where of some region nothing is generated. It ends where they take no less than a rival.
+        """
+        forms = [r.canonical() for r in regions]
+        self._recall(forms, ENDLESS)
+        for c in forms:
+            if sum(map(self.at_least, forms)) >= rival:
+                return math.inf
+            if c.key not in self.done and c.key not in self.begun:
+                quiet = Recorder()
+                search = Search(c.program, self.target, self.budget, self.workers, quiet)
+                try:
+                    search.least()
+                except Exception:
+                    return math.inf  # what failed is told where it is searched
+                self.begun[c.key] = search, quiet
+        took = [bound(self.done[c.key]) if c.key in self.done else self.begun[c.key][0].least() for c in forms]
+        return sum(took)
+
+    def at_least(self, of: Canonical) -> float:
+        """Seconds that a region takes by estimate; where that is not known, what no sGraph of it beats.
+
+        It is launched, and stores what it makes; what hangs on weights alone is made before any call. What is generated
+        tells more, where it is anything.
+        """
+        found, program = self.done.get(of.key), of.program
+        if found is not None and found.proved:
+            return bound(found)
+        if all(t.weight for t in program.inputs):
+            return 0.0
+        if found is None and of.key in self.begun and (least := self.begun[of.key][0].least()) < math.inf:
+            return least
+        tensors = [program.definition(n).tensor for n in program.outputs]
+        stored = sum(math.prod(evaluate(e, program.hints) for e in t.shape) * t.dtype.bytes for t in tensors)
+        return float(full(self.target, stored, 0.0)) + self.target.launch_overhead_s
 
     def search(
         self,
@@ -371,16 +423,7 @@ class _Searching:
         earlier runs cut off counts, unless it is searched `again`.
         """
         forms = [r.canonical() for r in regions]
-        for c in forms:
-            if self.kept is None or c.key in self.done:
-                continue
-            found = self.kept.search(c.program, self.budget, math.inf if again else time.until.given)
-            if found is not None:
-                self.settled.add(c.key)
-            elif time.last.finite and not again:
-                found = self.kept.search(c.program, self.budget, 0.0)
-            if found is not None:
-                self.done[c.key] = found
+        self._recall(forms, time, again)
         distinct = {} if enough() else {c.key: c.program for c in forms if c.key not in self.done}
         gains: list[float] = []
         if time.last.finite:
@@ -392,13 +435,13 @@ class _Searching:
         for w in self.workers:
             free.put(w)
 
-        def one(region: Program, bounds: SearchBudget, until: Deadline = NEVER) -> _Answer:
+        def one(key: str, region: Program, bounds: SearchBudget, until: Deadline = NEVER) -> _Answer:
             # Stages of searches that run side by side would overlap: the caller times them all together.
-            quiet = Recorder()
+            begun, quiet = self.begun.pop(key, (None, Recorder()))
             worker = free.get()
             try:
                 try:
-                    result = run_search(region, self.target, bounds, worker, quiet, until)
+                    result = run_search(region, self.target, bounds, worker, quiet, until, begun)
                 except Exception as error:
                     return _Answer(NOTHING, [unsearched(region, error)], 0.0)
                 # A region of one operator is there because of the others: not worth a word.
@@ -407,25 +450,25 @@ class _Searching:
             finally:
                 free.put(worker)
 
-        def in_slice(n: int, region: Program) -> _Answer | None:
+        def in_slice(n: int, key: str, region: Program) -> _Answer | None:
             if gains:
                 self.workers[0].ready()  # a child starts anew after one that was cut off, which is no region's time
             mine = time.slice(len(distinct) - n, gains[n] / (sum(gains[n:]) or 1.0)) if gains else ENDLESS
             late = not mine.until.left
             try:
                 with mine.last.limited():
-                    answer = one(region, hurried(self.budget) if late else self.budget, mine.until)
+                    answer = one(key, region, hurried(self.budget) if late else self.budget, mine.until)
             except OutOfTimeError:
                 return None
             return replace(answer, result=replace(answer.result, interrupted=True), given=0.0) if late else answer
 
         if len(self.workers) == 1:
-            answers = (in_slice(n, region) for n, region in enumerate(distinct.values()))
+            answers = (in_slice(n, *region) for n, region in enumerate(distinct.items()))
             self._collect(distinct, answers, enough)
         else:
             with ThreadPoolExecutor(len(self.workers)) as pool:
                 try:
-                    every = pool.map(lambda region: one(region, self.budget), distinct.values())
+                    every = pool.map(lambda each: one(each[0], each[1], self.budget), distinct.items())
                     self._collect(distinct, every, lambda: False)
                 except BaseException:
                     # The threads wait for their workers: without those they end.
@@ -451,6 +494,19 @@ class _Searching:
             self.recorder.count("regions", n + 1, len(distinct))
             if enough():
                 break
+
+    def _recall(self, forms: Sequence[Canonical], time: SearchTime, again: bool = False) -> None:
+        """What earlier runs found of regions is done, as of `search`."""
+        for c in forms:
+            if self.kept is None or c.key in self.done:
+                continue
+            found = self.kept.search(c.program, self.budget, math.inf if again else time.until.given)
+            if found is not None:
+                self.settled.add(c.key)
+            elif time.last.finite and not again:
+                found = self.kept.search(c.program, self.budget, 0.0)
+            if found is not None:
+                self.done[c.key] = found
 
     def search_again(self, found: Sequence[RegionSearch], time: SearchTime) -> list[RegionSearch]:
         """Search again, from which most may be gained first, what was cut off, where each has more time than it had."""
@@ -501,7 +557,10 @@ class _Searching:
             narrow = replace(
                 self.budget, below=took, max_rounds=1, max_forms=-(-self.budget.max_forms // NARROW), enodes=most
             )
-            (one,) = replace(self, budget=narrow, recorder=Recorder(), done=tried).search([pair.region])
+            # What was searched as one already has its own bounds.
+            begun = self.begun.get(pair.canonical.key)
+            bounds = narrow if begun is None else begun[0].budget
+            (one,) = replace(self, budget=bounds, recorder=Recorder(), done=tried).search([pair.region])
             before, after = 0.0, math.inf
             if one.result.proved:
                 before, after = estimate(first, self.done) + estimate(second, self.done), estimate(one, tried)
@@ -602,20 +661,6 @@ def _estimated(program: Program, found: SearchResult, target: Device) -> float:
         for _, estimate in Space(p.sgraph, target, program.hints).points_ranked(model, 1):
             best = min(best, estimate.seconds)
     return best
-
-
-def _at_least(program: Program, found: SearchResult | None, target: Device) -> float:
-    """Seconds that a region takes by estimate; where that is not known, what no sGraph of it beats.
-
-    It is launched, and stores what it makes; what hangs on weights alone is made before any call.
-    """
-    if found is not None and found.proved:
-        return bound(found)
-    if all(t.weight for t in program.inputs):
-        return 0.0
-    tensors = [program.definition(n).tensor for n in program.outputs]
-    stored = sum(math.prod(evaluate(e, program.hints) for e in t.shape) * t.dtype.bytes for t in tensors)
-    return float(full(target, stored, 0.0)) + target.launch_overhead_s
 
 
 def finer(region: Region) -> Sequence[Region]:

@@ -111,6 +111,10 @@ class Proofs:
         self.decided, self._staged, self._meaning = {}, {}, {}
         self.counts, self.refused, self.illegal, self.spares = Counter(), 0, 0, 0
 
+    def forget(self) -> None:
+        """Whatever references the workers hold by now, they are given those of what is decided next."""
+        self._held = [None] * len(self._workers)
+
     @property
     def proved(self) -> tuple[ProvedSGraph, ...]:
         """Those that were proved, best first."""

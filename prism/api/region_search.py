@@ -232,6 +232,25 @@ class Search(Iterator[ProvedSGraph], Closing):
         with refusing_depth(self._program.name):
             return self._following()
 
+    @property
+    def budget(self) -> SearchBudget:
+        """Its bounds."""
+        return self._budget
+
+    def least(self) -> float:
+        """What nothing that it proves is faster than by estimate: it is generated, and nothing proved yet.
+
+        Raises:
+            UnsupportedError: an index of the program cannot be made affine.
+            WorkerError: the e-graph worker died or ran past its time limit.
+        """
+        if self._ready is None:
+            with refusing_depth(self._program.name):
+                self._ready = self._prepare(soon=False)
+            # Whoever asks does not know yet whether it is proved, and may have the worker do something else before.
+            self._ready.proofs.forget()
+        return min((c.seconds for c in self._ready.generated.candidates), default=math.inf)
+
     def _following(self) -> ProvedSGraph:
         if self._instead is not None:
             return next(self._instead)
@@ -330,8 +349,8 @@ class Search(Iterator[ProvedSGraph], Closing):
             self._recorder.finish("proof", f"{len(self._ready.proofs.proved)} proved")
         self._end()
 
-    def _prepare(self) -> _Ready:
-        """Everything before the first proof."""
+    def _prepare(self, soon: bool = True) -> _Ready:
+        """Everything before the first proof, but for that of the form as written where one is wanted `soon`."""
         why = nothing_to_gain(self._program)
         if why:
             self._recorder.warn(f"there is nothing to gain: {why}")
@@ -345,20 +364,21 @@ class Search(Iterator[ProvedSGraph], Closing):
             detail.append("egglog and the rules are loaded")
         self._began = recorder.clock()
         with recorder.stage("saturation") as detail:
-            classes = self._timed("saturation", lambda: worker.explore(tuple(f.expr for f in pieces), limit, given))
+            inserted = tuple(f.expr for f in pieces)
+            classes = self._timed("saturation", lambda: worker.explore(inserted, limit, given, beside=not soon))
             detail.append(f"{classes.enodes:,} e-nodes, {classes.stopped}")
         second = SecondOpinions(self._program, formulas, rules=worker.rules)
         inputs, saturated = self._program.inputs, pieces == formulas
         proofs = Proofs(reference, (), self._workers, limit, recorder, second, inputs, saturated=saturated)
 
-        def soon(candidate: Candidate) -> None:
+        def at_once(candidate: Candidate) -> None:
             proofs.go_on((candidate,))
             self._timed("proof", lambda: self._decide(proofs, 0))
             self._soon = _Ready(formulas, classes, Generated((candidate,), 1, {}, False), proofs)
             self._ahead = proofs.proved
 
         with recorder.stage("generation") as detail:
-            generated = self._timed("generation", lambda: self._generate(pieces, classes, soon))
+            generated = self._timed("generation", lambda: self._generate(pieces, classes, at_once if soon else None))
             self._seconds["generation"] -= self._seconds.get("proof", 0.0)
             detail.append(f"{generated.generated:,} built, {len(generated.candidates)} left")
         proofs.go_on(generated.candidates)
@@ -369,7 +389,9 @@ class Search(Iterator[ProvedSGraph], Closing):
         if self._first is None and proofs.proved:
             self._first = self._recorder.clock() - self._began
 
-    def _generate(self, pieces: tuple[Formula, ...], classes: EClasses, soon: Callable[[Candidate], None]) -> Generated:
+    def _generate(
+        self, pieces: tuple[Formula, ...], classes: EClasses, soon: Callable[[Candidate], None] | None
+    ) -> Generated:
         p = self._program
         shapes = points(p.ranges) if p.ranges else ()
         launches = len(operators(p))
@@ -426,15 +448,18 @@ def run_search(
     worker: Worker,
     recorder: Recorder,
     until: Deadline = NEVER,
+    begun: Search | None = None,
 ) -> SearchResult:
     """The whole search, stage by stage; see the module. It ends at a moment, if something was proved by then.
+
+    One of the same that has `begun` goes on.
 
     Raises:
         UnsupportedError: an index of the program cannot be made affine.
         WorkerError: the e-graph worker died or ran past its time limit.
         SearchInterruptedError: Ctrl-C after the first proof; it holds what was proved.
     """
-    search = Search(program, target, budget, (worker,), recorder)
+    search = begun or Search(program, target, budget, (worker,), recorder)
     with until.limited(lambda: bool(search.proved)) as limit:
         try:
             return search.run()

@@ -136,9 +136,14 @@ class Engine:
             self._drop(self._kept.pop(self._past.pop(0)))
         return Saturation(self._spare.pop() if self._spare else self._install(), Leaves(facts=facts))
 
-    def explore(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS) -> EClasses:
-        """Saturate the reference, keep it, and return it as data; one of the last few is at hand still."""
-        known = self._hold(reference, budget, facts, anew=True)
+    def explore(
+        self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS, beside: bool = False
+    ) -> EClasses:
+        """Saturate the reference, keep it, and return it as data; one of the last few is at hand still.
+
+        What comes `beside` others is no new program: those do not make room for it first.
+        """
+        known = self._hold(reference, budget, facts, anew=not beside)
         if known.classes is None:
             known.classes = known.saturated.decode(known.roots, known.stopped)
         return known.classes

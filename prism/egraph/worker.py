@@ -78,17 +78,20 @@ class Worker(Closing):
         """
         self._ask("ready", (), START_LIMIT_S)
 
-    def explore(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS) -> EClasses:
+    def explore(
+        self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS, beside: bool = False
+    ) -> EClasses:
         """Saturate the expressions, which stay in the worker as the reference of `prove`.
 
         The worker keeps the last few references (engine.KEPT): to come back to one costs next to nothing. The reference
-        has canonical axes, an expression an output; `facts` are what is known of the elements of tensors.
+        has canonical axes, an expression an output; `facts` are what is known of the elements of tensors. What comes
+        `beside` others, to which one comes back, does not have these make room for it first.
 
         Raises:
             WorkerError: the worker died or ran past `budget.seconds`.
             RuleError: a rule file is not right.
         """
-        classes: EClasses = self._hold("explore", (tuple(reference), budget, dict(facts)), budget.seconds)
+        classes: EClasses = self._hold("explore", (tuple(reference), budget, dict(facts), beside), budget.seconds)
         return classes
 
     def refer(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS) -> None:
