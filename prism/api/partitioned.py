@@ -36,6 +36,7 @@ from prism.egraph.worker import Worker
 from prism.errors import VerificationError, of_part
 from prism.events import CheckSummary, Recorder
 from prism.generate.enumerate import Generated
+from prism.generate.memory_order import arranged
 from prism.generate.neighbours import Pair, merged, pairs
 from prism.generate.partition import RegionBounds, partition, searchable, size_of, unrepeated, whole
 from prism.instantiate.options import OPTIONS
@@ -274,6 +275,7 @@ def search_regions(
         WorkerError: an e-graph worker ran into its time limit twice.
         OutOfTimeError: nothing is to be begun, and none of these was; or of some operator nothing was proved in time.
     """
+    program = arranged(program)
     done = {} if known is None else known
     if kept is not None and kept.closing and not any(kept.search(r.canonical().program, budget, 0.0) for r in regions):
         raise OutOfTimeError

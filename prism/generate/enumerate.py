@@ -33,6 +33,7 @@ from prism.cost.roofline import seconds
 from prism.generate.families import Family, Space, Target, families
 from prism.generate.forms import Form, distinct_forms, one_pass, shared_once, written
 from prism.generate.materialise import PREPARED, Choices, Plan, Planner
+from prism.generate.memory_order import laid_out
 from prism.generate.options import ONE_PASS, Weights, Within, below, fixed_classes, options
 from prism.generate.places import Places, Window
 from prism.generate.plan_estimate import PlanEstimate
@@ -853,7 +854,7 @@ class _Walk:
         if pick.fused:
             for names in fusable(sgraph):
                 sgraph = fuse(sgraph, names)
-        return Candidate(sgraph, pick.seconds, pick is self.written, pick.spare)
+        return Candidate(laid_out(sgraph), pick.seconds, pick is self.written, pick.spare)
 
 
 def _kernel(plan: Plan, group: tuple[Target, ...]) -> tuple[object, dict[int, tuple[str, tuple[Index, ...]]], str]:

@@ -28,7 +28,8 @@ its space grow with the region. So a program is cut where fusing could gain noth
     outputs, or more than one reads the former.
 4.  *Where exactly a boundary is.* A result whose only reader is a chain of views of the same size may be stored as any
     of them. The one is taken that leaves the two sides the fewest axes: heads merged into one axis by the producer's
-    store are one contracted axis for the next product.
+    store are one contracted axis for the next product. What products are batched along is not last in memory
+    (prism/generate/memory_order.py).
 
 What is looked up at more places than it has, and is dear to compute, is stored before: so are the features that
 edges of a graph gather. So is a product of matrices whose elements, looked up one by one, take longer than all of it on
@@ -56,6 +57,7 @@ from prism.cost.device import DEVICES, Device
 from prism.cost.regions import Costs, RootCost, Size, size_of_formulas
 from prism.cost.roofline import full, traffic
 from prism.errors import UnsupportedError
+from prism.generate.memory_order import arranged
 from prism.program.extents import Extent, evaluate, product
 from prism.program.index import Axis
 from prism.program.inline import inline
@@ -137,6 +139,7 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
     """
     if program.loops:
         return _around_loops(program, bounds, device)
+    program = arranged(program)
     gathered = _gathered(program, device)
     if gathered:
         return _after_gathered(program, gathered, bounds, device)
