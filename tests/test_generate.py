@@ -468,6 +468,18 @@ def test_masks_over_the_same_positions_are_nothing_in_common() -> None:
     assert any(("a", "b") in g for g in groups)
 
 
+def test_a_number_is_stored_no_later_than_what_is_made_of_it() -> None:
+    """The reciprocal of a sum and what else is made of it are both stored, at once or one after the other."""
+    n, j = Axis("n", 64), Axis("j", 64)
+    share = recip(reduce("sum", j, read("m", j)))
+    part = op("tanh", mul(const(0.04), share))
+    y = add(mul(op("exp", read("x", n)), share), mul(read("x", n), part))
+    p = program("p", {"x": (64,), "m": (64,)}, {"y": ((n,), y)})
+    assert any(len(plan[0]) == 2 for plan in stored_by_each(p))
+    for candidate in generate(task(p), WIDE).candidates:
+        check(candidate.sgraph)
+
+
 def stored_by_each(p: Program) -> list[list[tuple[str, ...]]]:
     """What the kernels of each plan store; buffers are named by their e-classes."""
     t = task(p)

@@ -630,12 +630,14 @@ class Planner:
         """The plan with a kernel for each of the targets that have nothing in common but the length of their axes.
 
         Nothing is what reads nothing: masks over the same positions, say, of which one looks ahead and the other back.
+        A target that another is made of is something, be it a number.
         """
         groups: list[tuple[int, tuple[Target, ...]]] = []
         for rank, group in plan.groups:
             parts: list[tuple[set[int], list[Target]]] = []
+            own = {t.cls for t in group}
             for t in group:
-                used = self._reading(t.cls, plan.stored)
+                used = self._reading(t.cls, plan.stored, own)
                 targets = [t]
                 for part in [p for p in parts if p[0] & used]:
                     parts.remove(part)
@@ -646,14 +648,14 @@ class Planner:
         if len(groups) > len(plan.groups):
             yield replace(plan, groups=tuple(groups))
 
-    def _reading(self, top: int, stored: Mapping[int, object]) -> set[int]:
-        """The e-classes with axes that one is computed from, and that are made of something in memory."""
-        found: set[int] = set()
+    def _reading(self, top: int, stored: Mapping[int, object], own: Set[int]) -> set[int]:
+        """The e-classes with axes, or of its kernel's own, that one is computed from and that read something."""
+        reading: set[int] = set()
         for c in below(self.choices, [top], stored):
             held = c in stored and c != top
-            if held or self.choices[c].op in ("read", "gather") or not found.isdisjoint(self.choices[c].children):
-                found |= {c} if self.weights.classes.axes[c] else set()
-        return found
+            if held or self.choices[c].op in ("read", "gather") or not reading.isdisjoint(self.choices[c].children):
+                reading.add(c)
+        return {c for c in reading if c in own or self.weights.classes.axes[c]}
 
     def _fused(self, plan: Plan) -> Iterator[Plan]:
         """The plan with kernels as one where one has some of the axes of another of its rank, or of one that reads it.
