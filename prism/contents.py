@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import mmap
 import os
@@ -12,10 +13,26 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Any, TypeAlias
 
+from prism.errors import ModelError
+
 LINKED = 1 << 20
 """Bytes from which on a file that is there with the same bytes is linked, instead of written once more."""
 _AT_ONCE = 1 << 17
 """Bytes that are compared at once: what stays in a cache."""
+
+
+def check_readable(model: Path) -> int:
+    """How many bytes a model's file has. Raises ModelError: it is missing, is no file, or may not be read."""
+    try:
+        why = "" if model.is_file() else "it is not a regular file"
+        size = model.stat().st_size
+        if not why and not os.access(model, os.R_OK):
+            why = os.strerror(errno.EACCES)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    if why:
+        raise ModelError("the model cannot be read", where=str(model), why=why, fix="check the path")
+    return size
 
 
 class Mapped(mmap.mmap):

@@ -176,6 +176,12 @@ MISTAKES: dict[str, tuple[Callable[[Program], object], str]] = {
     "a_path": (lambda p: prism.search("model.onnx"), "a str, and no program"),  # type: ignore[arg-type]
     "trials": (lambda p: optimize(p, trials="3"), "trials: trials is '3', a str; give a whole number"),  # type: ignore[arg-type]
     "seed": (lambda p: optimize(p, seed=0.5), "seed: seed is 0.5, a float"),  # type: ignore[arg-type]
+    "no_trial": (lambda p: optimize(p, trials=0), "trials: trials is 0: without a trial "),
+    "fewer_trials": (lambda p: prism.compile(product, trials=-3), "give 1 or more"),
+    "below_0": (lambda p: optimize(p, seed=-1), "seed: seed is -1: "),
+    "no_time": (lambda p: optimize(p, seconds=0), "seconds: seconds is 0: nothing is done in no time; give more"),
+    "less_time": (lambda p: prism.optimize_ranges(p, {"n": (1, 4)}, seconds=-2.5), "seconds: seconds is -2.5"),
+    "not_a_time": (lambda p: optimize(p, seconds=float("nan")), "seconds: seconds is nan"),
     "time": (lambda p: optimize(p, budget="60s"), "seconds=60 ends a run"),  # type: ignore[arg-type]
     "one_baseline": (lambda p: optimize(p, baselines="eager"), "['eager']"),
     "baseline": (lambda p: optimize(p, baselines=["fast"]), "no baseline is called fast"),

@@ -99,6 +99,7 @@ def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeApi:
     monkeypatch.setitem(sys.modules, "prism.api", fake)
     monkeypatch.setattr(prism, "api", fake, raising=False)
     monkeypatch.delenv("PRISM_DEBUG", raising=False)
+    monkeypatch.setattr("prism.cli.models.check_readable", lambda path: None)  # nor are there files
     monkeypatch.chdir(tmp_path)
     return fake
 
@@ -435,8 +436,21 @@ api.load_compared, api.SearchBudget, api.optimize = (lambda path, **_: (str(path
 api.better_in_parts = lambda path, target, baselines, program: ""
 sys.modules["prism.api"] = prism.api = api
 from prism.cli import main
-sys.exit(main(["optimize", "m.onnx", "--out", sys.argv[1]]))
+sys.exit(main(["optimize", sys.executable, "--out", sys.argv[1]]))
 """
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["optimize {}", "prove {} {}", "show {}", "verify . --model {}", "bench {}", "rules profile {}"],
+)
+def test_that_a_model_is_not_there_is_told_before_anything_is_imported(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "prism.api", None)  # importing it fails
+    for path, why in ((tmp_path / "none.onnx", "No such file or directory"), (tmp_path, "it is not a regular file")):
+        assert main(line.format(path, path).split()) == ExitCode.UNSUPPORTED
+        assert error_line(capsys) == f"prism: error: {path}: the model cannot be read: {why}; check the path"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -409,14 +409,29 @@ def test_memory_that_nothing_was_written_to_is_filled(monkeypatch: pytest.Monkey
     """Whole numbers of any size may be in it, and an island is given them."""
 
     def function(order: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        back = torch.empty_like(order).scatter(0, torch.topk(order, 6).indices, torch.arange(6))
+        back = torch.empty_like(order).scatter(0, torch.topk(order, 200).indices, torch.arange(200))
         return torch.sigmoid(x[back] * 2)
 
     found = graphs(monkeypatch)
-    order, x = torch.tensor([2, 0, 1, 5, 4, 3]), torch.randn(6, 5)
+    order, x = torch.arange(200).flip(0).roll(3), torch.randn(200, 5)
     torch.testing.assert_close(torch.compile(function, backend=compiling.backend)(order, x), function(order, x))
     assert "aten.topk.default" in outside(found[0])
     assert not [n for n in found[0].graph.nodes if "empty" in str(n.target)]
+
+
+@pytest.mark.parametrize("experts", [8, 64])
+def test_orders_of_long_rows_stay_on_a_cpu(experts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router is one island, but where all of it would lose by what orders its experts."""
+
+    def router(x: torch.Tensor) -> torch.Tensor:
+        scores = torch.softmax(x * 2, -1)
+        values, places = scores.topk(2, -1)
+        return torch.zeros_like(scores).scatter(-1, places, values / values.sum(-1, keepdim=True))
+
+    found = graphs(monkeypatch)
+    x = torch.randn(4, experts)
+    torch.testing.assert_close(torch.compile(router, backend=compiling.backend)(x), router(x))
+    assert ("aten.topk.default" in outside(found[0])) == (experts == 64)
 
 
 def test_a_batch_norm_in_eval_mode_may_leave_strides_that_torch_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -620,6 +635,8 @@ def test_options_are_those_of_optimize() -> None:
     for option, said in (
         ({"target": "sm_90"}, "cpu or cuda"),
         ({"trials": "4"}, "'4', a str"),
+        ({"trials": 0}, "trials is 0"),
+        ({"seconds": 0.0}, "in no time"),
         ({"budget": "9s"}, "seconds="),
         ({"seconds": "9s"}, "a number of seconds"),
         ({"seconds": NEVER}, "as in seconds=60"),

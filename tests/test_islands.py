@@ -1487,6 +1487,14 @@ def test_a_folder_is_of_its_model_whatever_processor_it_was_made_on(
         assert "is not" in whole.made_of(tmp_path, path)
 
 
+@pytest.mark.parametrize(("late", "loss", "turned"), [(True, 1.1, True), (True, 2.0, False), (False, 1.1, False)])
+def test_more_time_is_advised_where_islands_without_any_could_turn_the_match(
+    late: bool, loss: float, turned: bool
+) -> None:
+    report = ModelReport("m", "cpu", "here", 2, (), (), best_seconds=loss * 1e-3, baseline_seconds=1e-3)
+    assert ("--budget" in whole.what_else(report, late=late)) == turned
+
+
 def test_parts_are_for_the_cpu_and_against_onnxruntime(tmp_path: Path) -> None:
     with saved(GATED_LAYERS, tmp_path, **GATES) as path:
         with pytest.raises(UnsupportedError, match="--target cpu"):

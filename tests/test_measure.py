@@ -278,6 +278,20 @@ def test_a_baseline_may_round_its_operands_to_8_bits() -> None:
         assert bench._far_off([right.abs()])
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_baseline_may_take_other_ones_of_equal_elements_or_in_another_order(ordered: bool) -> None:
+    """torch's own topk gave what need not be sorted in another order, and was no baseline for that."""
+    program = prism.trace(lambda x: x.topk(3, sorted=ordered), (torch.randn(32, 8),))
+    ordinary = prism.trace(lambda x: x.sort(stable=True), (torch.randn(32, 8),))
+    for p, turned in ((program, True), (ordinary, False)):
+        with closing(Bench(p, GPU, {}, worker=FakeChild())) as bench:
+            bench._prepare()
+            right = native(p, torch.load(bench._path("inputs.pt"))).forward(*torch.load(bench._path("inputs.pt")))
+            assert not bench._far_off(right)
+            assert bool(bench._far_off([t.flip(-1) for t in right])) != turned
+            assert bench._far_off([t[:, :-1] for t in right])
+
+
 def test_what_overflows_whatever_it_is_given_is_given_ordinary_numbers() -> None:
     program = prism.trace(lambda x: torch.exp(x * x + 20.0), (torch.randn(4, 8).to(torch.float16),))
     with closing(Bench(program, GPU, {}, worker=FakeChild())) as bench:

@@ -27,7 +27,7 @@ def test_a_net_with_an_operator_that_is_not_read_goes_through_around_it() -> Non
     def picked(x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(torch.relu(x).take_along_dim(x.topk(2, -1).indices, -1))
 
-    found = result(Problem(3, "picked", lambda: picked, lambda: [torch.randn(4, 8)]), None)
+    found = result(Problem(3, "picked", lambda: picked, lambda: [torch.randn(4, 256)]), None)
     assert found.kind == "in parts"
     assert 0 < found.inside == found.operators - 1
     assert "topk" in found.why

@@ -11,8 +11,11 @@ import torch
 import torch._inductor.inductor_prims  # which defines one operator
 import torch.nn.functional as F
 
+import prism
 from prism.errors import UnsupportedError
+from prism.frontend.order import TIES_ASSUMED, UNSORTED_ASSUMED
 from prism.frontend.torch.reader import trace
+from prism.program.integers import assumptions
 
 Fn = Callable[..., Any]
 
@@ -235,6 +238,40 @@ def test_a_result_may_be_returned_twice() -> None:
     assert len(set(program.outputs)) == 2
 
 
-def test_an_order_of_equal_numbers_that_are_known_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="of equal elements torch does not say which one comes first"):
-        trace(lambda x: x[torch.tensor([1, 0, 1]).argsort()], [X])
+ROUTED: dict[str, tuple[Fn, tuple[str, ...]]] = {
+    "places": (lambda x: x.topk(2), (TIES_ASSUMED,)),
+    "of_one": (lambda x: x.topk(1, 0, largest=False), (TIES_ASSUMED,)),
+    "in_no_order": (lambda x: x.topk(2, sorted=False), (UNSORTED_ASSUMED, TIES_ASSUMED)),
+    "values_in_no_order": (lambda x: x.topk(2, sorted=False)[0], (UNSORTED_ASSUMED,)),
+    "values": (lambda x: x.topk(2)[0], ()),
+    "of_an_order": (lambda x: x.argsort(-1, descending=True), (TIES_ASSUMED,)),
+    "of_a_stable_order": (lambda x: x.sort(stable=True)[1], ()),
+    "of_known_numbers": (lambda x: x[torch.tensor([1, 0, 1]).argsort()], (TIES_ASSUMED,)),
+    "of_distinct_ones": (lambda x: x[torch.tensor([2, 0, 1]).argsort()], ()),
+    "of_no_use": (lambda x: (x + 1, x.topk(2)[1])[0], ()),
+    "a_mask": (lambda x: torch.zeros_like(x).scatter(-1, x.topk(2)[1], 1.0), (TIES_ASSUMED,)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("case", ROUTED)
+def test_which_of_equal_elements_comes_first_is_assumed_where_torch_does_not_say(case: str, dtype: torch.dtype) -> None:
+    """Every row of the examples, and of what is drawn, holds some that are equal."""
+    function, clauses = ROUTED[case]
+    x = torch.tensor([[3, 5, 5, -3, 5], [0, 0, 0, 0, 0], [2, 1, 2, 1, 2], [1, 2, 3, 4, 4]]).to(dtype)
+    program = trace(function, [x])
+    assert program.conformance is not None
+    assert "ties" in program.conformance.draws
+    assert tuple(c for c in assumptions(program) if c in (TIES_ASSUMED, UNSORTED_ASSUMED)) == clauses
+
+
+def test_a_router_is_proved_to_be_another_under_the_assumption() -> None:
+    def picked(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(x.topk(1).indices.squeeze(-1), 5).sum(0)
+
+    def greatest(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(x.argmax(-1), 5).sum(0)
+
+    verdict = prism.prove(picked, greatest, torch.randn(4, 5))
+    assert verdict, verdict.reason
+    assert verdict.assumptions == (TIES_ASSUMED,)

@@ -31,6 +31,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo import core
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from prism.errors import IllegalIRError, PrismError, UnsupportedError
 from prism.frontend.torch import reader
@@ -238,7 +239,7 @@ def _values(whole: Program, outputs: Sequence[str], arrays: dict[str, np.ndarray
 
 def _compared(s: Sample, program: Program, got: Sequence[tuple[str, np.ndarray]]) -> Outcome:
     """Whether the outputs of one sample are what torch computes, in its own type or in float64."""
-    with _quiet():
+    with _quiet(), _FirstOfEqual():  # type: ignore[no-untyped-call]
         own = flat(s.call([t.clone() for t in s.tensors]))
         exact = own
         with contextlib.suppress(Exception), _computing_in_float64():
@@ -260,6 +261,22 @@ def _compared(s: Sample, program: Program, got: Sequence[tuple[str, np.ndarray]]
         ):
             return _outcome(s, WRONG, _difference(value, wanted))
     return _outcome(s, EQUAL)
+
+
+class _FirstOfEqual(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Of equal elements the first comes first where torch does not say which, and the largest come in order."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Sorts are stable, and the largest elements the first of one."""
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | (kwargs or {})
+        match func:
+            case torch.ops.aten.sort.default:
+                return torch.ops.aten.sort.stable(given.pop("self"), stable=True, **given)
+            case torch.ops.aten.topk.default if given["self"].dim():
+                x, dim, descending = given["self"], given.get("dim", -1), given.get("largest", True)
+                made = torch.sort(x, stable=True, dim=dim, descending=descending)
+                return tuple(found.narrow(dim, 0, given["k"]) for found in made)
+        return func(*args, **(kwargs or {}))
 
 
 def _reason(error: PrismError) -> str:

@@ -58,6 +58,10 @@ LEFT = frozenset({"convolution", *(name for pool in _POOLS for name in (pool, f"
 """ATen's operators that stay on a CPU although they are read: torch's kernels for windows are faster there than what is
 made of them, and one in an island would lose what the rest of it gains."""
 
+ORDERED = 8
+"""The longest row whose order is in an island on a CPU: n * n comparisons lose to torch's sort there, and with them
+what else is in the island. A router of 8 experts gained as one, one of 64 lost what the rest had gained (measured)."""
+
 CASTS = frozenset({"aten::_to_copy", "prims::convert_element_type"})
 """Operators that change a tensor's type."""
 
@@ -397,7 +401,7 @@ class Readable(OperatorSupportBase):
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
             return False
-        if target._schema.name.partition("::")[2] in LEFT and _on_cpu(node):
+        if _on_cpu(node) and (target._schema.name.partition("::")[2] in LEFT or _orders_long_rows(node)):
             return False
         if _draws(node):
             return False
@@ -536,6 +540,16 @@ def _on_cpu(node: torch.fx.Node) -> bool:
     """Whether the node's operands lie on the CPU."""
     values = (n.meta.get("val") for n in node.all_input_nodes)
     return any(isinstance(v, torch.Tensor) and v.device.type == "cpu" for v in values)
+
+
+def _orders_long_rows(node: torch.fx.Node) -> bool:
+    """Whether it is an order, or the beginning of one, of rows longer than `ORDERED`."""
+    target: Any = node.target
+    if target._schema.name not in ("aten::topk", "aten::sort"):
+        return False
+    given = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
+    shape = given["self"].meta["val"].shape
+    return len(shape) > 0 and _number(shape[given.get("dim", -1)]) > ORDERED and given.get("k") != 1
 
 
 def _used(node: torch.fx.Node) -> list[int]:

@@ -77,12 +77,21 @@ class Options:
     def __post_init__(self) -> None:
         if not isinstance(self.budget, SearchBudget | None):
             raise _other_kind("budget", self.budget, "a SearchBudget, which bounds the search; seconds=60 ends a run")
-        numbers: dict[str, object] = {"trials": self.trials, "seed": self.seed}
-        for name, number in numbers.items():
+        numbers: tuple[tuple[str, object, int, str], ...] = (
+            ("trials", self.trials, 1, "without a trial there is nothing to choose from"),
+            ("seed", self.seed, 0, "generators of random numbers take no negative seed"),
+        )
+        for name, number, least, why in numbers:
             if not isinstance(number, Integral):
                 raise _other_kind(name, number, "a whole number")
-        if not isinstance(self.seconds, Real | Deadline | None):
-            raise _other_kind("seconds", self.seconds, "a number of seconds")
+            if number < least:
+                raise UsageError(f"{name} is {number}", where=name, why=why, fix=f"give {least} or more")
+        seconds: object = self.seconds
+        if not isinstance(seconds, Real | Deadline | None):
+            raise _other_kind("seconds", seconds, "a number of seconds")
+        if isinstance(seconds, Real) and not float(seconds) > 0:
+            fix = "give more than 0, or leave it away where nothing is to end the run"
+            raise UsageError(f"seconds is {seconds}", where="seconds", why="nothing is done in no time", fix=fix)
         if isinstance(self.baselines, str):
             raise _other_kind("baselines", self.baselines, f"several names: [{self.baselines!r}]")
         for name in self.baselines or ():

@@ -107,6 +107,8 @@ SETS = 3
 """Sets of islands that are assembled and timed, at most."""
 MEETS, CALLS = 0.6, 10
 """The part of the whole's time that the first match may take, and the calls of each contender before any leaves it."""
+TURNED = 1.2
+"""What the whole loses by, at most, where islands that had no time could still turn it."""
 NOT_IN_THE_WHOLE = "its kernels are faster by themselves, and the whole is faster without them"
 DRAWS = 3
 """Draws that the assembled model is compared on, at the sizes that it is tuned at; and one more at smaller ones."""
@@ -123,6 +125,13 @@ class ModelResult:
 
     report: ModelReport
     out: Path | None
+
+
+def what_else(report: ModelReport, *, late: bool) -> str:
+    """What to do with a model that lost in the whole; `late` is whether islands had no time."""
+    turned = late and report.best_seconds <= TURNED * report.baseline_seconds
+    said = "keep the model as it is, or tune at other shapes (--shape); --anew times again"
+    return said + "; or give it more time (--budget): islands had none" * turned
 
 
 @dataclass(slots=True)
@@ -376,8 +385,7 @@ class Run:
                 "the assembled model is no faster than onnxruntime",
                 where=where,
                 why=no_better(report.best_seconds, report.baseline_seconds, report.baseline, found),
-                fix="keep the model as it is, or tune at other shapes (--shape); --anew times again"
-                + ("; or give it more time (--budget): islands had none" if any(m.ended for m in islands) else ""),
+                fix=what_else(report, late=any(m.ended for m in islands)),
             )
         files, steps = self._laid_out(islands, wholes[best].chosen)
         files[MODULE] = self._module(steps, wholes[best].alone)

@@ -23,6 +23,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from prism.cli.interrupts import interrupted_once, is_kept, to_be_closed, to_go_on
+from prism.cli.models import Model
 from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError, debugging
 from prism.process.imports import uncollected
 from prism.process.serve import refused_by_machine
@@ -164,7 +165,7 @@ _BOUNDS = Bounds()
 
 
 def optimize(
-    model: Path,
+    model: Model,
     /,
     *,
     target: Target | None = None,
@@ -379,8 +380,8 @@ def _shapes(given: tuple[str, ...]) -> tuple[dict[str, int], dict[str, tuple[int
 
 
 def prove(
-    a: Path,
-    b: Path,
+    a: Model,
+    b: Model,
     /,
     *,
     assume: Annotated[tuple[str, ...], Parameter(negative=())] = (),
@@ -418,7 +419,7 @@ def prove(
     return codes[verdict.status]
 
 
-def show(model: Path, /, *, check: bool = True) -> int:
+def show(model: Model, /, *, check: bool = True) -> int:
     """Print an ONNX model as a program in index notation, and what it was compared with.
 
     Of a model that holds something without a translation: its islands, what stays as it is, and why.

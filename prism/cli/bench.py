@@ -9,6 +9,7 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from prism.cli.models import Model
 from prism.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def bench(
-    model: Path | None = None,
+    model: Model | None = None,
     /,
     *,
     kernels: Path | None = None,

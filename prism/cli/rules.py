@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from prism.cli.models import Model
 from prism.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ def try_rules(*files: Path, draws: _Draws = 2000, seed: _Seed = 0) -> int:
     return ExitCode.VERIFICATION_FAILED if wrong else ExitCode.DONE
 
 
-def profile(model: Path, /, *, rules: _Files = (), top: Annotated[int, Parameter(validator=Number(gte=1))] = 20) -> int:
+def profile(
+    model: Model, /, *, rules: _Files = (), top: Annotated[int, Parameter(validator=Number(gte=1))] = 20
+) -> int:
     """Say which rule costs what on an ONNX model, in the saturation that the search starts from.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
+from prism.cli.models import Model
 from prism.errors import ExitCode, UsageError
 
 _Rules = Annotated[tuple[Path, ...], Parameter(negative=())]
@@ -18,7 +19,7 @@ def verify(
     out: Path,
     /,
     *,
-    model: Path | None = None,
+    model: Model | None = None,
     shape: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     rules: _Rules = (),
     json: Annotated[bool, Parameter(negative=())] = False,

@@ -3,7 +3,8 @@
 An element's rank is how many come before it: sum_j [x[j] before x[i]], where of two that are equal the first comes
 first. The element of rank k is sum_r where(rank[r] == k, x[r], 0), as exactly one has it: no node of its own, so that
 rules, kernels and the interpreter know it already. It takes n * n comparisons a row, which is why long rows are left.
-What is not a number counts as larger than all numbers, as it does in torch and in onnx's reference runtime.
+Where it is not said which of equal elements comes first, that is an assumption, TIES_ASSUMED. What is not a number
+counts as larger than all numbers, as it does in torch and in onnx's reference runtime.
 
 The first place where x is the largest is min_k where(x[k] == max x, k, n); what is not a number counts as the extreme.
 """
@@ -17,6 +18,11 @@ from prism.program.extents import Extent, is_static, product
 from prism.program.fold import op
 from prism.program.index import Axis, row_major
 from prism.program.nodes import Const, Expr, ReduceKind
+
+TIES_ASSUMED = "of equal elements any may come first"
+"""The assumption of places in an order, where it is not said which of equal elements comes first."""
+UNSORTED_ASSUMED = "the k largest, or smallest, elements that need not be sorted may come sorted"
+"""The assumption of those that torch leaves in no order."""
 
 MOST = 128
 """The longest row that is ordered: a sort of n * log n steps is faster than n * n comparisons of a longer one."""

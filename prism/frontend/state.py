@@ -50,6 +50,7 @@ class State:
     weights: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
     definitions: list[Definition] = field(default_factory=list)  # in order
     ranges: dict[str, SymbolRange] = field(default_factory=dict)  # for each symbol, the values that it may take
+    granted: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by tensor, what its formula settles, in words
     _taken: set[str] = field(default_factory=set)
     _next: dict[str, int] = field(default_factory=dict)  # numbers to try next, so that many names alike stay cheap
     _types: dict[str, DType] = field(default_factory=dict)

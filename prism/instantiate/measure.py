@@ -708,6 +708,8 @@ class Bench(Arena):
             found = t.to(torch.float64).numpy()
             if found.shape != exact.shape:
                 return f"{name} has shape {list(found.shape)}"
+            if self.program.granted:
+                continue  # which of equal elements it takes, and in which order what has none, is its own affair, too
             finite = np.isfinite(exact) & np.isfinite(given)
             # Where its own order of operations overflows, in places, there is nothing to compare.
             own = finite & np.isfinite(found)

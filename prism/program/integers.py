@@ -112,7 +112,7 @@ def of_type(dtype: DType) -> Interval:
 
 
 def assumptions(program: Program) -> tuple[str, ...]:
-    """What the program's formulas take for granted of its inputs, in words; none for most.
+    """What the program's formulas take for granted of its inputs, or of its source, in words; none for most.
 
     Numbers of int64 inputs matter where something of an integer type, computed of them, could leave its type; as
     indices and in comparisons they do not. Fractions matter where nothing bounds one that is cast.
@@ -123,7 +123,7 @@ def assumptions(program: Program) -> tuple[str, ...]:
         assumed += [INT64_ASSUMED] * bool(leaves)
     cast, leaves = _by_definition(program, _ASSUMED)
     assumed += [INT64_ENOUGH] * (DType.INT64 in leaves)
-    return (*assumed, *([CAST_ASSUMED] * cast), *([PLACES_ASSUMED] * _may_miss(program)))
+    return (*assumed, *([CAST_ASSUMED] * cast), *([PLACES_ASSUMED] * _may_miss(program)), *program.granted)
 
 
 def _may_miss(program: Program) -> bool:

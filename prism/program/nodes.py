@@ -461,6 +461,8 @@ class Program:
         places: of the outputs of its source, which are its own; None where all are, in order.
         conformance: what the program was compared with when it was read; None for one that no reader made, or where
             the comparison was switched off.
+        granted: what its source leaves open and the definitions settle, in words, for those who list what a result
+            rests on.
     """
 
     name: str
@@ -472,6 +474,7 @@ class Program:
     source: Path | Callable[..., object] | None = field(default=None, compare=False, repr=False)
     conformance: Conformance | None = field(default=None, compare=False, repr=False)
     places: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
+    granted: tuple[str, ...] = field(default=(), compare=False, repr=False)
     _inputs: Mapping[str, Tensor] | None = field(default=None, init=False, compare=False, repr=False)
     _order: Mapping[str, int] | None = field(default=None, init=False, compare=False, repr=False)
     _input_order: Mapping[str, int] | None = field(default=None, init=False, compare=False, repr=False)

@@ -26,7 +26,7 @@ import sympy
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import checker, external_data_helper, helper
 
-from prism.contents import Mapped
+from prism.contents import Mapped, check_readable
 from prism.errors import ModelError, ShapeError, UnsupportedError, UsageError
 from prism.frontend.onnx import (
     attention,
@@ -125,14 +125,13 @@ def from_bytes(data: bytes, name: str, *, operators: Sequence[Operator] = ()) ->
 
 def parse(file: Path) -> onnx.ModelProto:
     """The file as a message. Raises ModelError: it is missing, is not ONNX, or is truncated."""
+    size, why = check_readable(file), ""
+    if size > MAX_BYTES:
+        why = f"it has {size:,} bytes, and a message of protobuf {MAX_BYTES:,} at most"
     try:
-        size = file.stat().st_size
-        why = "" if file.is_file() else "it is not a regular file"
-        if size > MAX_BYTES:
-            why = f"it has {size:,} bytes, and a message of protobuf {MAX_BYTES:,} at most"
         data = b"" if why else file.read_bytes()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+    except OSError as error:
+        why = error.strerror or str(error)
     if why:
         raise ModelError("the model cannot be read", where=str(file), why=why, fix="check the path")
     model = onnx.ModelProto()

@@ -456,9 +456,9 @@ class _Run:
     def _call(self, node: torch.fx.Node) -> Any:
         args, kwargs = pytree.tree_map(self._argument, (node.args, node.kwargs))
         target: Any = node.target
-        self._note_undefined(node, args, kwargs)
         if not isinstance(target, torch._ops.OpOverload):  # arithmetic on sizes, getitem
             return target(*args, **kwargs)
+        self._note_undefined(node, args, kwargs)
         if str(target._schema.name).removeprefix("aten::") in UNINITIALISED:
             return torch.zeros_like(self._lift(target(*args, **kwargs)))
         if str(target._schema.name) == "aten::embedding_dense_backward":
@@ -468,6 +468,7 @@ class _Run:
                 args, kwargs = _explicit(node, args, kwargs)
                 kwargs = self._lifted_types(kwargs)
                 made = pytree.tree_map(self._lift, target(*args, **kwargs))
+                self._note_ties(node, args, kwargs, made)
                 if self._visit is not None:
                     self._visit(node, args, kwargs, made)
                 return made
@@ -542,6 +543,19 @@ class _Run:
     def _lifted_types(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         return {k: self._argument(v) for k, v in kwargs.items()}
 
+    def _note_ties(self, node: torch.fx.Node, args: Any, kwargs: Any, made: Any) -> None:
+        """Which of equal elements comes first is not said of a sort that is not stable."""
+        target: Any = node.target
+        places = [u.name for u in node.users if u.target is operator.getitem and u.args[1] == 1]
+        if target._schema.name not in ("aten::topk", "aten::sort") or not places:
+            return
+        given = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
+        x, dim = given["self"], given.get("dim", -1)
+        if not given.get("stable") and x.numel() and x.dim():
+            descending = given.get("descending", given.get("largest", "k" in given))
+            tied = _tied(x, dim, descending).narrow(dim, 0, made[1].shape[dim])
+            self.undefined |= dict.fromkeys(places, _array(tied))
+
     def _note_undefined(self, node: torch.fx.Node, args: Any, kwargs: Any) -> None:
         """A float beyond an integer type is converted to anything."""
         meta = node.meta.get("val")
@@ -557,8 +571,21 @@ class _Run:
                 raise _UndefinedError(f"{node.target} of what {meta.dtype} does not hold is not defined")
 
 
+def _tied(x: torch.Tensor, dim: int, descending: bool) -> torch.Tensor:
+    """For each place of a row in its order, whether another element of the row is equal, or one is not a number."""
+    ordered = x.sort(dim, descending=descending).values
+    behind = ordered.shape[dim] - 1
+    one, other = ordered.narrow(dim, 0, behind), ordered.narrow(dim, 1, behind)
+    found = x.isnan().any(dim, keepdim=True).expand_as(x).clone()
+    for first in (0, 1):
+        found.narrow(dim, first, behind).logical_or_(one == other)
+    return found
+
+
 def _explicit(node: torch.fx.Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments with those made explicit that depend on the type of a tensor, by default or by rounding."""
+    if node.target is torch.ops.aten.topk.default:  # in any order: in theirs, which is the default
+        return args[:4], {name: given for name, given in kwargs.items() if name != "sorted"}
     first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
     if not isinstance(first, torch.Tensor) or not first.is_floating_point():
         return args, kwargs

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -529,7 +530,11 @@ class _Translation:
             *(t for t in self._builder.inputs if t.name in self._weights and t.name in read),
         )
         weights = {name: w for name, w in self._weights.items() if name in read}
-        return without_empty(Program(self._title, inputs, tuple(reversed(needed)), outputs, self._ranges, weights))
+        needed.reverse()
+        settled = (self._builder.granted.get(name, ()) for name in ("", *(d.name for d in needed)))
+        granted = tuple(dict.fromkeys(chain.from_iterable(settled)))
+        made = Program(self._title, inputs, tuple(needed), outputs, self._ranges, weights, granted=granted)
+        return without_empty(made)
 
     # Symbols and shapes
 

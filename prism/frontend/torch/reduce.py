@@ -233,19 +233,24 @@ def _log_cumulative_sum(n: Node) -> Result:
 
 
 def _top(n: Node) -> Result:
-    """The largest elements, or the smallest; of equal ones torch does not say where they are."""
+    """The largest elements, or the smallest, and where they are."""
     x: TorchValue = n["self"]
     many, largest = n["k"], n["largest"]
-    if 1 in n.wanted:
-        raise n.unsupported("of equal elements torch does not say which one it takes", "use argmax, or a stable sort")
     if many == 1:
         n.settled("sorted")
+        kind = ReduceKind.MAX if largest else ReduceKind.MIN
         r = Reduction(x, dimensions(len(x.shape), n["dim"]), keepdim=True)
-        return n.define(build.reduce(ReduceKind.MAX if largest else ReduceKind.MIN, r.bound, r.element), r.axes), None
-    if not n["sorted"]:
-        raise n.unsupported("elements in no order have no formula", "use sorted=True")
+        return n.results(
+            lambda: n.define(build.reduce(kind, r.bound, r.element), r.axes),
+            lambda: n.granted(_place(n, r, kind, result=1), order.TIES_ASSUMED),
+        )
+    unsorted = () if n["sorted"] else (order.UNSORTED_ASSUMED,)
     row = _Row(n, largest=bool(largest))
-    return row.results(n.axes, build.position(n.axes[row.dimension]), places=False), None
+    wanted = build.position(n.axes[row.dimension])
+    return n.results(
+        lambda: n.granted(row.results(n.axes, wanted, places=False), *unsorted),
+        lambda: n.granted(row.results(n.axes, wanted, places=True), *unsorted, order.TIES_ASSUMED),
+    )
 
 
 class _Row:
@@ -288,16 +293,15 @@ class _Row:
 
 
 def _sort(n: Node) -> Result:
-    """Elements in order, and their places where of equal ones the first comes first."""
+    """Elements in order, and their places; of equal ones the first comes first, as a stable sort has it."""
     known = n["self"].elements
     distinct = known is not None and known.ndim == 1 and len(set(known.tolist())) == known.size
-    if 1 in n.wanted and not n.get("stable", False) and not distinct:
-        raise n.unsupported("of equal elements torch does not say which one comes first", "use torch.sort(stable=True)")
-    n.settled("stable")
+    ties = () if n.get("stable", False) or distinct else (order.TIES_ASSUMED,)
     row = _Row(n, largest=bool(n["descending"]))
     wanted = build.position(n.axes[row.dimension])
     return n.results(
-        lambda: row.results(n.axes, wanted, places=False), lambda: row.results(n.axes, wanted, places=True)
+        lambda: row.results(n.axes, wanted, places=False),
+        lambda: n.granted(row.results(n.axes, wanted, places=True), *ties),
     )
 
 

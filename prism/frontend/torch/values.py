@@ -132,6 +132,13 @@ class Node:
         made = tuple(make() if place in self.wanted else None for place, make in enumerate(makers))
         return made if len(self.shapes) > 1 or made[0] is None else made[0]
 
+    def granted(self, value: TorchValue, *clauses: str) -> TorchValue:
+        """The value, of which torch leaves open what is so in the program, as the clauses say."""
+        # Numbers that hang on no argument may be put in where they are read, and then no one reads the tensor.
+        closed = not value.tensor or self.builder.hangs_on_none(value.tensor)
+        self.builder.granted["" if closed else value.tensor] = clauses
+        return value
+
     def bounds(self, expr: Expr) -> Interval:
         """Bounds of an expression's values."""
         return self.builder.interval(expr)
