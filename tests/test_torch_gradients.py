@@ -15,6 +15,7 @@ from prism.api import trace
 from prism.errors import UnsupportedError, UsageError
 from prism.program.evaluate import evaluate
 from prism.program.inline import inline
+from prism.program.nodes import Reduce, walk
 
 Fn = Callable[..., Any]
 
@@ -160,3 +161,20 @@ def test_what_fails_in_any_case_is_said_to_fail() -> None:
 
     with pytest.raises(UsageError, match="does not require grad"):
         trace(gradient, (torch.randn(3),))
+
+
+def volume(x: torch.Tensor) -> torch.Tensor:
+    """Its gradient by torch's differentiation is made of running products before and behind each side."""
+    (found,) = torch.autograd.grad(x.prod(-1).sum(), x)
+    return found
+
+
+@pytest.mark.parametrize("sides", [1, 2, 3, 4, 5])
+def test_products_of_a_few_are_written_out(sides: int) -> None:
+    x = torch.tensor([[0.0, 2.0, -3.0, 0.5, 1.5], [4.0, -1.0, 0.0, 0.0, 2.0]])[:, :sides].clone().requires_grad_()
+    with torch.enable_grad():
+        program, expected = trace(volume, [x]), volume(x)
+    reduced = [e for f in inline(program) for e in walk(f.expr) if isinstance(e, Reduce)]
+    assert bool(reduced) == (sides > 4), "kernels are built to reductions, and a few factors are none"
+    found = evaluate(program, {program.inputs[0].name: x.detach().numpy()})[program.outputs[0]]
+    np.testing.assert_allclose(found, expected.detach().numpy())

@@ -10,9 +10,13 @@ from prism.program import build
 from prism.program.extents import product
 from prism.program.fold import div, node, op, sub
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.nodes import Const, Expr, Reduce, ReduceKind
 from prism.program.prefix import Recurrence, running
+from prism.program.transform import substitute
 from prism.program.views import Shape, axes_of
+
+FEW = 4
+"""Factors that a product over a row is written out to: the sides of a box, the axes of a shape."""
 
 Row: TypeAlias = Callable[[str], tuple[tuple[Axis, ...], Expr]]
 """Under a prefix of their names, the axes that are reduced, and the element over them."""
@@ -21,7 +25,7 @@ Row: TypeAlias = Callable[[str], tuple[tuple[Axis, ...], Expr]]
 def folded(kind: ReduceKind, row: Row, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
     """The sum, the maximum, ... of f over the row."""
     axes, element = row("r")
-    return build.reduce(kind, axes, f(element))
+    return _written_out(build.reduce(kind, axes, f(element)))
 
 
 def mean(row: Row, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
@@ -107,4 +111,14 @@ def _shifted(row: Row) -> tuple[Expr, Expr]:
 def cumulative(how: Recurrence, row: Row, here: Axis, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
     """The sum, or the product, of f over the row's places up to `here`: quadratic, and exactly what is meant."""
     (bound,), element = row("r")
-    return running(how, f(element), bound, here, made=node)
+    return _written_out(running(how, f(element), bound, here, made=node))
+
+
+def _written_out(e: Expr) -> Expr:
+    """A product over a few places as so many factors: it is no reduction, to which kernels are built."""
+    if not (isinstance(e, Reduce) and e.kind is ReduceKind.PROD and e.axis.extent in range(1, FEW + 1)):
+        return e
+    first, *rest = (_written_out(substitute(e.body, {e.axis: Index.const(n)})) for n in range(int(e.axis.extent)))
+    for factor in rest:
+        first = op("mul", first, factor)
+    return first

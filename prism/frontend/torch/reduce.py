@@ -72,7 +72,7 @@ def _folded(kind: ReduceKind, n: Node) -> Result:
     """A reduction of the elements, cast to the result's type first."""
     r = _reduction(n)
     n.settled("dtype")
-    return n.define(build.reduce(kind, r.bound, converted(n, r.element, n.dtype)), r.axes)
+    return n.define(folded(kind, r.row, lambda x: converted(n, x, n.dtype)), r.axes)
 
 
 def _extreme(kind: ReduceKind, n: Node) -> Result:
