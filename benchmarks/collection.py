@@ -2279,6 +2279,19 @@ def giou_gradient(p: Any, q: Any) -> tuple[Any, ...]:
     return _gradient(loss, [p])
 
 
+def triangle_update(
+    z: Any, g1: Any, b1: Any, wa: Any, wb: Any, ga: Any, gb: Any, g2: Any, b2: Any, wo: Any, go: Any
+) -> Any:
+    """AlphaFold's triangle multiplication, outgoing edges: of pairs z [n, n, c], with its norms and its gates."""
+    import torch
+    import torch.nn.functional as F
+
+    x = F.layer_norm(z, z.shape[-1:], g1, b1)
+    a, b = ((x @ g).sigmoid() * (x @ w) for g, w in ((ga, wa), (gb, wb)))
+    y = torch.einsum("ikd,jkd->ijd", a, b)
+    return (x @ go).sigmoid() * (F.layer_norm(y, y.shape[-1:], g2, b2) @ wo)
+
+
 def compressed_attention(q: Any, k: Any, v: Any) -> Any:
     """NSA's first branch: q [h, s, d], k and v [s, d], each block of 32 places as its mean once it has ended."""
     import torch
@@ -3557,7 +3570,7 @@ KNOWN = (
         "n=256 c=128",
         "2*n*n*n*c",
         source="a product a channel",
-        reason="found, and by the model parts of a split sum, which go through memory, are faster",
+        reason="a product a channel gives single elements: they are made in rows of another order, and copied",
     ),
     Known(
         "global response norm backward",
@@ -3976,7 +3989,7 @@ KNOWN = (
         "m=16384 a=32",
         "4*m*a*a*a",
         source="Dao 2022: one kernel keeps a row between both products",
-        reason="the batch of a product takes one place a program, and is innermost in what is stored (2.00 reached)",
+        reason="the batch of a product takes one place a program: what is between both goes through memory",
     ),
     Known(
         "places in experts' queues",
@@ -4015,6 +4028,16 @@ KNOWN = (
         source="cuDNN: four taps reach each place, in one kernel with its epilogue",
         vector="n*o*4*s*s*4",
         reason="nine taps an element for four that are not 0, in one launch after one that lays weights out",
+    ),
+    Known(
+        "triangle update",
+        triangle_update,
+        "z:n,n,c g1:c b1:c wa:c,c wb:c,c ga:c,c gb:c,c g2:c b2:c wo:c,c go:c,c",
+        "n=512 c=128",
+        "12*n*n*c*c + 2*n*n*n*c",
+        "14*n*n*c",
+        3,
+        "Jumper et al. 2021, algorithm 11: norm and gated projections, a product a channel, norm and gated projection",
     ),
     Known(
         "GIoU differentiated",

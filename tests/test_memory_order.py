@@ -19,7 +19,7 @@ from prism.backends.cpu.build import find_compiler
 from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.events import Recorder
-from prism.generate.memory_order import arranged, laid_out, reordered
+from prism.generate.memory_order import arranged, copies, laid_out, reordered
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
@@ -40,7 +40,7 @@ from prism.sgraph.nodes import (
     Tile,
 )
 
-AI, AJ, AK, AD = Axis("i", 12), Axis("j", 10), Axis("k", 20), Axis("d", 8)
+AI, AJ, AK, AD = Axis("i", 12), Axis("j", 10), Axis("k", 20), Axis("d", 12)
 
 
 def handed_over(batch: Tile = 1, made: Tile | None = None) -> SGraph:
@@ -60,9 +60,9 @@ def handed_over(batch: Tile = 1, made: Tile | None = None) -> SGraph:
     product = Kernel("product", roles, (Loop(AK, body), Store("y", at(AI, AJ, AD), "acc")))
     return SGraph(
         "triangle",
-        (Tensor("a", (12, 20, 8), F32), Tensor("b", (10, 20, 8), F32)),
-        (Tensor("t", (12, 20, 8), F32),),
-        (Tensor("y", (12, 10, 8), F32),),
+        (Tensor("a", (12, 20, 12), F32), Tensor("b", (10, 20, 12), F32)),
+        (Tensor("t", (12, 20, 12), F32),),
+        (Tensor("y", (12, 10, 12), F32),),
         (make, product),
     )
 
@@ -83,10 +83,10 @@ def test_any_order_of_a_buffer_computes_the_same(sample: Callable[[DType], Sampl
 
 
 def test_what_is_multiplied_batch_by_batch_lies_batch_by_batch() -> None:
-    """Of t[i, k, d] a program of one d reads every eighth element: each in a sector of its own."""
+    """Of t[i, k, d] a program of one d reads every twelfth element: each in a sector of its own."""
     g = laid_out(handed_over())
     spec.check(g)
-    assert g.tensors["t"].shape == (12, 8, 20)
+    assert g.tensors["t"].shape == (12, 12, 20)
     assert g == reordered(handed_over(), "t", (0, 2, 1)) == laid_out(g)
     assert denote(g).outputs == denote(handed_over()).outputs
 
@@ -99,7 +99,7 @@ def test_where_tiles_have_neighbours_the_dimensions_stay(made: Tile | None) -> N
 
 def test_where_no_order_serves_all_kernels_the_dimensions_stay() -> None:
     g = handed_over(made=1)  # i is the only one that both have tiles of
-    assert laid_out(g).tensors["t"].shape == (20, 8, 12)
+    assert laid_out(g).tensors["t"].shape == (20, 12, 12)
     make, product = g.kernels
     one = replace(make, roles=((AI, Grid(1)), *make.roles[1:]))
     assert laid_out(replace(g, kernels=(one, product))) == replace(g, kernels=(one, product))
@@ -119,23 +119,45 @@ def test_the_dimension_of_a_place_moves_with_it() -> None:
     )
     g = handed_over()
     inputs = (g.inputs[0], Tensor("places", (6,), DType.INT32))
-    g = replace(g, inputs=inputs, outputs=(Tensor("y", (12, 6, 8), F32),), kernels=(g.kernels[0], get))
+    g = replace(g, inputs=inputs, outputs=(Tensor("y", (12, 6, 12), F32),), kernels=(g.kernels[0], get))
     made = laid_out(g)
     spec.check(made)
-    assert made.tensors["t"].shape == (20, 8, 12)
+    assert made.tensors["t"].shape == (20, 12, 12)
     assert [s.places[0].dimension for s in made.kernels[1].statements() if isinstance(s, Gather)] == [0]
     assert denote(made).outputs == denote(g).outputs
+
+
+def test_inputs_and_results_are_copied_beside() -> None:
+    """y[i, j, d] of a program of one d is stored element by element: in another order, and then copied, row by row."""
+    g = handed_over()
+    both, last = copies(g)
+    for made, names in ((both, ["b_copy", "y_copy"]), (last, ["y_copy"])):
+        spec.check(made)
+        assert [b.name for b in made.buffers] == ["t", *names]
+        assert made.tensors["y_copy"].shape == (12, 12, 10)
+        assert denote(made).outputs == denote(g).outputs
+        assert isinstance(made.kernels[-1].body[-1], Store)
+    assert both.tensors["b_copy"].shape == (10, 12, 20)
+    assert [k.name for k in both.kernels] == ["triangle_b_copy_kernel", "make", "product", "triangle_y_copy_kernel"]
+
+
+def test_what_has_neighbours_or_lies_at_places_is_not_copied() -> None:
+    assert copies(handed_over(batch=sym("T_d1"))) == []
+    assert copies(added_rows(F32).sgraph) == []
+    g = handed_over()
+    short = replace(g, outputs=(replace(g.outputs[0], dtype=DType.BFLOAT16),))
+    assert [list(c.tensors) for c in copies(short)] == [["a", "b", "t", "b_copy", "y"]], "12 elements are in one sector"
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler here, which the CPU target needs")
 def test_kernels_that_hand_over_in_another_order_compute_the_same(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     given = [rng.standard_normal([int(e) for e in t.shape]).astype(np.float32) for t in handed_over().inputs]
-    graphs = [handed_over(), laid_out(handed_over())]
-    (before,), (after,) = run_batch([Case(g, {s.name: 8 for s in g.symbols}, given) for g in graphs], tmp_path)
+    graphs = [handed_over(), laid_out(handed_over()), *copies(handed_over())]
+    made = run_batch([Case(g, {s.name: 8 for s in g.symbols}, given) for g in graphs], tmp_path)
     expected = np.einsum("ikd,jkd->ijd", 1 / (1 + np.exp(-given[0].astype(np.float64))), given[1])
-    np.testing.assert_allclose(before, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(after, expected, rtol=1e-4, atol=1e-5)
+    for (y,) in made:
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
 def gated_triangle(

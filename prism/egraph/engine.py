@@ -13,7 +13,8 @@ Every candidate is forgotten before the next: a verdict depends on the reference
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -110,6 +111,7 @@ class Engine:
     _past: list[tuple[object, ...]] = field(default_factory=list)
     _spare: list[bindings.EGraph] = field(default_factory=list)
     _interned: Interned = field(default_factory=Interned)
+    _serials: Iterator[int] = field(default_factory=itertools.count)
 
     def prepare(self, spare: int = SPARE) -> bool:
         """Make one e-graph ahead of its use, as long as fewer than `spare` are at hand; whether one was made."""
@@ -134,7 +136,8 @@ class Engine:
     def _fresh(self, facts: TensorFacts) -> Saturation:
         while self._past and not self._spare:
             self._drop(self._kept.pop(self._past.pop(0)))
-        return Saturation(self._spare.pop() if self._spare else self._install(), Leaves(facts=facts))
+        graph = self._spare.pop() if self._spare else self._install()
+        return Saturation(graph, Leaves(facts=facts), serials=self._serials)
 
     def explore(
         self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS, beside: bool = False

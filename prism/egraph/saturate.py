@@ -8,6 +8,7 @@ depend on the machine.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -152,8 +153,10 @@ class Saturation:
     iterations: int = 0  # rounds run so far
     renamer: Renamer = field(default_factory=Renamer)  # what was renamed in it
     matched: set[str] = field(default_factory=set)  # the names of the rules that `step` found matches of
+    # Of the globals' names, each given once for all that goes into the e-graph, also by those who had it before, and
+    # aside: after a `Pop` egglog 13.2 may take a name that is defined anew for what it was, and proves what is wrong.
+    serials: Iterator[int] = field(default_factory=itertools.count)
     _encoder: Encoder | None = None
-    _depth: int = 0
     _programs: dict[str, list[Any]] = field(default_factory=dict)
     # Of the e-graph as it is now.
     _frozen: Frozen | None = None
@@ -161,7 +164,7 @@ class Saturation:
     def insert(self, exprs: Sequence[Expr]) -> list[str]:
         """Add expressions; returns the globals that name them."""
         if self._encoder is None:
-            self._encoder = Encoder(self.leaves, "$e")
+            self._encoder = Encoder(self.leaves, f"$e{next(self.serials)}_")
         names, commands = self._encoder.write(exprs)
         self._change(*commands)
         return names
@@ -172,7 +175,7 @@ class Saturation:
         self._run(bindings.Push(1))
         try:
             leaves = self.leaves.fork()
-            prefix = f"$a{self._depth}_"
+            prefix = f"$a{next(self.serials)}_"
             encoder = Encoder(leaves, prefix) if self._encoder is None else self._encoder.fork(leaves, prefix)
             yield Saturation(
                 self.graph,
@@ -180,8 +183,8 @@ class Saturation:
                 self.iterations,
                 self.renamer.fork(),
                 set(self.matched),
+                self.serials,
                 encoder,
-                self._depth + 1,
                 self._programs,
             )
         finally:

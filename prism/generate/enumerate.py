@@ -33,7 +33,7 @@ from prism.cost.roofline import seconds
 from prism.generate.families import Family, Space, Target, families
 from prism.generate.forms import Form, distinct_forms, one_pass, shared_once, written
 from prism.generate.materialise import PREPARED, Choices, Plan, Planner
-from prism.generate.memory_order import laid_out
+from prism.generate.memory_order import copies, laid_out
 from prism.generate.options import ONE_PASS, Weights, Within, below, fixed_classes, options
 from prism.generate.places import Places, Window
 from prism.generate.plan_estimate import PlanEstimate
@@ -808,7 +808,11 @@ class _Walk:
             # Its estimate is not of the same kind.
             best_first.append((0, len(ordered), self.calls))
         counts = {k: n for k, n in sorted(self.pruned.items()) if n}
-        return Generated(tuple(self.candidate(p) for _, _, p in best_first), self.generated, counts, complete)
+        made: list[Candidate] = []
+        for _, _, p in best_first:
+            made.append(self.candidate(p))
+            made += [replace(made[-1], sgraph=g, written=False, spare=True) for g in copies(made[-1].sgraph)]
+        return Generated(tuple(made), self.generated, counts, complete)
 
     def _not_worse(self, ordered: Sequence[_Pick]) -> list[_Pick]:
         """Those of which some assignment may be better than all assignments of those before; a spare for each cut."""

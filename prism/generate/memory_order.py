@@ -4,7 +4,8 @@ A buffer is declared in the order of its value's axes, which is nobody's wish: a
 each along the last of them, as of a product that is batched along it, touches one element of every sector that it
 loads. Where another dimension is one along which all kernels that touch the buffer have tiles, that is the last one in
 memory (`laid_out`): a[i, k, d], made row by row and multiplied batch by batch over d, lies as [i, d, k]. What regions
-hand over is declared before there are kernels, and so by what products will do with it (`arranged`).
+hand over is declared before there are kernels, and so by what products will do with it (`arranged`). Inputs and
+results lie as they do; copies of them in another order are candidates beside (`copies`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+import sympy
+
+from prism.cost.counts import SECTOR_BYTES
 from prism.ir import kit
+from prism.ir.kit import free_name
+from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Expr, Program, Read, Reduce, ReduceKind, Tensor, walk
 from prism.program.products import product_of
-from prism.program.transform import replaced
+from prism.program.transform import least_instance, replaced
 from prism.sgraph import nodes as sg
 
 
@@ -46,6 +52,54 @@ def reordered(sgraph: sg.SGraph, name: str, order: Sequence[int]) -> sg.SGraph:
     kernels = tuple(replace(k, body=kit.rewrite(k.body, change)) for k in sgraph.kernels)
     buffers = tuple(replace(b, shape=tuple(b.shape[n] for n in order)) if b.name == name else b for b in sgraph.buffers)
     return replace(sgraph, kernels=kernels, buffers=buffers)
+
+
+def copies(sgraph: sg.SGraph) -> list[sg.SGraph]:
+    """The sGraph with what it reads copied to such an order first, and what it gives from such an order last; or one.
+
+    Each is a launch more, which moves every element twice, side by side: by sectors of 32 bytes that is the time of
+    a quarter of what single elements of 2 bytes take.
+    """
+    found = []
+    for tensors in dict.fromkeys(((*sgraph.inputs, *sgraph.outputs), sgraph.outputs)):
+        made = sgraph
+        for t in tensors:
+            made = _copied(made, t, t in sgraph.inputs)
+        if made is not sgraph and made not in found:
+            found.append(made)
+    return found
+
+
+def _copied(sgraph: sg.SGraph, t: Tensor, first: bool) -> sg.SGraph:
+    """The sGraph with a copy of the tensor in a better order, made `first` or last; itself where none is better."""
+    order = _order(sgraph, t)
+    stores = [s for k in sgraph.kernels for s in k.statements() if isinstance(s, sg.Store) and s.tensor == t.name]
+    axes = [i.as_axis() for s in stores for i in s.index]
+    if first:
+        axes = []
+        for e in t.shape:
+            axes.append(least_instance(e, [a for a in axes if a is not None]))
+    plain = first or (len(stores) == 1 and not stores[0].places and stores[0].moment is None)
+    known = [a for a in axes if a is not None]
+    # Of a row that is no longer than a sector neighbours of the program take the rest.
+    short = bool(t.shape) and is_static(t.shape[-1]) and int(t.shape[-1]) * t.dtype.bytes <= SECTOR_BYTES
+    if not order or not plain or short or len({*known}) < len(t.shape):
+        return sgraph
+    buffer = Tensor(free_name(f"{t.name}_copy", {*sgraph.tensors}), t.shape, t.dtype)
+    names = {t.name: buffer.name}
+    kernels = tuple(
+        replace(k, body=kit.rewrite(k.body, lambda s: kit.with_names(s, names, kit.Holds.TENSOR)))
+        for k in sgraph.kernels
+    )
+    source, end = (t, buffer) if first else (buffer, t)
+    index = tuple(map(Index.axis, known))
+    copy = sg.Kernel(
+        f"{sgraph.name}_{buffer.name}_kernel",
+        tuple((a, sg.Grid(sympy.Symbol(f"T_{a.name}_{buffer.name}", integer=True, positive=True))) for a in known),
+        (sg.Load("x1", source.name, index), sg.Store(end.name, index, "x1")),
+    )
+    kernels = (copy, *kernels) if first else (*kernels, copy)
+    return reordered(replace(sgraph, buffers=(*sgraph.buffers, buffer), kernels=kernels), buffer.name, order)
 
 
 def _order(sgraph: sg.SGraph, buffer: Tensor) -> tuple[int, ...]:
