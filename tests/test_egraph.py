@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from prism.egraph.engine import KEPT, Engine
 from prism.egraph.language import Budget
 from prism.egraph.rules import install, load_rules, rule_files
 from prism.egraph.saturate import OVERSTEP, Contradiction, Saturation
-from prism.egraph.terms import decode, freeze
+from prism.egraph.terms import Encoder, decode, freeze
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, RuleError, WorkerError
 from prism.program.build import add, const, mul, neg, op, read, reduce
@@ -415,3 +416,28 @@ def test_what_is_explored_beside_others_does_not_make_them_go(beside: bool, monk
     monkeypatch.setattr(Engine, "_explored", counted)
     engine.explore(first, Budget())
     assert bool(again) != beside
+
+
+def test_no_name_is_given_twice_in_an_e_graph() -> None:
+    """After a `Pop`, egglog took a global that was defined anew for what it had been, in what was defined after it."""
+    engine = Engine(RULES)
+    given: list[str] = []
+    written = Encoder.write
+
+    def noted(self: Encoder, exprs: Sequence[Expr]) -> tuple[list[str], list[Any]]:
+        names, commands = written(self, exprs)
+        given.extend(str(c).split()[1] for c in commands if str(c).startswith("(let "))
+        return names, commands
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Encoder, "write", noted)
+        for n in range(3):
+            one = [reduce("sum", (a,), op("exp", read("x", a))) for a in (Axis(f"b{n}", 8), Axis(f"c{n}", 4))]
+            engine.explore(one, Budget())
+            for m in range(2):
+                engine.prove([[op("mul", e, const(float(m))) for e in one]])
+            for known in list(engine._kept.values()):
+                engine._drop(known)
+            engine._kept.clear()
+    assert len(given) > 12
+    assert len(given) == len(set(given))
