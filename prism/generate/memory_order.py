@@ -73,7 +73,11 @@ def copies(sgraph: sg.SGraph) -> list[sg.SGraph]:
 def _copied(sgraph: sg.SGraph, t: Tensor, first: bool) -> sg.SGraph:
     """The sGraph with a copy of the tensor in a better order, made `first` or last; itself where none is better."""
     order = _order(sgraph, t)
-    stores = [s for k in sgraph.kernels for s in k.statements() if isinstance(s, sg.Store) and s.tensor == t.name]
+    touching = [s for _, s in _touching(sgraph, t.name)]
+    # What is looked up, or read by digits, has neighbours that no tile tells of.
+    if not order or any(s.index[-1].as_axis() is None for s in touching):
+        return sgraph
+    stores = [s for s in touching if isinstance(s, sg.Store)]
     axes = [i.as_axis() for s in stores for i in s.index]
     if first:
         axes = []
@@ -83,7 +87,7 @@ def _copied(sgraph: sg.SGraph, t: Tensor, first: bool) -> sg.SGraph:
     known = [a for a in axes if a is not None]
     # Of a row that is no longer than a sector neighbours of the program take the rest.
     short = bool(t.shape) and is_static(t.shape[-1]) and int(t.shape[-1]) * t.dtype.bytes <= SECTOR_BYTES
-    if not order or not plain or short or len({*known}) < len(t.shape):
+    if not plain or short or len({*known}) < len(t.shape):
         return sgraph
     buffer = Tensor(free_name(f"{t.name}_copy", {*sgraph.tensors}), t.shape, t.dtype)
     names = {t.name: buffer.name}
@@ -102,14 +106,20 @@ def _copied(sgraph: sg.SGraph, t: Tensor, first: bool) -> sg.SGraph:
     return reordered(replace(sgraph, buffers=(*sgraph.buffers, buffer), kernels=kernels), buffer.name, order)
 
 
+def _touching(sgraph: sg.SGraph, name: str) -> Iterator[tuple[sg.Kernel, sg.Load | sg.Gather | sg.Store]]:
+    """What loads from a tensor or stores to it, each with its kernel."""
+    for kernel in sgraph.kernels:
+        for s in kernel.statements():
+            if isinstance(s, sg.Load | sg.Gather | sg.Store) and s.tensor == name:
+                yield kernel, s
+
+
 def _order(sgraph: sg.SGraph, buffer: Tensor) -> tuple[int, ...]:
     """The places of the buffer's dimensions in the order that is better; empty where it is as good as it is."""
     last = len(buffer.shape) - 1
     tiled = set(range(last + 1))
-    for kernel in sgraph.kernels:
-        for s in kernel.statements():
-            if isinstance(s, sg.Load | sg.Gather | sg.Store) and s.tensor == buffer.name:
-                tiled &= _tiled(kernel, s)
+    for kernel, s in _touching(sgraph, buffer.name):
+        tiled &= _tiled(kernel, s)
     if last in tiled or not tiled:
         return ()
     new = max(tiled)
