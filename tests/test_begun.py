@@ -53,6 +53,7 @@ def test_nothing_is_begun_for_a_command_that_ran_before(tmp_path: Path, monkeypa
         return Begun()
 
     monkeypatch.setattr(begun, "begin", instead)
+    (tmp_path / "model.onnx").touch()
     command = ["optimize", str(tmp_path / "model.onnx"), "--out", str(tmp_path / "out")]
     assert main(command) == ExitCode.UNSUPPORTED
     assert asked == [None]
@@ -86,6 +87,7 @@ def test_nothing_is_begun_for_a_model_whose_run_ended(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(begun, "begin", instead)
     monkeypatch.setattr(begun, "has_ended", lambda model, asked: True)
+    (tmp_path / "model.onnx").touch()
     command = ["optimize", str(tmp_path / "model.onnx"), "--out", str(tmp_path / "out")]
     assert main(command) == ExitCode.UNSUPPORTED
     assert not asked

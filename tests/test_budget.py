@@ -527,12 +527,12 @@ class Searches:
         self.asked.append(
             tuple(sorted({e.op for d in program.definitions for e in walk(d.expr) if isinstance(e, Map)}))
         )
-        _, budget, *_, until = args
+        _, budget, _, _, until, begun = args
         self.budgets.append(budget)
         self.ends.append(until)
         if program.operator_count >= self.unproved:
             raise OutOfTimeError
-        found = run_search(program, *args[:-1])
+        found = run_search(program, *args[:-2], begun=begun)
         if len(self.asked) <= self.cut:
             return replace(found, proved=found.proved[-1:], interrupted=True, seconds={"generation": self.spent})
         return found
@@ -901,6 +901,7 @@ def test_a_match_that_is_cut_off_does_not_count_and_is_made_up_for_where_there_i
 
 @pytest.mark.parametrize("given", ["", "soon", "-5s", "0", "60x", "s"])
 def test_what_is_no_time_is_told(given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.onnx").touch()
     assert main(["optimize", str(tmp_path / "m.onnx"), f"--budget={given}"]) == ExitCode.USAGE
     assert "--budget 60s" in capsys.readouterr().err
 
