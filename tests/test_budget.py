@@ -527,12 +527,12 @@ class Searches:
         self.asked.append(
             tuple(sorted({e.op for d in program.definitions for e in walk(d.expr) if isinstance(e, Map)}))
         )
-        _, budget, _, _, until, begun = args
+        target, budget, worker, recorder, until, begun = args
         self.budgets.append(budget)
         self.ends.append(until)
         if program.operator_count >= self.unproved:
             raise OutOfTimeError
-        found = run_search(program, *args[:-2], begun=begun)
+        found = run_search(program, target, budget, worker, recorder, begun=begun)
         if len(self.asked) <= self.cut:
             return replace(found, proved=found.proved[-1:], interrupted=True, seconds={"generation": self.spent})
         return found

@@ -257,11 +257,13 @@ def test_every_error_has_a_documented_code() -> None:
     ],
 )
 def test_what_the_machine_refuses_is_no_bug(
-    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*args: object, **named: object) -> None:
         raise error
 
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").touch()
     monkeypatch.setattr("prism.api.load", refuse)
     assert main(["show", "m.onnx"]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
@@ -271,11 +273,13 @@ def test_what_the_machine_refuses_is_no_bug(
 
 
 def test_other_errors_of_the_system_are_bugs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*args: object, **named: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/x")
 
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").touch()
     monkeypatch.setattr("prism.api.load", refuse)
     assert main(["show", "m.onnx"]) == ExitCode.INTERNAL
     assert "bug in prism" in capsys.readouterr().err

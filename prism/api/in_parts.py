@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from prism.cost.device import Device
+from prism.cost.roofline import passed
 from prism.errors import VerificationError
 from prism.frontend.onnx.islands import Cut, Part
 from prism.platforms.stock import NotRunError, Stock
@@ -52,12 +53,11 @@ class InParts:
             VerificationError: a part does not run.
         """
         seconds = 0.0
-        rate = self.device.cache_bandwidth_bytes_s / self.device.processors
         for part in self.parts.parts(frozenset(chosen)):
             if part.island:
                 self._made(part)
-                passed = (self.values[p.name] for p in (*part.inputs, *part.outputs))
-                seconds += sum(v.nbytes for v in passed if isinstance(v, np.ndarray)) / rate
+                values = (self.values[p.name] for p in (*part.inputs, *part.outputs))
+                seconds += passed(self.device, sum(v.nbytes for v in values if isinstance(v, np.ndarray)))
             else:
                 seconds += self._timed(part)
         return seconds

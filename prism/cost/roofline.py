@@ -61,6 +61,11 @@ def traffic(device: Device, size: float, spread: float = 1.0) -> float:
     return size * (1.0 / device.bandwidth_bytes_s + max(0.0, spread - 1.0) / device.cache_bandwidth_bytes_s)
 
 
+def passed(device: Device, size: float) -> float:
+    """The least time in which one processor moves so many bytes, all of them in the cache."""
+    return size * device.processors / device.cache_bandwidth_bytes_s
+
+
 def arithmetic(device: Device, matrix: float, vector: float, dtype: DType, busy: float = 1.0) -> tuple[float, float]:
     """The times of matrix operations of that type, at the busy share of the matrix units, and of multiply-adds."""
     return matrix / (device.dot_flops(dtype) * busy), vector / device.multiply_adds_s
