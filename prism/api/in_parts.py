@@ -84,7 +84,7 @@ class InParts:
         until = time.part(ASKED)
         for names in sorted(alike.values(), key=len, reverse=True):
             if until.left < each:
-                continue
+                break
             one = self.least(names) if len(names) < len(self.parts.islands) else least
             if one >= (1 - GAIN) * whole:
                 why = f"what is left takes {duration(one)} without it, and the model {duration(whole)}, on one thread"

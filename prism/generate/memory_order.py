@@ -23,15 +23,14 @@ from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Expr, Program, Read, Reduce, ReduceKind, Tensor, walk
 from prism.program.products import product_of
-from prism.program.transform import least_instance, replaced
+from prism.program.transform import least_instance, nested, replaced
 from prism.sgraph import nodes as sg
 
 
 def laid_out(sgraph: sg.SGraph) -> sg.SGraph:
-    """The sGraph with its buffers in such orders; it computes the same."""
-    stepped = {w.of for r in sgraph.repeats for w in r.windows}
+    """The sGraph, which has no steps, with its buffers in such orders; it computes the same."""
     for b in sgraph.buffers:
-        order = () if b.name in stepped else _order(sgraph, b)
+        order = _order(sgraph, b)
         if order:
             sgraph = reordered(sgraph, b.name, order)
     return sgraph
@@ -77,29 +76,29 @@ def _copied(sgraph: sg.SGraph, t: Tensor, first: bool) -> sg.SGraph:
     # What is looked up, or read by digits, has neighbours that no tile tells of.
     if not order or any(s.index[-1].as_axis() is None for s in touching):
         return sgraph
-    stores = [s for s in touching if isinstance(s, sg.Store)]
-    axes = [i.as_axis() for s in stores for i in s.index]
-    if first:
-        axes = []
-        for e in t.shape:
-            axes.append(least_instance(e, [a for a in axes if a is not None]))
-    plain = first or (len(stores) == 1 and not stores[0].places and stores[0].moment is None)
-    known = [a for a in axes if a is not None]
     # Of a row that is no longer than a sector neighbours of the program take the rest.
-    short = bool(t.shape) and is_static(t.shape[-1]) and int(t.shape[-1]) * t.dtype.bytes <= SECTOR_BYTES
-    if not plain or short or len({*known}) < len(t.shape):
+    if is_static(t.shape[-1]) and int(t.shape[-1]) * t.dtype.bytes <= SECTOR_BYTES:
         return sgraph
+    axes: list[Axis] = []
+    if first:
+        for e in t.shape:
+            axes.append(least_instance(e, axes))
+    else:  # a result has the axes by which it is stored
+        stores = [s for s in touching if isinstance(s, sg.Store)]
+        axes = [a for s in stores for i in s.index if (a := i.as_axis()) is not None]
+        plain = len(stores) == 1 and not stores[0].places and stores[0].moment is None
+        if not plain or len({*axes}) < len(t.shape):
+            return sgraph
     buffer = Tensor(free_name(f"{t.name}_copy", {*sgraph.tensors}), t.shape, t.dtype)
     names = {t.name: buffer.name}
     kernels = tuple(
-        replace(k, body=kit.rewrite(k.body, lambda s: kit.with_names(s, names, kit.Holds.TENSOR)))
-        for k in sgraph.kernels
+        replace(k, body=tuple(kit.with_names(s, names, kit.Holds.TENSOR) for s in k.body)) for k in sgraph.kernels
     )
     source, end = (t, buffer) if first else (buffer, t)
-    index = tuple(map(Index.axis, known))
+    index = tuple(map(Index.axis, axes))
     copy = sg.Kernel(
         f"{sgraph.name}_{buffer.name}_kernel",
-        tuple((a, sg.Grid(sympy.Symbol(f"T_{a.name}_{buffer.name}", integer=True, positive=True))) for a in known),
+        tuple((a, sg.Grid(sympy.Symbol(f"T_{a.name}_{buffer.name}", integer=True, positive=True))) for a in axes),
         (sg.Load("x1", source.name, index), sg.Store(end.name, index, "x1")),
     )
     kernels = (copy, *kernels) if first else (*kernels, copy)
@@ -116,14 +115,16 @@ def _touching(sgraph: sg.SGraph, name: str) -> Iterator[tuple[sg.Kernel, sg.Load
 
 def _order(sgraph: sg.SGraph, buffer: Tensor) -> tuple[int, ...]:
     """The places of the buffer's dimensions in the order that is better; empty where it is as good as it is."""
-    last = len(buffer.shape) - 1
-    tiled = set(range(last + 1))
+    rank = len(buffer.shape)
+    tiled = set(range(rank))
     for kernel, s in _touching(sgraph, buffer.name):
         tiled &= _tiled(kernel, s)
-    if last in tiled or not tiled:
-        return ()
-    new = max(tiled)
-    return (*(n for n in range(last + 1) if n != new), new)
+    return () if rank - 1 in tiled or not tiled else _ending(rank, max(tiled))
+
+
+def _ending(rank: int, last: int) -> tuple[int, ...]:
+    """The places of so many dimensions, one of them last."""
+    return (*(n for n in range(rank) if n != last), last)
 
 
 def _tiled(kernel: sg.Kernel, s: sg.Load | sg.Gather | sg.Store) -> set[int]:
@@ -155,8 +156,7 @@ def arranged(program: Program) -> Program:
             continue
         left = {n for n, a in enumerate(d.axes) if a.extent != 1}.difference(*(batched for batched, _ in found))
         if left:
-            new = max(left.intersection(*(s for _, s in found if s)) or left)
-            orders[d.name] = (*(n for n in range(last + 1) if n != new), new)
+            orders[d.name] = _ending(last + 1, max(left.intersection(*(s for _, s in found if s)) or left))
     return _reordered(program, orders) if orders else program
 
 
@@ -167,11 +167,9 @@ def _touched(program: Program) -> Iterator[tuple[str, tuple[Index, ...], Abstrac
         for e in reversed(list(walk(d.expr))):
             if not isinstance(e, Reduce) or e.kind is not ReduceKind.SUM or e in inside:
                 continue
-            body, summed = e.body, {e.axis}
-            while isinstance(body, Reduce) and body.kind is ReduceKind.SUM:
-                inside.add(body)
-                summed.add(body.axis)
-                body = body.body
+            sums = nested(e)
+            inside.update(sums[1:])
+            body, summed = sums[-1].body, {s.axis for s in sums}
             found = product_of(body, summed)
             if found is None or not found.is_matrix:
                 continue

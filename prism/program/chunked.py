@@ -51,7 +51,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.rolled import live_definitions
-from prism.program.transform import canonical, rebuilt, replaced, substitute, with_tensors
+from prism.program.transform import canonical, nested, rebuilt, replaced, substitute, with_tensors
 
 _Signed: TypeAlias = tuple[int, Expr]
 """A summand, and 1 or -1 for its sign."""
@@ -114,11 +114,10 @@ class _ValueNumbering:
 
 
 def _chunked(program: Program, d: Definition, numbering: _ValueNumbering) -> list[Definition] | None:
-    sums: list[Axis] = []
-    body = d.expr
-    while isinstance(body, Reduce) and body.kind is ReduceKind.SUM:
-        sums.append(body.axis)
-        body = body.body
+    if not isinstance(d.expr, Reduce) or d.expr.kind is not ReduceKind.SUM:
+        return None
+    reductions = nested(d.expr)
+    sums, body = [r.axis for r in reductions], reductions[-1].body
     for mirrored, row, column in itertools.product((False, True), d.axes, sums):
         if row.extent != column.extent or not is_static(row.extent) or not {row, column} <= free_axes(body):
             continue

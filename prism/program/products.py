@@ -9,6 +9,7 @@ from prism.program.index import Axis
 from prism.program.nodes import DType, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import OPS
 from prism.program.prefix import stepwise
+from prism.program.transform import nested
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,12 @@ def operands_type(program: Program) -> DType | None:
     """
     types = {t.name: t.dtype for t in (*program.inputs, *(d.tensor for d in program.definitions))}
     found: set[DType] = set()
-    for body in (e for d in program.definitions for e in walk(d.expr)):
-        summed: Set[Axis] = frozenset()
-        while isinstance(body, Reduce) and body.kind is ReduceKind.SUM:
-            summed, body = summed | {body.axis}, body.body
-        if summed and product_of(body, summed) is not None:
+    for e in (e for d in program.definitions for e in walk(d.expr)):
+        if not isinstance(e, Reduce) or e.kind is not ReduceKind.SUM:
+            continue
+        sums = nested(e)
+        body = sums[-1].body
+        if product_of(body, {s.axis for s in sums}) is not None:
             found |= {t for r in walk(body) if isinstance(r, Read) and (t := types[r.tensor]).is_float}
     (only,) = found if len(found) == 1 else (None,)
     return only if only is not None and only.is_half else None
@@ -94,12 +96,10 @@ def work(*exprs: Expr) -> Work:
         if isinstance(e, Reduce):
             if e in inside:
                 continue  # part of a reduction over several axes
-            body, bound = e.body, {e.axis}
-            while isinstance(body, Reduce) and body.kind is e.kind:
-                inside.add(body)
-                bound.add(body.axis)
-                body = body.body
-            reductions.append(frozenset(bound))
+            parts = nested(e)
+            inside.update(parts[1:])
+            body, bound = parts[-1].body, frozenset(p.axis for p in parts)
+            reductions.append(bound)
             found = product_of(body, bound) if e.kind is ReduceKind.SUM else None
             if found is None:
                 others.append((1, free_axes(body)))

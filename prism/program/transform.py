@@ -161,6 +161,14 @@ def _apart(e: Expr, op: str) -> Sequence[Expr]:
     return (e,)
 
 
+def nested(e: Reduce) -> list[Reduce]:
+    """The reduction and those of its kind right inside it, outermost first: they are one over several axes."""
+    found = [e]
+    while isinstance(found[-1].body, Reduce) and found[-1].body.kind is e.kind:
+        found.append(found[-1].body)
+    return found
+
+
 def indices(node: object) -> tuple[Index, ...]:
     """The indices that a node has of its own."""
     match node:

@@ -32,7 +32,7 @@ from prism.program.identity.values import Evaluator
 from prism.program.index import Axis
 from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKind, Size, Tensor, free_axes, walk
 from prism.program.ops import BOOLEAN
-from prism.program.transform import rename_free
+from prism.program.transform import nested, rename_free
 from prism.sgraph.denote import Denotation, kernel_values, stored_values
 from prism.sgraph.nodes import Gather, Kernel, Load, Loop, Pointwise, Scan, SGraph, Stmt, Store
 from prism.sgraph.value_bounds import Bounds, Divisors, flat, shape
@@ -318,12 +318,7 @@ def _product_text(shapes: Iterator[str] | Sequence[str]) -> str:
 
 def _summed(e: Expr) -> Expr | None:
     """What is summed, over one axis or over the parts of one."""
-    if not (isinstance(e, Reduce) and e.kind is ReduceKind.SUM):
-        return None
-    body = e.body
-    while isinstance(body, Reduce) and body.kind is ReduceKind.SUM:
-        body = body.body
-    return body
+    return nested(e)[-1].body if isinstance(e, Reduce) and e.kind is ReduceKind.SUM else None
 
 
 # What overflows in a float16 buffer alone.
