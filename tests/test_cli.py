@@ -72,7 +72,10 @@ class FakeApi:
         self.empty = empty
         return self.load(path, check), False
 
-    def better_in_parts(self, path: Path, target: str | None, baselines: object, program: object) -> str:
+    def better_in_parts(self, path: Path, target: str | None, baselines: object) -> str:
+        return ""
+
+    def left_for_types(self, program: object, target: str | None, baselines: object) -> str:
         return ""
 
     def optimize(self, program: str, **options: Any) -> object:
@@ -433,7 +436,7 @@ def optimize(program, *, out, **options):
     folder.put = slow
     folder.write_folder(out, {"a.py": b"1", "b.py": b"2"})
 api.load_compared, api.SearchBudget, api.optimize = (lambda path, **_: (str(path), False)), dict, optimize
-api.better_in_parts = lambda path, target, baselines, program: ""
+api.better_in_parts = api.left_for_types = lambda what, target, baselines: ""
 sys.modules["prism.api"] = prism.api = api
 from prism.cli import main
 sys.exit(main(["optimize", sys.executable, "--out", sys.argv[1]]))

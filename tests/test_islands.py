@@ -1397,15 +1397,15 @@ def test_a_model_of_windows_that_is_read_whole_goes_in_parts_on_a_cpu(
     assert not api.better_in_parts(plain, "cpu")
     assert not api.better_in_parts(net, "sm_90")
     assert not api.better_in_parts(net, "cpu", ["eager"])
-    assert not api.better_in_parts(plain, "cpu", None, api.load(plain))
+    assert not api.left_for_types(api.load(plain), "cpu")
     for name, text in (
         ("float64", "(double[4, 8] x) => (double[4, 8] y) { t = Tanh(x)  y = Softmax(t) }"),
         ("may be large", "(int64[4] x) => (int64[4] y) <int64 k = {1000000}> { t = Mul(x, k)  y = Add(t, k) }"),
     ):
         onnx.save(model(text), tmp_path / "typed.onnx")
         program = api.load(tmp_path / "typed.onnx")
-        assert name in api.better_in_parts(tmp_path / "typed.onnx", "cpu", None, program)
-        assert not api.better_in_parts(tmp_path / "typed.onnx", "sm_90", None, program)
+        assert name in api.left_for_types(program, "cpu")
+        assert not api.left_for_types(program, "sm_90")
 
     def seen(path: Path, **_: object) -> None:
         raise NoImprovementError(f"in parts: {path.name}")

@@ -26,7 +26,14 @@ from prism.api.results import load_compared
 from prism.api.searching import search
 from prism.api.user_rules import operators
 from prism.api.verifying import explain, verify
-from prism.api.whole_models import ModelResult, better_in_parts, may_go_in_parts, optimize_model, shown_in_parts
+from prism.api.whole_models import (
+    ModelResult,
+    better_in_parts,
+    left_for_types,
+    may_go_in_parts,
+    optimize_model,
+    shown_in_parts,
+)
 from prism.api.whole_ranges import ModelRanges, optimize_model_ranges
 
 __all__ = [
@@ -41,6 +48,7 @@ __all__ = [
     "SearchResult",
     "better_in_parts",
     "explain",
+    "left_for_types",
     "load",
     "load_compared",
     "may_go_in_parts",

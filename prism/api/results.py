@@ -39,6 +39,7 @@ from prism.instantiate.gate.check import CheckReport
 from prism.instantiate.gate.plan import Case
 from prism.instantiate.lock import program_hash, versions
 from prism.platforms.platform import Platform
+from prism.process.files import digest_of_file
 from prism.program.assumptions import Stated
 from prism.program.nodes import Conformance, Program
 from prism.program.returned import Returned
@@ -286,7 +287,7 @@ class Results:
         source = ""
         if request.baselines:
             if isinstance(p.source, Path):
-                source = hashlib.sha256(p.source.read_bytes()).hexdigest() if p.source.is_file() else ""
+                source = digest_of_file(p.source) if p.source.is_file() else ""
             elif p.source is not None:
                 return ""
         asked = (request.trials, request.seed, request.baselines, request.matches, source)
@@ -339,9 +340,9 @@ def load_compared(
 
         with suppress(OSError, ValueError, PrismError):  # what is missing is told by who reads it
             data, root = path.read_bytes(), root or cache_root()
-            own = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in rules]
+            own = [digest_of_file(Path(p)) for p in rules]
             beside = files_beside(data, path.parent) if _ELSEWHERE in data else ()
-            key = digest(code_digest(), versions(), own, hashlib.sha256(data).hexdigest(), beside, sorted(empty))
+            key = digest(code_digest(), versions(), own, digest_of_file(path), beside, sorted(empty))
     if root is None or not key:
         return load(check=check), False
     cache = Cache(COMPARISONS, root)
@@ -366,7 +367,7 @@ def cells_of(
 
     They depend on what is `asked`, too: the ranges, what is searched for, and its bounds.
     """
-    own = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in (*rule_files(), *rules)]
+    own = [digest_of_file(Path(p)) for p in (*rule_files(), *rules)]
     key = digest("cells", code_digest(), versions(), own, _identity(program), *asked)
     try:
         cache = Cache(SEARCHES, cache_root())
@@ -385,7 +386,7 @@ def cells_of(
 
 def results_of(request: Request, platform: Platform, cache: Path, *, anew: bool, closing: bool = False) -> Results:
     """The results of earlier runs that hold for a request; with `anew`, everything is timed again."""
-    rules = [(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in request.rules or rule_files()]
+    rules = [(p.name, digest_of_file(p)) for p in request.rules or rule_files()]
     basis = digest(code_digest(), versions(), rules, request.target, repr(request.device))
     threads = platform.thread_counts() if platform.timed else ()  # type: ignore[union-attr]
     machine = digest(platform.device_name, platform.compiler, platform.backend.name, threads, version_of("onnxruntime"))

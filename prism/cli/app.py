@@ -24,7 +24,15 @@ from cyclopts.validators import Number
 
 from prism.cli.interrupts import interrupted_once, is_kept, to_be_closed, to_go_on
 from prism.cli.models import Model
-from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError, debugging
+from prism.errors import (
+    ExitCode,
+    FaultyModelError,
+    NoImprovementError,
+    PrismError,
+    UnsupportedError,
+    UsageError,
+    debugging,
+)
 from prism.process.imports import uncollected
 from prism.process.serve import refused_by_machine
 
@@ -220,8 +228,10 @@ def optimize(
     from prism.cli.progress import Progress
     from prism.platforms.begun import Begun, begin, has_ended, note_ended
     from prism.process.deadline import Deadline, since_start
+    from prism.process.files import hash_ahead
     from prism.report.folder import check_writable
 
+    hash_ahead(model)
     seconds = _seconds(budget)
     values, ranges = _shapes(shape)
     empty = [name for name, n in values.items() if not n]
@@ -244,18 +254,20 @@ def optimize(
         given = None if inputs is None else api.read_inputs(inputs)
         program = None
         with progress.recorder.stage("load") as detail:
-            try:
-                program, compared = api.load_compared(model, assume=assume, check=check, empty=empty, **own)
-            except FaultyModelError:
-                raise
-            except UnsupportedError as error:
-                detail.append(f"in parts: {error.what}")
-            else:
-                detail += ["compared with the model before"] if compared else []
-                why = api.better_in_parts(model, target, baseline or None, program)
-                if why:
-                    program = None
-                    detail.append(f"in parts: {why}")
+            why = api.better_in_parts(model, target, baseline or None)
+            if not why:
+                try:
+                    program, compared = api.load_compared(model, assume=assume, check=check, empty=empty, **own)
+                except FaultyModelError:
+                    raise
+                except UnsupportedError as error:
+                    why = error.what
+                else:
+                    detail += ["compared with the model before"] if compared else []
+                    why = api.left_for_types(program, target, baseline or None)
+            if why:
+                program = None
+                detail.append(f"in parts: {why}")
         options: dict[str, Any] = {
             "target": target,
             "out": folder,
@@ -313,6 +325,9 @@ def optimize(
             if not progress.measured or not to_be_closed(error):
                 raise
             interrupt = error
+        except NoImprovementError:
+            note_ended(model, asked)
+            raise
         # Outside of its handler, so that another Ctrl-C ends this, too.
         if interrupt is not None:
             printed = _closed(partial(run, progress), progress, interrupt)

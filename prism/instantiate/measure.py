@@ -7,7 +7,6 @@ failed trial.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import pickle
@@ -40,6 +39,7 @@ from prism.instantiate.machine_load import Load, Watch, family_seconds
 from prism.instantiate.rounds import AGAIN
 from prism.instantiate.study import Candidate, Failure, Outcome, over_limit, sources_of
 from prism.process.child import Closing
+from prism.process.files import digest_of_file
 from prism.process.worker import Background, Ending, Reply, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
@@ -577,7 +577,7 @@ class Bench(Arena):
         """What tells the model or function that the program was read from from others."""
         source = self.program.source
         if isinstance(source, Path):
-            return hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
+            return digest_of_file(source) if source.is_file() else ""
         self.ready()
         return self._graph if self._export() else ""
 

@@ -15,6 +15,7 @@ from prism.cost.device import Device
 from prism.instantiate.cache import digest
 from prism.instantiate.measure import BASELINE, TIMING_LIMIT_S, Arena, Contender
 from prism.instantiate.study import Failure
+from prism.process.files import digest_of_file
 from prism.process.worker import Ending, Worker
 
 ROUNDINGS = 8.0
@@ -61,7 +62,7 @@ class ModelBench(Arena):
     @property
     def source_key(self) -> str:
         """See Arena."""
-        return hashlib.sha256(self._model.read_bytes()).hexdigest()
+        return digest_of_file(self._model)
 
     def _prepare(self) -> None:
         import torch

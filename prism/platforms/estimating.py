@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from prism.folders import cache_root, make_room
 from prism.instantiate.cache import Cache, digest, version_of
 from prism.instantiate.study import Candidate, Failure, Outcome, over_limit
 from prism.process.child import Closing, module_command
+from prism.process.files import digest_of_file
 from prism.process.worker import Ending, Pool, Reply
 from prism.sgraph.config import Config, Resources
 
@@ -103,7 +103,7 @@ class Compiler:
         return self._under_way[key]
 
     def _key(self, job: CompileJob) -> str:
-        text = hashlib.sha256(job.module.read_bytes()).hexdigest()
+        text = digest_of_file(job.module)
         shapes = [[list(a.shape), a.dtype] for a in job.arguments]
         return digest(text, job.config.key(), job.target, shapes, version_of("triton"))
 

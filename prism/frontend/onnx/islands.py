@@ -67,7 +67,7 @@ takes the result for float32 there."""
 
 def left(path: Path, tiles: bool = False) -> tuple[str, ...]:
     """The operators of a model that stay although they are read, each once, or may; `tiles` as of `cut`."""
-    graph = onnx.load(path, load_external_data=False).graph
+    graph = reader.parse(path).graph
     tiled = shapes_of_weights(graph) if tiles else {}
     return tuple(
         dict.fromkeys(
