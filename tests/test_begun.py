@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import prism.platforms.begun as begun
+from prism import api
 from prism.cli import main
-from prism.errors import ExitCode
+from prism.errors import ExitCode, NoImprovementError
 from prism.instantiate.cache import holdings
 from prism.platforms.begun import Begun, begin
 
@@ -75,6 +76,28 @@ def test_a_model_whose_run_ended_is_known_until_it_is_another(tmp_path: Path, mo
     assert held.kind == begun.ENDED
     model.write_bytes(b"another")
     assert not begun.has_ended(model, "this")
+
+
+def test_a_run_that_gained_nothing_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path / "cache"))
+    asked: list[str] = []
+
+    def nothing(*_: object, **__: object) -> str:
+        raise NoImprovementError("nothing gains anything")
+
+    def ended(model: Path, asked_for: str) -> bool:
+        asked.append(asked_for)
+        return False
+
+    monkeypatch.setattr(begun, "begin", lambda target, fp: Begun())
+    monkeypatch.setattr(begun, "has_ended", ended)
+    monkeypatch.setattr(api, "better_in_parts", nothing)
+    model = tmp_path / "model.onnx"
+    model.touch()
+    assert main(["optimize", str(model), "--out", str(tmp_path / "out")]) == ExitCode.NO_IMPROVEMENT
+    monkeypatch.undo()
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path / "cache"))
+    assert begun.has_ended(model, *asked)
 
 
 def test_nothing_is_begun_for_a_model_whose_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

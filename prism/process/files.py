@@ -22,14 +22,16 @@ def digest_of_file(path: Path) -> str:
         return _digest(path.resolve(), now.st_ino, now.st_size, now.st_mtime_ns)
 
 
-def hash_ahead(path: Path) -> None:
+def hash_ahead(path: Path) -> Thread:
     """Hash a file while this thread does something else: neither reading nor hashing holds the interpreter."""
 
     def hashed() -> None:
         with suppress(OSError):  # told by who asks for it
             digest_of_file(path)
 
-    Thread(target=hashed, name="prism-digest", daemon=True).start()
+    thread = Thread(target=hashed, name="prism-digest", daemon=True)
+    thread.start()
+    return thread
 
 
 @lru_cache(maxsize=256)
