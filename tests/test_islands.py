@@ -58,6 +58,7 @@ from prism.frontend.onnx import written
 from prism.frontend.onnx.islands import Cut, cut, left, windowed
 from prism.frontend.onnx.other_readers import Inference
 from prism.frontend.onnx.reader import for_runtimes
+from prism.instantiate.confirm import Confirmation
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
 from prism.process.deadline import Deadline
@@ -833,6 +834,42 @@ def test_a_second_run_of_a_model_in_parts_does_nothing_again(
     assert sum("stored, of 20" in line for line in told) == 2, "the comparison and the confirmation of the whole"
     for file in ("island_0/island_0.py", "model.py", "model.onnx", "island_1.weights.pt"):
         assert (tmp_path / "out" / file).read_bytes() == (folder / file).read_bytes()
+
+
+def test_a_model_that_lost_is_not_put_together_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    confirm, lost = whole.confirm, (0.5, 0.75)
+
+    def losing(*given: Any, **options: Any) -> Confirmation:
+        return replace(confirm(*given, **options), between=lost)
+
+    monkeypatch.setattr(whole, "confirm", losing)
+    monkeypatch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda c: c.between != lost))
+    monkeypatch.setattr("prism.instantiate.confirm.MATCHES", 1)
+    shutil.copytree(folder.parent / "cache", tmp_path / "cache")
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path / "cache"))
+    data = folder.parent / "data.npz"
+    command = ["optimize", str(folder.parent / "m.onnx"), "--target", "cpu", "--trials", "1", "--inputs", str(data)]
+    command += ["--out", str(tmp_path / "out")]
+    assert main([*command, "--budget", "2m"]) == ExitCode.NO_IMPROVEMENT
+    capsys.readouterr()
+    made: list[None] = []
+
+    def counted(*_: object) -> list[Any]:
+        made.append(None)
+        raise NoImprovementError("it is made again")
+
+    monkeypatch.setattr(whole.Run, "_islands", counted)
+    for again in (["--budget", "2m"], ["--budget", "60s"]):
+        assert main([*command, *again]) == ExitCode.NO_IMPROVEMENT
+        said = capsys.readouterr().err
+        assert "the assembled model is no faster than onnxruntime" in said
+        assert "stored, of 20" in said
+    assert not made
+    for more in (["--budget", "4m"], [], ["--budget", "60s", "--anew"]):
+        assert main([*command, *more]) == ExitCode.NO_IMPROVEMENT
+    assert len(made) == 3
 
 
 def test_results_that_are_strings_or_sequences_are_compared_by_their_parts(

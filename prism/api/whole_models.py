@@ -63,7 +63,7 @@ from prism.folders import cache_or_spare, cache_root
 from prism.frontend.onnx.islands import Cut, Island, Part, cut, left
 from prism.frontend.onnx.other_readers import Inference
 from prism.frontend.onnx.written import RUN_SET
-from prism.instantiate.cache import Cache, Store, digest, version_of
+from prism.instantiate.cache import Cache, Store, digest, dumps, loads, version_of
 from prism.instantiate.confirm import Confirmation, confirm, now_text
 from prism.instantiate.lock import versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Contender
@@ -362,7 +362,6 @@ class Run:
 
     def made(self) -> tuple[ModelReport, dict[str, Content]]:
         """The report, and the files of the output folder."""
-        where = str(self.path)
         with tempfile.TemporaryDirectory(prefix="prism-whole-") as place:
             if self.parts.newer:
                 self.stock_path = Path(place) / STOCK
@@ -372,6 +371,9 @@ class Run:
                 detail.append(", ".join(f"{n}={v}" for n, v in given.sizes.items()) or "of fixed sizes")
                 detail += [f"{len(gainless)} islands can gain nothing"] if gainless else []
             late = Late(Cache(CHOICES, self.cache), self._late_key(given), self.options)
+            before = late.lost()
+            if before is not None:
+                raise self._no_faster(before)
             islands = self._islands(sizes, Path(place), late, gainless)
             sets = candidates(islands)
             if not sets:
@@ -382,21 +384,28 @@ class Run:
             found, best = self._timed(given, wholes, programs if sensitive else None)
             if best:
                 self._compared(given, wholes[best], programs)
-        late.keep([m.report for m in islands if m.ended])
+        ended = [m.report for m in islands if m.ended]
+        late.keep(ended)
         for made in islands:
             if made.kernels is not None and made.report.name not in wholes[best].chosen:
                 made.report = replace(made.report, folder="", same_as="", why=NOT_IN_THE_WHOLE)
         report = self._report(islands, given, found)
         if not found.won:
-            raise NoImprovementError(
-                "the assembled model is no faster than onnxruntime",
-                where=where,
-                why=no_better(report.best_seconds, report.baseline_seconds, report.baseline, found),
-                fix=what_else(report, late=any(m.ended for m in islands)),
-            )
+            ours, theirs, fix = report.best_seconds, report.baseline_seconds, what_else(report, late=bool(ended))
+            lost = Lost(ours, theirs, report.baseline, found, fix, self.options.time.given)
+            late.keep_lost(lost)
+            raise self._no_faster(lost)
         files, steps = self._laid_out(islands, wholes[best].chosen)
         files[MODULE] = self._module(steps, wholes[best].alone)
         return report, files | render_model(report, files)
+
+    def _no_faster(self, lost: Lost) -> NoImprovementError:
+        return NoImprovementError(
+            "the assembled model is no faster than onnxruntime",
+            where=str(self.path),
+            why=no_better(lost.ours, lost.theirs, lost.baseline, lost.found),
+            fix=lost.fix,
+        )
 
     def _given(self) -> tuple[Feeds, dict[str, dict[str, int]], dict[str, str]]:
         """Inputs that the model takes, for every island the values of its symbols on them, and which gain nothing, why.
@@ -755,7 +764,8 @@ class Run:
         """What it depends on which islands there was time for."""
         o = self.options
         bounds = (o.budget or SearchBudget()).as_dict()
-        return digest("late", *self._basis(), sorted(given.sizes.items()), bounds, o.trials, o.seed)
+        drawn_of = () if o.inputs is None else tuple(_digests(given.arrays))
+        return digest("late", *self._basis(), sorted(given.sizes.items()), drawn_of, bounds, o.trials, o.seed)
 
     def _basis(self) -> tuple[object, ...]:
         """The model, rules of the user's own, the machine, and what is installed there."""
@@ -884,8 +894,23 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """How an assembled model was no faster than what was given."""
+
+    ours: float  # seconds, as `theirs`
+    theirs: float
+    baseline: str
+    found: Confirmation
+    fix: str  # what else may be done
+    given: float  # the time that the run was given, seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Late:
-    """The islands that a run had no time for: one that is given no more has none for them either."""
+    """What an earlier run ended with that one which is given no more time ends with, too.
+
+    These are islands that it had no time for, and that what it assembled was no faster than what was given.
+    """
 
     cache: Cache  # where that is kept
     key: str  # all that it depends on, but for the time
@@ -903,6 +928,19 @@ class Late:
         if islands and not self.options.time.closing:
             known = {i.name: i.why for i in islands}
             self.cache.put(self.key, {"given": self.options.time.given, "islands": known})
+
+    def lost(self) -> Lost | None:
+        """How an earlier run lost."""
+        data = None if self.options.anew else self.cache.get_bytes(self.key)
+        found = None if data is None else loads(data)
+        if not isinstance(found, Lost) or self.options.time.given > found.given:
+            return None
+        return replace(found, found=replace(found.found, stored=True))
+
+    def keep_lost(self, lost: Lost) -> None:
+        """Keep how a run lost that came to its end."""
+        if not self.options.time.closing:
+            self.cache.put_bytes(self.key, dumps(lost))
 
 
 def candidates(islands: Sequence[_Made]) -> list[frozenset[str]]:
