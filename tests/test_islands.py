@@ -59,6 +59,7 @@ from prism.frontend.onnx.islands import Cut, cut, left, windowed
 from prism.frontend.onnx.other_readers import Inference
 from prism.frontend.onnx.reader import for_runtimes
 from prism.instantiate.confirm import Confirmation
+from prism.instantiate.confirm import confirm as confirm_matches
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
 from prism.process.deadline import Deadline
@@ -839,7 +840,7 @@ def test_a_second_run_of_a_model_in_parts_does_nothing_again(
 def test_a_model_that_lost_is_not_put_together_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    confirm, lost = whole.confirm, (0.5, 0.75)
+    confirm, lost = confirm_matches, (0.5, 0.75)
 
     def losing(*given: Any, **options: Any) -> Confirmation:
         return replace(confirm(*given, **options), between=lost)
