@@ -840,10 +840,10 @@ def test_a_second_run_of_a_model_in_parts_does_nothing_again(
 def test_a_model_that_lost_is_not_put_together_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    confirm, lost = confirm_matches, (0.5, 0.75)
+    lost = (0.5, 0.75)
 
     def losing(*given: Any, **options: Any) -> Confirmation:
-        return replace(confirm(*given, **options), between=lost)
+        return replace(confirm_matches(*given, **options), between=lost)
 
     monkeypatch.setattr(whole, "confirm", losing)
     monkeypatch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda c: c.between != lost))
