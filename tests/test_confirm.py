@@ -54,7 +54,7 @@ from prism.instantiate.rounds import (
 from prism.instantiate.study import Failure
 from prism.platforms import contenders, cpu_worker
 from prism.platforms.contenders import Contenders, why_not_compiled
-from prism.platforms.cpu_worker import hopeless, made_in, patience, trial
+from prism.platforms.cpu_worker import hopeless, made_in, patience, prepare_contenders, time_contenders, trial
 from prism.process.child import run_tool
 from prism.process.deadline import NEVER, Deadline
 from prism.process.worker import Ending, Reply
@@ -176,6 +176,42 @@ def test_what_is_compiled_for_all_threads_and_has_no_chance_is_not_compiled_for_
     assert not hopeless(5, specs, {0: 1.0, 1: 1.5, 4: 1.0}), "what prism compiles is for any number of them"
     assert not hopeless(1, specs, {0: 1.9, 2: 0.1}), "what costs nothing to make is timed"
     assert hopeless(1, specs, {0: 2.1, 2: 0.1}), "but for calls that never end"
+
+
+def test_what_was_given_up_on_all_threads_is_not_tried_on_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half precision on some processors: eight seconds on each number of threads, to be told that it is hopeless."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    tried: list[tuple[str, int]] = []
+
+    class Makes:
+        def prepared(self, spec: Mapping[str, Any], threads: int, limit_s: float | None = None, **how: Any) -> Prepared:
+            tried.append((spec["kind"], threads))
+            if spec["kind"] == "eager":
+                raise TimeoutError("its first calls took more than 4 s")
+            return Prepared(lambda: [torch.ones(2)], **how)
+
+    monkeypatch.setattr("prism.platforms.contenders.contenders_on", lambda _: Makes())
+    monkeypatch.setattr("prism.platforms.cpu_worker._load_before", lambda *_: Load(2, 2, 0.0, 0.0))
+    kinds = (("eager", "baseline"), ("onnxruntime", "baseline"), ("module", "kernel"))
+    specs = [{"kind": kind, "side": side, "threads": n} for n in (2, 1) for kind, side in kinds]
+    request = {
+        "contenders": specs,
+        "inputs": "none",
+        "outputs": [],
+        "repeats": 1,
+        "limit_s": 0.1,
+        "results": tmp_path / "r.pt",
+    }
+    expected = [("onnxruntime", 2), ("module", 2), ("eager", 2), ("onnxruntime", 1), ("module", 1)]
+    prepare_contenders(request)
+    assert tried == expected
+    tried.clear()
+    told = time_contenders(request)["contenders"]
+    assert tried == expected
+    assert "more than 4 s" in told[0]["hopeless"]
+    assert "times as long as the best, or longer" in told[3]["hopeless"]
 
 
 def test_a_call_that_takes_far_longer_than_another_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

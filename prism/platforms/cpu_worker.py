@@ -16,7 +16,6 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -79,13 +78,19 @@ def prepare_contenders(request: Request) -> Answer:
     torch.set_num_threads(threads())
     makes = contenders_on(Path(request["inputs"]))
     seconds: dict[int, float] = {}
+    given_up: dict[int, float] = {}
     for n in made_in(specs):
-        if hopeless(n, specs, seconds):
+        if hopeless(n, specs, seconds | given_up):
             continue
-        many = _threads_of(specs[n])
+        many, limit_s = _threads_of(specs[n]), patience(n, specs, seconds)
         torch.set_num_threads(many)
-        with suppress(Exception), torch.inference_mode():  # the contest says what is wrong with it
-            seconds[n] = makes.prepared(specs[n], many, patience(n, specs, seconds)).call_s
+        try:
+            with torch.inference_mode():
+                seconds[n] = makes.prepared(specs[n], many, limit_s).call_s
+        except TimeoutError:
+            given_up[n] = limit_s or math.inf
+        except Exception:
+            continue  # the contest says what is wrong with it
     return {"seconds": {str(n): s for n, s in seconds.items()}}
 
 
@@ -127,7 +132,7 @@ def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, f
 
     torch.compile takes many seconds for each number of threads, and some calls do. What it compiles gains from threads
     where the same model gains from them as it is: both are mostly the same matrix products. `n`, `specs` and
-    `seconds` are as for `patience`.
+    `seconds` are as for `patience`; of what was given up, these are what it had taken by then.
     """
     spec = specs[n]
     same = [m for m in seconds if _but(specs[m], "threads") == _but(spec, "threads")]
@@ -146,7 +151,7 @@ def hopeless(n: int, specs: Sequence[Mapping[str, Any]], seconds: Mapping[int, f
     best = min(s for m, s in seconds.items() if specs[m].get("side") == spec.get("side"))
     if taken <= HOPELESS * best:
         return ""
-    return f"on {all_threads} threads it takes {taken / best:.0f} times as long as the best"
+    return f"on {all_threads} threads it takes {taken / best:.0f} times as long as the best, or longer"
 
 
 def time_contenders(request: Request) -> Answer:
@@ -178,17 +183,18 @@ def time_contenders(request: Request) -> Answer:
     prepared: list[Prepared | None] = [None] * len(specs)
     answers: list[dict[str, Any]] = [{} for _ in specs]
     held: list[list[Any]] = []
+    given_up: dict[int, float] = {}
     for n in made_in(specs):
         spec, known = specs[n], {m: p.call_s for m, p in enumerate(prepared) if p is not None}
         # Threads that wait for each other may only have stalled.
-        why = "" if crowded or limit_s is None else hopeless(n, specs, known)
+        why = "" if crowded or limit_s is None else hopeless(n, specs, known | given_up)
         if why:
             answers[n] = {"hopeless": why}
             continue
         outputs = [torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in request["outputs"]]
         _poison(outputs)
         held.append(outputs)
-        many = _threads_of(spec)
+        many, most_s = _threads_of(spec), None if crowded else patience(n, specs, known)
         ready = partial(torch.set_num_threads, many)
         try:
             ready()
@@ -204,9 +210,9 @@ def time_contenders(request: Request) -> Answer:
                 if limit_s is None:
                     prepared[n] = Prepared(makes.call(spec, many, outputs), **how)
                 else:
-                    prepared[n] = makes.prepared(spec, many, None if crowded else patience(n, specs, known), **how)
+                    prepared[n] = makes.prepared(spec, many, most_s, **how)
         except TimeoutError as error:
-            answers[n] = {"hopeless": str(error)}
+            answers[n], given_up[n] = {"hopeless": str(error)}, most_s or math.inf
         except Exception as error:
             answers[n] = {"error": one_line(error)}
     able = [p for p in prepared if p is not None]
