@@ -446,15 +446,18 @@ def test_packed_integers_come_apart(name: str, dtype: torch.dtype) -> None:
     agree(trace(BITS[name], [q]), BITS[name], [q])
 
 
+def test_where_nothing_is_dropped_the_mask_keeps_all() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        kept, mask = torch.ops.aten.native_dropout(x, 0.5, False)
+        return kept * mask.logical_not() + mask * 3
+
+    agree(trace(fn, [draw(4)]), fn, [draw(4)])
+
+
 REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
     "lookup": (lambda x, i: x[i], [torch.randn(3), torch.tensor([True, False, True])], "the size u0"),
     "order": (lambda x: x.kthvalue(2).indices, [torch.randn(4)], "which one it takes"),
     "long_rows": (lambda x: x.topk(2).indices, [torch.randn(256)], "a sort is no formula"),
-    "positions": (
-        lambda x: F.max_pool2d(x, 2, return_indices=True)[1] * 2,
-        [torch.randn(1, 4, 4)],
-        "places of windows",
-    ),
     "complex": (lambda x: x.to(torch.complex64) * 2, [torch.randn(4)], "complex64"),
     "random": (lambda x: F.dropout(x, 0.3), [torch.randn(4)], "no translation"),
     "data_dependent": (lambda x: x * 2 if x.sum() > 0 else x, [torch.randn(4)], "torch.export cannot capture it"),

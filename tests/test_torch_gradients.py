@@ -55,6 +55,23 @@ CASES: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     "log-sigmoid": (lambda x, y: F.logsigmoid(x @ y), [drawn(3, 4), drawn(4, 2)]),
     "every other": (interleaved, [drawn(3, 8)]),
     "every third": (every_third, [drawn(2, 12)]),
+    "averages side by side": (lambda x: F.avg_pool2d(x, (2, 3)), [drawn(2, 3, 8, 6)]),
+    "averages that overlap": (lambda x: F.avg_pool2d(x, 3, 2, 1), [drawn(2, 3, 8, 7)]),
+    "averages without padding": (lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), [drawn(2, 3, 8, 7)]),
+    "averages beyond the end": (lambda x: F.avg_pool2d(x, (3, 2), (2, 3), (1, 0), ceil_mode=True), [drawn(1, 2, 8, 7)]),
+    "averages by a number": (lambda x: F.avg_pool3d(x, 2, 1, divisor_override=5), [drawn(1, 2, 4, 5, 3)]),
+    "averages of rows": (lambda x: F.avg_pool1d(x, 3, 2, 1), [drawn(2, 3, 8)]),
+    "largest side by side": (lambda x: F.max_pool2d(x, 2), [drawn(2, 3, 8, 6)]),
+    "largest that overlap": (lambda x: F.max_pool2d(x, 3, 2, 1), [drawn(2, 3, 8, 7)]),
+    "largest of equal ones": (lambda x: F.max_pool2d(x.round(), 3, 1, 1), [drawn(2, 3, 8, 7)]),
+    "largest far apart": (lambda x: F.max_pool2d(x, (3, 2), (2, 1), 1, (2, 1)), [drawn(2, 3, 8, 7)]),
+    "largest of volumes": (lambda x: F.max_pool3d(x, (1, 3, 2), (1, 2, 2), ceil_mode=True), [drawn(1, 2, 3, 6, 5)]),
+    "as many averages as fit": (lambda x: F.adaptive_avg_pool2d(x, (4, 2)), [drawn(2, 3, 8, 6)]),
+    "more averages than fit": (lambda x: F.adaptive_avg_pool2d(x, (5, 7)), [drawn(2, 3, 8, 6)]),
+    "one average": (lambda x: F.adaptive_avg_pool3d(x, 1), [drawn(2, 3, 4, 3, 2)]),
+    "as many of the largest": (lambda x: F.adaptive_max_pool2d(x, (4, 5)), [drawn(2, 3, 8, 6)]),
+    "distances": (lambda x, y: torch.cdist(x, y), [drawn(2, 5, 3), drawn(2, 4, 3)]),
+    "distances to itself, by one": (lambda x: torch.cdist(x, x, p=1.0), [drawn(5, 3)]),
 }
 
 

@@ -170,6 +170,9 @@ TORCH: list[tuple[Callable[..., torch.Tensor], list[np.ndarray]]] = [
     (lambda x: F.max_pool2d(x[0], 2), [X2]),
     (lambda x: F.adaptive_avg_pool2d(x, (3, 4)), [X2]),
     (lambda x: F.adaptive_max_pool1d(x, 3), [X1]),
+    (lambda x: F.max_pool2d(x.round(), 3, 2, 1, return_indices=True)[1], [X2]),
+    (lambda x: F.max_pool1d(x, 3, 2, 1, ceil_mode=True, return_indices=True)[1], [INFINITE]),
+    (lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True)[1] * 2, [X2]),
     (lambda x: F.lp_pool2d(x, 2, 2), [X2]),
     (lambda x: F.pad(x, (1, -2, 3, 0), value=2.0), [X1]),
 ]

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from prism.program import build
-from prism.program.extents import Extent, add, at_most, mul
+from prism.program.extents import Extent, add, at_most, mul, product
 from prism.program.fold import div, op
 from prism.program.formulas import power
 from prism.program.index import Axis, Index
 from prism.program.integers import range_of
 from prism.program.nodes import Const, DType, Expr, ReduceKind, free_axes
+from prism.program.transform import substitute
 from prism.program.views import same_extent
 from prism.program.windows import Window
 
@@ -132,49 +133,73 @@ def transposed_convolution(
     inner = Axis("c", each)
     source = _group(channel, groups).scaled(each) + Index.axis(inner)
     output = Index.axis(channel) if groups == 1 else Index.axis(channel).mod(w.shape[1])
-    bound, conditions, reached_from, tapped = [], [], [], []
-    reads, weights = [Index.axis(batch), source], [source, output]
+    found = reached(windows, places)
+    # As in a convolution, it is a product of matrices at each place that is reached from.
+    element = chosen(found.there, x.at([Index.axis(batch), source, *found.at]), Const(0.0))
+    weight = chosen(found.tapped, w.at([source, output, *found.taps]), Const(0.0))
+    term = chosen(found.holds, op("mul", element, weight), Const(0.0))
+    return build.reduce(ReduceKind.SUM, (*found.bound, inner), term)
+
+
+@dataclass(slots=True)
+class Reached:
+    """The windows that hold a place of what they lie over, and the tap of each that does: for all of the bound axes."""
+
+    bound: list[Axis] = field(default_factory=list)
+    at: list[Index] = field(default_factory=list)  # which window, along each dimension
+    taps: list[Index] = field(default_factory=list)  # which of its taps
+    there: list[Expr] = field(default_factory=list)  # what holds where there is such a window
+    tapped: list[Expr] = field(default_factory=list)  # what holds where it has such a tap
+    holds: list[Expr] = field(default_factory=list)  # what else holds where the tap lies on the place
+
+    def sum(self, value: Expr) -> Expr:
+        """The sum over those windows of a value of each."""
+        return build.reduce(
+            ReduceKind.SUM, tuple(self.bound), chosen([*self.there, *self.tapped, *self.holds], value, Const(0.0))
+        )
+
+
+def reached(windows: Sequence[Window], places: Sequence[Axis]) -> Reached:
+    """The windows that hold places, along each dimension: `extent` of a window is how many there are of it."""
+    found = Reached()
     for d, (window, place) in enumerate(zip(windows, places, strict=True)):
         shifted = Index.axis(place) + window.before
         tap, at = Axis(f"k{d}", window.taps), Axis(f"q{d}", window.extent)
         side_by_side = window.dilation == 1 and window.taps == window.stride and window.before == 0
         if side_by_side and same_extent(place.extent, mul(window.extent, window.stride)):
-            reads.append(Index.axis(place).floordiv(window.stride))
-            weights.append(Index.axis(place).mod(window.stride))
+            found.at.append(Index.axis(place).floordiv(window.stride))
+            found.taps.append(Index.axis(place).mod(window.stride))
             continue
         if window.stride == 1:
-            found = shifted + Index.axis(tap).scaled(-window.dilation)
-            conditions += inside(found, 0, window.extent)
-            bound.append(tap)
-            reads.append(found)
-            weights.append(Index.axis(tap))
+            found.bound.append(tap)
+            found.at.append(shifted + Index.axis(tap).scaled(-window.dilation))
+            found.holds += inside(found.at[-1], 0, window.extent)
+            found.taps.append(Index.axis(tap))
             continue
         reaching = _reaching(window, place)
         if reaching is not None:
             first, many = reaching
             back = Index.axis(Axis(f"q{d}", many)) + first
-            bound.append(Axis(f"q{d}", many))
-            reads.append(Index.axis(place).floordiv(window.stride) + window.before // window.stride + back.scaled(-1))
-            reached_from += inside(reads[-1], 0, window.extent)
-            weights.append(Index.axis(place).mod(window.stride) + window.before % window.stride)
-            weights[-1] += back.scaled(window.stride)
-            tapped += inside(weights[-1], 0, window.taps)
+            found.bound.append(Axis(f"q{d}", many))
+            here = Index.axis(place).floordiv(window.stride) + window.before // window.stride
+            found.at.append(here + back.scaled(-1))
+            found.there += inside(found.at[-1], 0, window.extent)
+            within = Index.axis(place).mod(window.stride) + window.before % window.stride
+            found.taps.append(within + back.scaled(window.stride))
+            found.tapped += inside(found.taps[-1], 0, window.taps)
             continue
-        bound.append(at)
-        reads.append(Index.axis(at))
+        found.bound.append(at)
+        found.at.append(Index.axis(at))
         rest = shifted + Index.axis(at).scaled(-window.stride)
         if window.dilation == 1:
-            conditions += inside(rest, 0, window.taps)
-            weights.append(rest)
+            found.holds += inside(rest, 0, window.taps)
+            found.taps.append(rest)
             continue
-        bound.append(tap)
-        weights.append(Index.axis(tap))
-        reached = Index.axis(at).scaled(window.stride) + Index.axis(tap).scaled(window.dilation)
-        conditions.append(op("eq", build.position(reached), build.position(shifted)))
-    # As in a convolution, it is a product of matrices at each place that is reached from.
-    element = chosen(reached_from, x.at(reads), Const(0.0))
-    product = chosen(conditions, op("mul", element, chosen(tapped, w.at(weights), Const(0.0))), Const(0.0))
-    return build.reduce(ReduceKind.SUM, (*bound, inner), product)
+        found.bound.append(tap)
+        found.taps.append(Index.axis(tap))
+        last = Index.axis(at).scaled(window.stride) + Index.axis(tap).scaled(window.dilation)
+        found.holds.append(op("eq", build.position(last), build.position(shifted)))
+    return found
 
 
 def _reaching(window: Window, place: Axis) -> tuple[int, int] | None:
@@ -199,6 +224,8 @@ class Pool:
     """The elements that each place of a result pools."""
 
     element: Expr  # the operand's element at the places, and the bound axes
+    at: tuple[Index, ...]  # where that lies, along each dimension that is pooled
+    extents: tuple[Extent, ...]  # of these dimensions
     bound: tuple[Axis, ...]  # the axes that are reduced
     conditions: tuple[Expr, ...]  # what holds where the element is one of the dimension's own
 
@@ -213,7 +240,8 @@ def pool(x: Operand, axes: Sequence[Axis], windows: Sequence[Window]) -> Pool:
         at = window.at(place, tap)
         conditions += inside(at, 0, window.extent)
         index.append(at)
-    return Pool(x.at(index), tuple(taps), tuple(conditions))
+    spatial = x.shape[len(leading) :]
+    return Pool(x.at(index), tuple(index[len(leading) :]), spatial, tuple(taps), tuple(conditions))
 
 
 def adaptive_pool(x: Operand, axes: Sequence[Axis], spatial: int) -> Pool:
@@ -234,7 +262,7 @@ def adaptive_pool(x: Operand, axes: Sequence[Axis], spatial: int) -> Pool:
         # r > p*n/m - 1 is r >= floor(p*n/m)
         conditions.append(op("lt", build.position(start), build.position(at + Index.const(many))))
         conditions.append(op("lt", build.position(at), build.position(start + Index.const(n))))
-    return Pool(x.at(index), tuple(bound), tuple(conditions))
+    return Pool(x.at(index), tuple(index[len(leading) :]), extents, tuple(bound), tuple(conditions))
 
 
 def _quotient(n: Extent, m: Extent) -> int | None:
@@ -247,12 +275,47 @@ def largest(pooled: Pool, dtype: DType) -> Expr:
     return build.reduce(ReduceKind.MAX, pooled.bound, chosen(pooled.conditions, pooled.element, least))
 
 
+def place_of_largest(pooled: Pool, value: Expr) -> Expr:
+    """Where what is pooled first is the maximum, which is given, or NaN: counted through the dimensions, row by row."""
+    alike = op("or", op("eq", pooled.element, value), op("isnan", pooled.element))
+    place = build.position(flat_place(pooled.at, pooled.extents))
+    found = chosen([alike, *pooled.conditions], place, build.size(product(pooled.extents)))
+    return build.reduce(ReduceKind.MIN, pooled.bound, found)
+
+
+def flat_place(index: Sequence[Index], extents: Sequence[Extent]) -> Index:
+    """Where an element lies, counted row by row."""
+    found = Index.const(0)
+    for i, extent in zip(index, extents, strict=True):
+        found = found.scaled(extent) + i
+    return found
+
+
+def adaptively_reached(pooled: Pool, places: Sequence[Axis], windows: Sequence[Axis]) -> Reached:
+    """The windows of an adaptive pool that hold places; the pool's are under the axes `windows`."""
+    found = Reached()
+    for at, place, window in zip(pooled.at, places, windows, strict=True):
+        each = _quotient(place.extent, window.extent)
+        if each is not None:
+            found.at.append(Index.axis(place).floordiv(each))
+            continue
+        found.bound.append(window)
+        found.at.append(Index.axis(window))
+        held = {own: Index.axis(place) for own in at.axes()}
+        about = {window, *held}
+        found.there += [substitute(c, held) for c in pooled.conditions if free_axes(c) & about]
+    return found
+
+
+def many(pooled: Pool) -> Expr:
+    """How many elements are pooled that are not padding."""
+    return _many(pooled.bound, pooled.conditions)
+
+
 def average(pooled: Pool, divisor: Expr | None = None) -> Expr:
     """The sum of what is pooled, divided by a number, or by that of the elements that are not padding."""
     total = build.reduce(ReduceKind.SUM, pooled.bound, chosen(pooled.conditions, pooled.element, Const(0.0)))
-    if divisor is None:
-        divisor = _many(pooled.bound, pooled.conditions)
-    return div(total, divisor)
+    return div(total, many(pooled) if divisor is None else divisor)
 
 
 def with_padding(axes: Sequence[Axis], windows: Sequence[Window]) -> Expr:

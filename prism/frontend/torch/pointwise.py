@@ -377,7 +377,7 @@ def _dropout(n: Node) -> Result:
     if p != 0 and (train or (native and train is None)):
         raise n.unsupported("it is random", "call .eval() on the module before tracing it")
     value: TorchValue = n["input"]
-    return (value, None) if native else value
+    return n.results(lambda: value, lambda: n.define(Const(1.0), result=1)) if native else value
 
 
 # Constants

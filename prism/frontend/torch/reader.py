@@ -778,10 +778,7 @@ class _Translation:
 
     def _argument(self, given: Any, origin: str) -> Any:
         if isinstance(given, torch.fx.Node):
-            value = self._values[given]
-            if value is None:
-                raise _second_result(given, origin)
-            return value
+            return self._values[given]
         if isinstance(given, (list, tuple)):
             return [self._argument(g, origin) for g in given]
         if isinstance(given, torch.SymInt):
@@ -793,8 +790,6 @@ class _Translation:
         names = []
         for position, result in enumerate(_flat(node.args[0])):
             value = self._values.get(result) if isinstance(result, torch.fx.Node) else None
-            if value is None and isinstance(result, torch.fx.Node) and result in self._values:
-                raise _second_result(result, self._title)
             if not isinstance(value, TorchValue):
                 raise UnsupportedError(
                     f"output {position} is not a tensor", where=self._title, fix="return tensors alone"
@@ -835,18 +830,6 @@ def _may_turn(call: Node, made: TorchValue) -> DType | None:
     numbers = [torch.tensor(v, dtype=getattr(torch, dtype.value)).item() for v in given if isinstance(v, float)]
     operands = [v.at([Index.axis(a) for a in axes_of(v.shape)]) for v in given if isinstance(v, TorchValue)]
     return dtype if call.builder.may_turn([*operands, *map(Const, numbers)], dtype) else None
-
-
-def _second_result(node: torch.fx.Node, where: str) -> UnsupportedError:
-    """Of an operator of several results, of which the node takes one that has no value."""
-    made_by = node.args[0] if node.target is operator.getitem else node
-    assert isinstance(made_by, torch.fx.Node)
-    return UnsupportedError(
-        f"the second result of {made_by.target} is used",
-        where=where,
-        why="places of windows' extremes and saved statistics have no translation",
-        fix="use only its first result",
-    )
 
 
 _WITHOUT_MEANING = frozenset(

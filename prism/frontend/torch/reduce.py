@@ -163,6 +163,20 @@ def _distances(n: Node) -> Result:
     return n.define(_normed((k,), difference, float(n["p"])))
 
 
+def _distances_backward(n: Node) -> Result:
+    """The gradient of the first matrix; of equal rows the distance has none, and torch takes 0."""
+    p = float(n["p"])
+    if p not in (1.0, 2.0):
+        raise n.unsupported("the gradient of distances other than of 1 and 2 is not translated")
+    *batch, i, k = n.axes
+    j = Axis("j", n["x2"].shape[-2])
+    difference = sub(n["x1"].under((*batch, i, k)), n["x2"].under((*batch, j, k)))
+    apart = n["cdist"].under((*batch, i, j))
+    slope = op("sign", difference) if p == 1.0 else div(difference, apart)
+    slope = op("where", op("eq", apart, Const(0.0)), Const(0.0), slope)
+    return n.define(build.reduce(ReduceKind.SUM, j, op("mul", n["grad"].under((*batch, i, j)), slope)))
+
+
 def _any_all(kind: ReduceKind, n: Node) -> Result:
     x: TorchValue = n["self"]
     none = n.get("dim") == []  # of these two alone no dimensions are not all
@@ -371,6 +385,7 @@ HANDLERS: Mapping[str, Handler] = {
     "median": partial(_of_rank, lambda _, extent: (extent - 1) // 2, or_nan=True),
     "dist": _dist,
     "_cdist_forward": _distances,
+    "_cdist_backward": _distances_backward,
     "cumsum": partial(_cumulative, ReduceKind.SUM),
     "cumprod": partial(_cumulative, ReduceKind.PROD),
     "softmax": lambda n: n.define(softmax(*_along(n))),

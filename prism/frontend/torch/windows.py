@@ -9,11 +9,14 @@ from prism.frontend import windows
 from prism.frontend.rows import folded
 from prism.frontend.torch.reduce import Reduction
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, number
-from prism.frontend.windows import Margin, Pool
-from prism.program.extents import Extent
-from prism.program.fold import op
+from prism.frontend.windows import Margin, Pool, Reached
+from prism.program import build
+from prism.program.extents import Extent, product
+from prism.program.fold import div, op
 from prism.program.index import Axis, Index
+from prism.program.integers import Interval
 from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.transform import substitute
 from prism.program.views import Shape, axes_of
 from prism.program.windows import Window
 
@@ -72,47 +75,105 @@ def _convolution_backward(n: Node) -> Result:
     )
 
 
-def _pool(n: Node, spatial: int) -> tuple[list[Window], Pool]:
-    """The windows of a pool over the last dimensions; how many there are, the result's shape says."""
-    x: TorchValue = n["self"]
+def _lying(n: Node, over: TorchValue, spatial: int) -> list[Window]:
+    """How a pool's windows lie along the last dimensions of a tensor; how many there are, a result's shape says."""
     taps = _each(n["kernel_size"], spatial)
-    lie = _windows(x.shape, taps, n.get("stride") or taps, n.get("dilation", 1), n.get("padding", 0))
     n.settled("ceil_mode")
-    return lie, windows.pool(x, n.axes, lie)
+    return _windows(over.shape, taps, n.get("stride") or taps, n.get("dilation", 1), n.get("padding", 0))
+
+
+def _divisor(n: Node, pooled: Pool, axes: Sequence[Axis], lie: Sequence[Window]) -> Expr:
+    """What an average pool's sums are divided by, under the axes of its result."""
+    n.settled("count_include_pad")
+    if n.get("divisor_override") is not None:
+        return Const(float(n["divisor_override"]))
+    return windows.with_padding(axes, lie) if n["count_include_pad"] else windows.many(pooled)
 
 
 def _average_pool(spatial: int, n: Node) -> Result:
-    lie, pooled = _pool(n, spatial)
-    divisor: Expr | None = None
-    if n.get("divisor_override") is not None:
-        divisor = Const(float(n["divisor_override"]))
-    if n["count_include_pad"] and divisor is None:
-        divisor = windows.with_padding(n.axes, lie)
-    return n.define(windows.average(pooled, divisor))
+    lie = _lying(n, n["self"], spatial)
+    pooled = windows.pool(n["self"], n.axes, lie)
+    return n.define(windows.average(pooled, _divisor(n, pooled, n.axes, lie)))
 
 
 def _max_pool(spatial: int, n: Node) -> Result:
-    """The maxima; of the operators that tell where they lie, too, that is not translated."""
-    _, pooled = _pool(n, spatial)
-    return _alone(n, n.define(windows.largest(pooled, n.dtype)))
+    return _largest(n, windows.pool(n["self"], n.axes, _lying(n, n["self"], spatial)))
 
 
-def _alone(n: Node, value: TorchValue) -> Result:
-    return value if len(n.shapes) == 1 else (value, None)
+def _largest(n: Node, pooled: Pool) -> Result:
+    """The maxima; and where they lie, of the operators that tell it."""
+    values = n.define(windows.largest(pooled, n.dtype))
+    if len(n.shapes) == 1:
+        return values
+    many = product(pooled.extents)
+    within = Interval(0.0, max(n.bounds(build.size(many)).high - 1.0, 0.0), whole=True)
+    first = windows.place_of_largest(pooled, values.under(n.axes))
+    return n.results(lambda: values, lambda: n.define(first, result=1, bounds=within))
 
 
-def _adaptive(spatial: int, n: Node, combine: Callable[[Pool], Expr]) -> Result:
+def _adaptive(spatial: int, combine: Callable[[Node, Pool], Result], n: Node) -> Result:
     n.settled("output_size")
-    x: TorchValue = n["self"]
-    return _alone(n, n.define(combine(windows.adaptive_pool(x, n.axes, spatial))))
+    return combine(n, windows.adaptive_pool(n["self"], n.axes, spatial))
 
 
-def _adaptive_average(spatial: int, n: Node) -> Result:
-    return _adaptive(spatial, n, windows.average)
+def _average(n: Node, pooled: Pool) -> Result:
+    return n.define(windows.average(pooled))
 
 
-def _adaptive_max(spatial: int, n: Node) -> Result:
-    return _adaptive(spatial, n, lambda pooled: windows.largest(pooled, n.dtype))
+# Gradients of pools: a place gets of each window that holds it what that gives each, or what it gives its largest.
+
+
+def _window_axes(dy: TorchValue, axes: Sequence[Axis], spatial: int) -> list[Axis]:
+    """Axes of the windows of a tensor, whose leading dimensions have these axes."""
+    leading = len(axes) - spatial
+    return [*axes[:leading], *(Axis(f"q{d}", e) for d, e in enumerate(dy.shape[leading:]))]
+
+
+def _average_pool_backward(spatial: int, n: Node) -> Result:
+    x, dy = n["self"], n["grad_output"]
+    over = _window_axes(dy, n.axes, spatial)
+    lie = _lying(n, x, spatial)
+    divisor = _divisor(n, windows.pool(x, over, lie), over, lie)
+    return _spread(n, over, windows.reached(_lying(n, dy, spatial), n.axes[-spatial:]), divisor)
+
+
+def _adaptive_average_backward(spatial: int, n: Node) -> Result:
+    over = _window_axes(n["grad_output"], n.axes, spatial)
+    pooled = windows.adaptive_pool(n["self"], over, spatial)
+    return _spread(n, over, _adaptively_reached(n, pooled, over), windows.many(pooled))
+
+
+def _adaptively_reached(n: Node, pooled: Pool, over: Sequence[Axis]) -> Reached:
+    spatial = len(pooled.at)
+    return windows.adaptively_reached(pooled, n.axes[-spatial:], over[-spatial:])
+
+
+def _spread(n: Node, over: Sequence[Axis], found: Reached, divisor: Expr) -> Result:
+    """The sum over windows, which have the axes `over`, of their gradients divided by a number of each."""
+    at = dict(zip(over[len(over) - len(found.at) :], found.at, strict=True))
+    dy = n["grad_output"].at([at.get(a, Index.axis(a)) for a in over])
+    return n.define(found.sum(div(dy, substitute(divisor, at))))
+
+
+def _max_pool_backward(spatial: int, n: Node) -> Result:
+    n.settled("self")  # the places say what it is looked at for
+    lie = _lying(n, n["grad_output"], spatial)
+    return _sent_back(n, windows.reached(lie, n.axes[-spatial:]), spatial)
+
+
+def _adaptive_max_backward(spatial: int, n: Node) -> Result:
+    over = _window_axes(n["grad_output"], n.axes, spatial)
+    found = _adaptively_reached(n, windows.adaptive_pool(n["self"], over, spatial), over)
+    return _sent_back(n, found, spatial)
+
+
+def _sent_back(n: Node, found: Reached, spatial: int) -> Result:
+    """The sum over windows of the gradients of those whose largest lies at the place."""
+    places = n.axes[len(n.axes) - spatial :]
+    index = [*map(Index.axis, n.axes[: len(n.axes) - spatial]), *found.at]
+    here = build.position(windows.flat_place([Index.axis(a) for a in places], [a.extent for a in places]))
+    mine = op("eq", n["indices"].at(index), here)
+    return n.define(found.sum(op("where", mine, n["grad_output"].at(index), Const(0.0))))
 
 
 def _pad(n: Node) -> Result:
@@ -129,21 +190,15 @@ def _pad(n: Node) -> Result:
 HANDLERS: Mapping[str, Handler] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
-    "avg_pool1d": partial(_average_pool, 1),
-    "avg_pool2d": partial(_average_pool, 2),
-    "avg_pool3d": partial(_average_pool, 3),
-    "max_pool1d": partial(_max_pool, 1),
-    "max_pool2d": partial(_max_pool, 2),
-    "max_pool3d": partial(_max_pool, 3),
-    "max_pool2d_with_indices": partial(_max_pool, 2),
-    "max_pool3d_with_indices": partial(_max_pool, 3),
-    "adaptive_avg_pool1d": partial(_adaptive_average, 1),
-    "_adaptive_avg_pool2d": partial(_adaptive_average, 2),
-    "adaptive_avg_pool2d": partial(_adaptive_average, 2),
-    "_adaptive_avg_pool3d": partial(_adaptive_average, 3),
-    "adaptive_avg_pool3d": partial(_adaptive_average, 3),
-    "adaptive_max_pool1d": partial(_adaptive_max, 1),
-    "adaptive_max_pool2d": partial(_adaptive_max, 2),
-    "adaptive_max_pool3d": partial(_adaptive_max, 3),
     "constant_pad_nd": _pad,
+    **{f"avg_pool{d}d": partial(_average_pool, d) for d in (1, 2, 3)},
+    **{f"max_pool{d}d": partial(_max_pool, d) for d in (1, 2, 3)},
+    **{f"max_pool{d}d_with_indices": partial(_max_pool, d) for d in (2, 3)},
+    **{f"adaptive_avg_pool{d}d": partial(_adaptive, d, _average) for d in (1, 2, 3)},
+    **{f"_adaptive_avg_pool{d}d": partial(_adaptive, d, _average) for d in (2, 3)},
+    **{f"adaptive_max_pool{d}d": partial(_adaptive, d, _largest) for d in (1, 2, 3)},
+    **{f"avg_pool{d}d_backward": partial(_average_pool_backward, d) for d in (2, 3)},
+    **{f"max_pool{d}d_with_indices_backward": partial(_max_pool_backward, d) for d in (2, 3)},
+    **{f"_adaptive_avg_pool{d}d_backward": partial(_adaptive_average_backward, d) for d in (2, 3)},
+    **{f"adaptive_max_pool{d}d_backward": partial(_adaptive_max_backward, d) for d in (2, 3)},
 }
