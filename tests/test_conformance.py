@@ -472,6 +472,21 @@ def test_a_node_that_no_runtime_evaluates_is_named_and_the_rest_compared(tmp_pat
     assert made.draws
 
 
+@pytest.mark.parametrize("opset", [7, 9, 13, 14, 15])
+def test_a_batch_norm_is_compared_as_of_a_trained_model(opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference runtime trains versions 9 to 13, and nothing but onnxruntime, an extra, said otherwise."""
+    monkeypatch.setattr("prism.frontend.onnx.conformance._onnxruntime", lambda *_, **__: None)
+    numbers = [f"v{n}" for n in range(4)]
+    built = model(helper.make_node("BatchNormalization", ["x", *numbers], ["y"], momentum=0.7, epsilon=0.01))
+    rng = np.random.default_rng(0)
+    built.graph.initializer.extend(numpy_helper.from_array(rng.random(4).astype(np.float32), n) for n in numbers)
+    built.opset_import[0].version, built.ir_version = opset, 8
+    made = from_model(built, "m", None).conformance
+    assert made is not None
+    assert made.draws
+    assert not made.missing
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.onnx")), ids=lambda p: p.stem)
 def test_every_example_is_compared(path: Path) -> None:
     made = prism.load_onnx(path).conformance

@@ -58,6 +58,12 @@ _SESSIONS = []
 
 def _original(*args):
     """The model that was given, in onnxruntime: for lengths that no kernels were made for, or are faster at."""
+    for place, (name, x) in enumerate(zip(TAKES, args)):
+        if x is not None and not name:
+            raise ValueError(
+                f"argument {place} of {ENTRY} is one of the model's weights, and at these lengths the model that was "
+                "given runs, with its own: leave it out"
+            )
     if not _SESSIONS:
         try:
             import onnxruntime as ort
@@ -167,7 +173,7 @@ def ranged_text(
     w.call(f"def {entry}", [*given, "*", f"{otherwise}=None", f"**{options}"], ":")
     called = ", ".join(parameters)
     with w.indented():
-        w.lines(_documented(doc, within, otherwise, options, original is not None and outside, ways))
+        w.lines(_documented(doc, within, otherwise, options, original is not None, outside, ways))
         with w.block("try:"):
             for name in needed:
                 w.line(f"{name} = {lengths[name]}")
@@ -180,6 +186,10 @@ def ranged_text(
         if original is not None and (outside or given_at):
             with w.block(f"if {theirs if outside else f'{within} and {cell} in GIVEN'}:"):
                 w.line(f"return _original({called})")
+        if not outside:
+            shown = ", ".join(f"{s}={{{s}}}" for s in sorted(map(identifier, ranges)))
+            with w.block(f"if not ({within}):"):
+                w.line(f'raise ValueError(f"{shown}: the kernels were made for {within}")')
         w.line(f"return _function({cell})({called}, **{options})")
     w.blank(2)
     with w.block(f"def _cell({', '.join(needed)}):"):
@@ -205,11 +215,15 @@ def _signature(source: ModuleSource) -> tuple[str, list[str], str]:
     raise AssertionError(f"{source.entry} is not in its own module")
 
 
-def _documented(doc: str, within: str, otherwise: str, options: str, original: bool, ways: Sequence[Way]) -> list[str]:
+def _documented(
+    doc: str, within: str, otherwise: str, options: str, original: bool, outside: bool, ways: Sequence[Way]
+) -> list[str]:
     """The docstring of a cell's function, with what this one takes besides."""
     given = "".join(f", or {way.text}" for way in ways if way.given)
     said = doc.replace("\\", "\\\\").replace('"""', "'''").splitlines()
-    other = "the model that was given, in onnxruntime" if original else "other lengths are refused"
+    runs = "the model that was given, in onnxruntime"
+    within_it = f"{runs}, within the range, and other lengths are refused" if given else "other lengths are refused"
+    other = "other lengths are refused" if not original else runs if outside else within_it
     place = next((n for n, line in enumerate(said) if line.lstrip().startswith("config:")), len(said))
     said[place : place + 1] = [
         f"    {otherwise}: a function that is called with the same tensors where not {within}{given}; by default",

@@ -632,6 +632,14 @@ def _alone(
     """A model of one node."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
+    opsets = list(model.opset_import)
+    if node.op_type == "BatchNormalization" and node.domain in MAIN_DOMAINS and sum(map(bool, node.output)) == 1:
+        # Before version 14 the result alone says that nothing is trained, which the reference runtime does not see: it
+        # mixes the batch's own mean and variance in. The last version says it by default, and is the same otherwise.
+        opsets = [helper.make_opsetid("", max(15, *(o.version for o in opsets if o.domain in MAIN_DOMAINS)))]
+        kept = [a for a in node.attribute if a.name in ("epsilon", "training_mode")]
+        del copy.attribute[:], copy.output[1:]
+        copy.attribute.extend(kept)
     if lift:
         kind = helper.np_dtype_to_tensor_dtype(next((a.dtype for a in given.values() if a.dtype.kind == "f"), _WIDE))
         for a in copy.attribute:
@@ -645,7 +653,7 @@ def _alone(
         [helper.make_tensor_value_info(i, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for i, a in given.items()],
         [onnx.ValueInfoProto(name=o) for o in node.output if o],
     )
-    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)
 
 
 _WIDE = np.dtype(np.float64)
