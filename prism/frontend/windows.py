@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from prism.program import build
@@ -314,8 +314,12 @@ def many(pooled: Pool) -> Expr:
 
 def average(pooled: Pool, divisor: Expr | None = None) -> Expr:
     """The sum of what is pooled, divided by a number, or by that of the elements that are not padding."""
-    total = build.reduce(ReduceKind.SUM, pooled.bound, chosen(pooled.conditions, pooled.element, Const(0.0)))
-    return div(total, many(pooled) if divisor is None else divisor)
+    return div(total(pooled), many(pooled) if divisor is None else divisor)
+
+
+def total(pooled: Pool) -> Expr:
+    """The sum of what is pooled."""
+    return build.reduce(ReduceKind.SUM, pooled.bound, chosen(pooled.conditions, pooled.element, Const(0.0)))
 
 
 def with_padding(axes: Sequence[Axis], windows: Sequence[Window]) -> Expr:
@@ -327,20 +331,19 @@ def with_padding(axes: Sequence[Axis], windows: Sequence[Window]) -> Expr:
 
 def _many(bound: Sequence[Axis], conditions: Sequence[Expr]) -> Expr:
     """For how many values of the bound axes the conditions hold, each of which is about one of them, or none."""
-    total: Expr = Const(1.0)
+    count: Expr = Const(1.0)
     for axis in bound:
         own = [c for c in conditions if axis in free_axes(c)]
         held = chosen(own, Const(1.0), Const(0.0))
-        total = op("mul", total, build.reduce(ReduceKind.SUM, axis, held) if own else build.size(axis.extent))
+        count = op("mul", count, build.reduce(ReduceKind.SUM, axis, held) if own else build.size(axis.extent))
     rest = [c for c in conditions if free_axes(c).isdisjoint(bound)]
-    return op("mul", total, chosen(rest, Const(1.0), Const(0.0))) if rest else total
+    return op("mul", count, chosen(rest, Const(1.0), Const(0.0))) if rest else count
 
 
 def length(pooled: Pool, p: int) -> Expr:
     """The p-norm of what is pooled."""
     raised = power(pooled.element if p % 2 == 0 else op("abs", pooled.element), Const(float(p)))
-    total = build.reduce(ReduceKind.SUM, pooled.bound, chosen(pooled.conditions, raised, Const(0.0)))
-    return power(total, Const(1.0 / p))
+    return power(total(replace(pooled, element=raised)), Const(1.0 / p))
 
 
 # Padding

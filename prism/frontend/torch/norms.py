@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from prism.frontend.rows import affine, central, count, folded, grouped, inverse_root, mean, normal, square
 from prism.frontend.torch.reduce import Reduction
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue
+from prism.program import build
 from prism.program.fold import div, op, sub
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.transform import substitute
+from prism.program.views import axes_of
 
 
 def _scaled(n: Node, value: Expr, rank: int) -> Expr:
@@ -123,7 +125,27 @@ def _group_norm(n: Node) -> Result:
     )
 
 
+def _weight_norm_backward(n: Node) -> Result:
+    """The gradients of v and of g in g * v / |v|, norms over all dimensions but one."""
+    v, g, norms, dw, d = n["saved_v"], n["saved_g"], n["saved_norms"], n["grad_w"], n["dim"]
+    own = axes_of(v.shape)
+    kept = [a if k == d % len(v.shape) else None for k, a in enumerate(own)]
+    bound = [Axis(f"r{k}", a.extent) for k, a in enumerate(own)]
+    inner = [b if a is None else a for a, b in zip(kept, bound, strict=True)]
+    summed = tuple(b for a, b in zip(kept, bound, strict=True) if a is None)
+    index = [Index.const(0) if a is None else Index.axis(a) for a in kept]
+    norm, gain = norms.at(index), g.at(index)
+    both = build.reduce(ReduceKind.SUM, summed, op("mul", dw.under(inner), v.under(inner)))
+    along = div(op("mul", v.under(own), both), op("mul", norm, norm))
+    return n.results(
+        lambda: n.define(op("mul", div(gain, norm), sub(dw.under(own), along)), own),
+        lambda: n.define(div(both, norm), [a or Axis(f"o{k}", 1) for k, a in enumerate(kept)], result=1),
+        first=("saved_g",),
+    )
+
+
 HANDLERS: Mapping[str, Handler] = {
+    "_weight_norm_interface_backward": _weight_norm_backward,
     "rms_norm": _rms_norm,
     "_fused_rms_norm": _rms_norm,
     "layer_norm": _layer_norm,

@@ -333,6 +333,13 @@ def _clamp(n: Node) -> Result:
     return n.define(x)
 
 
+def _shrink_backward(n: Node) -> Result:
+    """The gradient where an element lies beyond the threshold."""
+    x, threshold = _operand(n, "self"), Const(float(n["lambd"]))
+    beyond = op("or", op("lt", x, op("neg", threshold)), op("lt", threshold, x))
+    return n.define(op("where", beyond, _operand(n, "grad_out" if n.has("grad_out") else "grad_output"), Const(0.0)))
+
+
 def _softplus(n: Node) -> Result:
     x = n["self"].under(n.axes)
     return n.define(softplus(x, float(n.get("beta", 1)), float(n.get("threshold", 20))))
@@ -453,6 +460,8 @@ def _log_sigmoid(n: Node) -> Result:
 
 _ADDED = ("self", "tensor1", "tensor2", "value")
 HANDLERS: Mapping[str, Handler] = {
+    "softshrink_backward": _shrink_backward,
+    "hardshrink_backward": _shrink_backward,
     **{name: partial(_unary, name) for name in UNARY},
     "round": _round,
     "log_sigmoid_forward": _log_sigmoid,

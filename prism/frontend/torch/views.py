@@ -366,7 +366,10 @@ def _looked_up(
 
         def element(at: tuple[int, ...]) -> Expr:
             where = dict(zip(axes, at, strict=True))
-            own = {d: int(e[tuple(where.get(a, 0) for a in over)]) % int(x.shape[d]) for d, (e, over) in table.items()}
+            own = {}
+            for d, (e, over) in table.items():
+                place = (where.get(a, 0) if many != 1 else 0 for a, many in zip(over, e.shape, strict=True))
+                own[d] = int(e[tuple(place)]) % int(x.shape[d])
             return read([Index.const(own[k]) if k in own else i for k, i in enumerate(index)])
 
         value = chosen([int(a.extent) for a in axes], _indices(axes), element)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from prism.frontend import windows
@@ -11,8 +12,8 @@ from prism.frontend.torch.reduce import Reduction
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, number
 from prism.frontend.windows import Margin, Pool, Reached
 from prism.program import build
-from prism.program.extents import Extent, product
-from prism.program.fold import div, op
+from prism.program.extents import Extent, add, product
+from prism.program.fold import div, op, sub
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, Expr, ReduceKind
@@ -176,6 +177,74 @@ def _sent_back(n: Node, found: Reached, spatial: int) -> Result:
     return n.define(found.sum(op("where", mine, n["grad_output"].at(index), Const(0.0))))
 
 
+# Gradients of interpolation: an element gets those of the places of the result that it has a share in.
+
+
+def _times(n: Node, spatial: int) -> list[int]:
+    """How many places there are for each of what was interpolated, along each dimension: whole numbers alone."""
+    n.settled("output_size", "input_size")
+    given = n.get("scales", [n.get(f"scales_{d}") for d in "dhw"[3 - spatial :]])
+    larger = n["grad_output"].shape[-spatial:]
+    found = []
+    for m, e, scale in zip(larger, n.shape[-spatial:], given if spatial > 1 else [given], strict=True):
+        times = m // e if isinstance(m, int) and isinstance(e, int) and e else 0
+        if not times or m != times * e or scale not in (None, times):
+            raise n.unsupported("the gradient of an interpolation to other than a multiple of a size is not translated")
+        found.append(times)
+    return found
+
+
+def _nearest_backward(spatial: int, n: Node) -> Result:
+    dy = n["grad_output"]
+    lie = [Window(m, s, s, 1, 0, 0) for m, s in zip(dy.shape[-spatial:], _times(n, spatial), strict=True)]
+    return n.define(windows.total(windows.pool(dy, n.axes, lie)))
+
+
+def _linear_backward(spatial: int, n: Node) -> Result:
+    """Place q of s times as many lies at (q + 1/2)/s - 1/2 of what was interpolated, or at its border."""
+    dy: TorchValue = n["grad_output"]
+    weight: Expr = Const(1.0)
+    if n["align_corners"]:
+        raise n.unsupported("the gradient of an interpolation between corners is not translated")
+    times = _times(n, spatial)
+    lie = [Window(m, 2 * s, s, 1, s // 2, s // 2) for m, s in zip(dy.shape[-spatial:], times, strict=True)]
+    pooled = windows.pool(dy, n.axes, lie)
+    for at, place, s in zip(pooled.at, n.axes[-spatial:], times, strict=True):
+        between = op("add", op("mul", op("add", build.position(at), Const(0.5)), Const(1.0 / s)), Const(-0.5))
+        last = build.position(Index.const(add(place.extent, -1)))
+        off = sub(op("maximum", op("minimum", between, last), Const(0.0)), build.position(place))
+        weight = op("mul", weight, op("maximum", sub(Const(1.0), op("abs", off)), Const(0.0)))
+    return n.define(windows.total(replace(pooled, element=op("mul", pooled.element, weight))))
+
+
+def _edges_backward(spatial: int, n: Node) -> Result:
+    """The gradient of padding by what stands at the border: that gets what is behind it, too."""
+    dy: TorchValue = n["grad_output"]
+    pads: list[int] = n["padding"]
+    n.settled("self")
+    if min(pads) < 0:
+        raise n.unsupported("the gradient of padding that takes away is not translated")
+
+    def of(d: int, index: list[Index]) -> Expr:
+        if d == len(n.axes):
+            return dy.at(index)
+        axis, behind = n.axes[d], 2 * (len(n.axes) - 1 - d)
+        if behind >= len(pads):
+            return of(d + 1, [*index, Index.axis(axis)])
+        before, after = pads[behind], pads[behind + 1]
+        value = of(d + 1, [*index, Index.axis(axis) + before])
+        last = add(axis.extent, -1)
+        for many, border, start in ((before, 0, 0), (after, last, add(axis.extent, before))):
+            if many:
+                k = Axis(f"k{behind}{'b' if start else 'a'}", many)
+                rest = build.reduce(ReduceKind.SUM, k, of(d + 1, [*index, Index.axis(k) + start]))
+                here = op("eq", build.position(axis), build.position(Index.const(border)))
+                value = op("add", value, op("where", here, rest, Const(0.0)))
+        return value
+
+    return n.define(of(0, []))
+
+
 def _pad(n: Node) -> Result:
     x: TorchValue = n["self"]
     pads: list[int] = n["pad"]
@@ -201,4 +270,10 @@ HANDLERS: Mapping[str, Handler] = {
     **{f"max_pool{d}d_with_indices_backward": partial(_max_pool_backward, d) for d in (2, 3)},
     **{f"_adaptive_avg_pool{d}d_backward": partial(_adaptive_average_backward, d) for d in (2, 3)},
     **{f"adaptive_max_pool{d}d_backward": partial(_adaptive_max_backward, d) for d in (2, 3)},
+    **{f"upsample_nearest{d}d_backward": partial(_nearest_backward, d) for d in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{d}d_backward": partial(_nearest_backward, d) for d in (1, 2, 3)},
+    "upsample_linear1d_backward": partial(_linear_backward, 1),
+    "upsample_bilinear2d_backward": partial(_linear_backward, 2),
+    "upsample_trilinear3d_backward": partial(_linear_backward, 3),
+    **{f"replication_pad{d}d_backward": partial(_edges_backward, d) for d in (1, 2, 3)},
 }
