@@ -885,6 +885,32 @@ def upsampled(x: Any) -> Any:
     return functional.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
 
 
+def upsampled_backward(dy: Any) -> Any:
+    """dy [n, c, 2 h, 2 w]."""
+    import torch
+
+    x = dy.new_zeros(*dy.shape[:2], dy.shape[2] // 2, dy.shape[3] // 2).requires_grad_()
+    return torch.autograd.grad(upsampled(x), x, dy)[0]
+
+
+def largest_backward(x: Any, dy: Any) -> Any:
+    """Of windows of 3 by 3 that overlap, as where a ResNet begins: x [n, c, h, w], dy [n, c, h/2, w/2]."""
+    import torch
+    from torch.nn import functional
+
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(functional.max_pool2d(x, 3, 2, 1), x, dy)[0]
+
+
+def average_backward(dy: Any) -> Any:
+    """Of windows of 3 by 3 that overlap, dy [n, c, h, w]."""
+    import torch
+    from torch.nn import functional
+
+    x = dy.new_zeros(*dy.shape[:2], 2 * dy.shape[2], 2 * dy.shape[3]).requires_grad_()
+    return torch.autograd.grad(functional.avg_pool2d(x, 3, 2, 1), x, dy)[0]
+
+
 def clip_loss(a: Any, b: Any) -> Any:
     """Both ways: images a and texts b [m, d]."""
     import torch
@@ -3290,6 +3316,9 @@ KNOWN = (
         "as GroupNorm's",
     ),
     Known("bilinear upsampling", upsampled, "x:n,c,h,w", "n=16 c=64 h=64 w=64"),
+    Known("bilinear upsampling backward", upsampled_backward, "dy:n,c,h,w", "n=16 c=64 h=128 w=128"),
+    Known("max pooling backward", largest_backward, "x:n,c,h,w dy:n,c,p,q", "n=16 c=64 h=112 w=112 p=56 q=56"),
+    Known("average pooling backward", average_backward, "dy:n,c,h,w", "n=16 c=64 h=56 w=56"),
     Known(
         "CLIP loss",
         clip_loss,

@@ -38,20 +38,6 @@ def test_progressions_are_the_elements(made: list[Line]) -> None:
         assert got == table[start:end].tolist()
 
 
-@given(st.integers(-9, 9), st.integers(-20, 20), st.integers(1, 30), st.integers(2, 60), st.integers(0, 5))
-def test_quotients_are_one_line(a: int, b: int, c: int, many: int, clamped: int) -> None:
-    """And what is clamped at its end is one more."""
-    table = np.array([(a * n + b) // c for n in range(many)] + [(a * many + b) // c] * clamped)
-    axis = Axis("i", len(table))
-    found = progressions(table.astype(object), (axis,))
-    assert found is not None
-    pieces = found[1]
-    assert len(pieces) <= 1 + (clamped > 1)
-    ends = [start for start, _ in pieces[1:]] + [len(table)]
-    for (start, index), end in zip(pieces, ends, strict=True):
-        assert [index.substitute({axis: Index.const(n)}).offset for n in range(start, end)] == table[start:end].tolist()
-
-
 def test_what_goes_by_no_few_lines_is_none() -> None:
     axes = (Axis("i", 40),)
     squares = np.array([n * n % 23 for n in range(40)], dtype=object)
@@ -69,7 +55,6 @@ def test_what_goes_by_no_few_lines_is_none() -> None:
         (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), None),
         (lambda x: F.interpolate(x, size=(40, 50), mode="bilinear", align_corners=True), None),
         (lambda x: F.interpolate(x, size=(13, 11), mode="bilinear", align_corners=True), None),
-        (lambda x: F.interpolate(x, size=(5, 7), mode="nearest"), 0),
     ],
 )
 def test_images_of_other_sizes_read_places(made: Callable[[torch.Tensor], torch.Tensor], most: int | None) -> None:

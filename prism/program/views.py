@@ -5,7 +5,7 @@ Each function returns the expression (or the indices) of one element of the resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -30,9 +30,6 @@ MAX_CHOICES = 64
 
 MAX_PIECES = 8
 """The most progressions that more places may be, one after another: of those that reflect a border there are three."""
-
-LONGEST, LARGEST_DIVISOR = 4096, 1024
-"""The most places of which quotients are looked for, and what they are divided by."""
 
 
 def axes_of(shape: Sequence[Extent], prefix: str = "i") -> tuple[Axis, ...]:
@@ -221,77 +218,23 @@ def places_index(elements: Elements, at: Sequence[Index]) -> Index | None:
 def progressions(table: Elements, axes: Sequence[Axis]) -> tuple[Axis, list[tuple[int, Index]]] | None:
     """Elements that vary along one axis as progressions one after another: where each begins, and its index there.
 
-    A progression has steps that are all the same, or are those of a quotient, as places between which an image is
-    interpolated have. None where there are more than MAX_PIECES, another axis along which elements vary, or one that is
-    no number. `axes` stand for the table's dimensions.
+    None where there are more than MAX_PIECES, another axis along which elements vary, or one that is no number. `axes`
+    stand for the table's dimensions.
     """
     along = [a for a, many in zip(axes, table.shape, strict=True) if many != 1]
     elements = table.ravel().tolist()
     if len(along) != 1 or not elements or not all(isinstance(e, int) for e in elements):
         return None
-    pieces = _pieces(elements, _even)
-    if len(pieces) > 1 and len(elements) <= LONGEST:
-        others = _pieces(elements, _quotients)
-        pieces = min(pieces, others, key=len)
-    place = Index.axis(along[0])
-    found = [(start, (place.scaled(a) + b).floordiv(c)) for start, (a, b, c) in pieces]
-    return (along[0], found) if len(pieces) <= MAX_PIECES else None
-
-
-Line: TypeAlias = tuple[int, int, int]
-"""a, b and c of elements that are (a * place + b) // c."""
-
-
-def _pieces(
-    elements: Sequence[int], longest: Callable[[Sequence[int], int], tuple[int, Line]]
-) -> list[tuple[int, Line]]:
-    """Where each line begins of those that elements are, as many as are of interest: each the longest there is."""
-    found: list[tuple[int, Line]] = []
+    pieces: list[tuple[int, Index]] = []
     start = 0
-    while start < len(elements) and len(found) <= MAX_PIECES:
-        end, line = longest(elements, start)
-        found.append((start, line))
+    while start < len(elements) and len(pieces) <= MAX_PIECES:
+        step = elements[start + 1] - elements[start] if start + 1 < len(elements) else 0
+        end = start + 1
+        while end < len(elements) and elements[end] == elements[end - 1] + step:
+            end += 1
+        pieces.append((start, Index.axis(along[0]).scaled(step) + (elements[start] - step * start)))
         start = end
-    return found
-
-
-def _even(elements: Sequence[int], start: int) -> tuple[int, Line]:
-    """Where elements with the same step from a place on end, and their line."""
-    step = elements[start + 1] - elements[start] if start + 1 < len(elements) else 0
-    end = start + 1
-    while end < len(elements) and elements[end] == elements[end - 1] + step:
-        end += 1
-    return end, (step, elements[start] - step * start, 1)
-
-
-def _quotients(elements: Sequence[int], start: int) -> tuple[int, Line]:
-    """Where elements that are quotients from a place on end, and their line."""
-    end, line = _even(elements, start)
-    low, high = end, len(elements)
-    while low < high:  # what begins as a line is one
-        middle = (low + high + 1) // 2
-        found = _quotient(np.array(elements[start:middle]), start)
-        if found is None:
-            high = middle - 1
-        else:
-            low, line = middle, found
-    return low, line
-
-
-def _quotient(elements: npt.NDArray[np.int64], start: int) -> Line | None:
-    """The line of the least divisor that all elements lie on, of which the first is at a place."""
-    places = start + np.arange(len(elements))
-    last = len(elements) - 1
-    rise = int(elements[-1] - elements[0])
-    if last and np.ptp(elements - rise / last * places) >= 2:  # each is less than one from a straight line
-        return None
-    for c in range(1, min(last, LARGEST_DIVISOR) + 1):
-        for a in range(-(-c * (rise - 1) // last), c * (rise + 1) // last + 1):
-            rest = c * elements - a * places
-            least = int(rest.max())
-            if least < int(rest.min()) + c:
-                return a, least, c
-    return None
+    return (along[0], pieces) if len(pieces) <= MAX_PIECES else None
 
 
 def _along(elements: Elements, d: int, p: int) -> tuple[int, ...]:
