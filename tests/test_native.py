@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,6 +16,7 @@ from torch import fx
 import prism
 from prism.backends.native import exported, native
 from prism.frontend.torch.reader import Positional
+from prism.instantiate.model_bench import storable
 from prism.platforms.contenders import Contenders, onnx_call
 
 X, Y, G, B = torch.randn(6, 16), torch.randn(6, 16), torch.randn(16), torch.randn(16)
@@ -205,6 +208,16 @@ def test_onnxruntime_runs_the_file() -> None:
     assert program.source == model.resolve()
     (found,) = onnx_call(model, [torch.randn(4, 512)], 1)()
     assert found.shape == (4, 384)
+
+
+def test_onnxruntime_is_given_numbers_without_dimensions(tmp_path: Path) -> None:
+    """As arrays of one element its results had a dimension too many, and it was not compared with."""
+    pytest.importorskip("onnxruntime", reason="onnxruntime is an optional baseline")
+    text = "m (float a, float[3] x) => (float b, float[3] y) { b = Exp(a) y = Mul(x, b) }"
+    onnx.save(onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 18]> ' + text), tmp_path / "m.onnx")
+    found = onnx_call(tmp_path / "m.onnx", [torch.tensor(2.0), torch.ones(3)], 1)()
+    assert [y.shape for y in found] == [(), (3,)]
+    assert [storable(np.asarray(y)).shape for y in found] == [(), (3,)]
 
 
 def test_on_a_gpu_torch_runs_the_same_functions(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class _Rounding(NumpyArrays):
 def _stored(array: np.ndarray, dtype: DType) -> np.ndarray:
     """The array in its data type, bfloat16 as float32."""
     with np.errstate(over="ignore", invalid="ignore"):
-        found = np.ascontiguousarray(array, dtype=np.float64).astype(numpy_type(dtype))
+        found = np.asarray(array, dtype=np.float64, order="C").astype(numpy_type(dtype))
     return found.astype(np.float32) if dtype is DType.BFLOAT16 else found
 
 

@@ -113,7 +113,7 @@ def storable(x: np.ndarray) -> Any:
     """An array as a child may be handed it, for whom `np.asarray` makes it one: a tensor, or lists of strings."""
     import torch
 
-    return x.tolist() if x.dtype.kind == "U" else torch.from_numpy(np.ascontiguousarray(x))
+    return x.tolist() if x.dtype.kind == "U" else torch.from_numpy(np.asarray(x, order="C"))
 
 
 def wrong(results: Sequence[np.ndarray], expected: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:

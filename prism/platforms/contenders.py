@@ -77,7 +77,7 @@ def onnx_call(
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [i.name for i in session.get_inputs()]
     given = inputs if isinstance(inputs, Mapping) else dict(zip(names, map(np.asarray, inputs), strict=True))
-    feed = {name: np.ascontiguousarray(given[name]) for name in names}
+    feed = {name: np.asarray(given[name], order="C") for name in names}
 
     def call() -> Sequence[Any]:
         return [_tensor(found) for found in session.run(None, feed)]
