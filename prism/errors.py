@@ -180,6 +180,11 @@ class VerificationError(PrismError):
     exit_code = ExitCode.VERIFICATION_FAILED
 
 
+def other_kind(name: str, given: object, wanted: str) -> UsageError:
+    """The error of an argument that is of another kind than is wanted."""
+    return UsageError(f"{name} is {given!r}, a {type(given).__name__}", where=name, fix=f"give {wanted}")
+
+
 def of_one_part(cause: PrismError, where: str) -> PrismError:
     """The error of an operator, or of a program as a whole, after which fewer operators may do (`in_part`).
 

@@ -126,6 +126,25 @@ def test_results_lie_in_memory_as_they_did(faster: Callable[[], list[str]]) -> N
     assert found[3].data_ptr() == found[4].data_ptr() == x.data_ptr()
 
 
+def test_what_is_written_to_a_view_is_in_all_others(faster: Callable[[], list[str]]) -> None:
+    """Of a result whose whole comes after a part of it, too: the two had memory of their own."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.sigmoid(x * 2)
+        return y[1:], y[1:, ::2], y.t(), y.view(-1), y[2]
+
+    x = torch.randn(4, 4)
+    island = compiling.Island(torch.fx.symbolic_trace(function), compiling.Kernels(QUICK))
+    want, found = function(x), island(x)
+    assert "of the time" in faster()[0]
+    for results in (want, found):
+        results[0].mul_(2)
+        results[4].fill_(7)
+        results[3][0] = 3
+    for a, b in zip(want, found, strict=True):
+        torch.testing.assert_close(a, b, check_stride=True)
+
+
 def test_a_view_is_of_the_argument_that_it_is_of(faster: Callable[[], list[str]]) -> None:
     """At the call that an island is made for two arguments lie in one memory, at the next one they do not."""
 

@@ -304,8 +304,10 @@ def test_a_function_of_the_operator_has_a_gradient_and_says_what_it_takes(tmp_pa
     cap(x, 30.0).sum().backward()
     assert x.grad is not None
     assert torch.allclose(x.grad, torch.ones(3))
-    with pytest.raises(UsageError, match="takes 2 arguments: x, c"):
-        cap(x)
+    assert torch.equal(cap(c=30.0, x=x), cap(x, 30.0))
+    for given, named in (((x,), {}), ((x, 30.0), {"c": 30.0}), ((x,), {"d": 30.0})):
+        with pytest.raises(UsageError, match="takes 2 arguments: x, c"):
+            cap(*given, **named)
 
 
 # Front ends
@@ -320,6 +322,23 @@ def custom(name: str) -> Any:
 
     cap.register_fake(lambda x, c: torch.empty_like(x))
     return cap
+
+
+def test_paths_and_statements_are_several(tmp_path: Path) -> None:
+    """One by itself was taken letter by letter."""
+    path = tmp_path / "own.egg"
+    path.write_text('(operator bump (x) "x * x")\n')
+    one: Any = str(path)
+    several: Any = [one]
+    x = torch.ones(3)
+    for ask, said in (
+        (lambda: prism.operators(several), "a list; give its path"),
+        (lambda: prism.trace(torch.sin, [x], rules=one), "give several paths"),
+        (lambda: prism.trace(torch.sin, [x], assume="x > 0"), "give several statements"),
+        (lambda: prism.search(prism.trace(torch.sin, [x]), budget=one), "give a SearchBudget"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            ask()
 
 
 def test_a_custom_operator_of_torch_is_the_declared_one_of_its_name(tmp_path: Path) -> None:

@@ -576,15 +576,16 @@ class Layout:
     shape: tuple[int, ...]  # its lengths
     stride: tuple[int, ...]  # in elements
     # Whose memory it is: the place of a tensor among those that the island is called with, and then of one among its
-    # results; its own where it is a view of none before it.
+    # results; its own where it is a view of none.
     base: int
     offset: int  # in elements, from where the base begins
 
-    def of(self, place: int, tensors: Sequence[torch.Tensor], computed: torch.Tensor) -> torch.Tensor:
-        """The result at a place, computed or a view of a tensor before it."""
-        if self.base < place:
-            base = tensors[self.base]
-            return base.as_strided(self.shape, self.stride, base.storage_offset() + self.offset)
+    def viewed(self, base: torch.Tensor) -> torch.Tensor:
+        """The result as a view of its base."""
+        return base.as_strided(self.shape, self.stride, base.storage_offset() + self.offset)
+
+    def laid(self, computed: torch.Tensor) -> torch.Tensor:
+        """A result with memory of its own, once it is computed."""
         if computed.stride() == self.stride:
             return computed
         # Along a stride of 0 all elements are one, which is written once.
@@ -600,17 +601,22 @@ def layouts(function: Call, tensors: Sequence[torch.Tensor]) -> tuple[Layout, ..
         # Each in memory of its own: of those that lie in one now another call may have two.
         known = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
         results = function(*known)
+    known += results if isinstance(results, (tuple, list)) else (results,)
+    memory = [k.untyped_storage()._cdata for k in known]
     found = []
-    for result in results if isinstance(results, (tuple, list)) else (results,):
-        known.append(result)
-        memory = result.untyped_storage()._cdata
-        base, offset = next(
-            (n, result.storage_offset() - k.storage_offset())
-            for n, k in enumerate(known)
-            if k.untyped_storage()._cdata == memory and (n < len(tensors) or k is result or _holds(k, result))
+    for place, result in enumerate(known[len(tensors) :], len(tensors)):
+        bases = [n for n in range(len(tensors)) if memory[n] == memory[place]] or _largest(
+            {n: k for n, k in enumerate(known) if memory[n] == memory[place] and _holds(k, result)}
         )
-        found.append(Layout(tuple(result.shape), result.stride(), base, offset))
+        base = next(iter(bases), place)
+        offset = result.storage_offset() - known[base].storage_offset()
+        found.append(Layout(tuple(result.shape), result.stride(), base, int(offset)))
     return tuple(found)
+
+
+def _largest(views: Mapping[int, torch.Tensor]) -> list[int]:
+    """The views of one memory that are part of no larger one."""
+    return [n for n, own in views.items() if all(_holds(own, other) for other in views.values() if _holds(other, own))]
 
 
 def _holds(whole: torch.Tensor, view: torch.Tensor) -> bool:
@@ -663,9 +669,12 @@ class Island(torch.nn.Module):
         found = outcome.call(*map(_narrowed, tensors))
         made = iter(found if isinstance(found, tuple) else (found,))
         apart = iter(self.apart[outcome.apart](*given) if outcome.apart else ())
-        for place, layout in enumerate(lie):
-            own = next(apart) if place in outcome.apart else layout.of(first + place, tensors, next(made))
-            tensors.append(own)
+        for place, layout in enumerate(lie, first):
+            computed = next(apart if place - first in outcome.apart else made)
+            tensors.append(layout.laid(computed) if layout.base == place else computed)
+        for place, layout in enumerate(lie, first):
+            if layout.base != place and place - first not in outcome.apart:
+                tensors[place] = layout.viewed(tensors[layout.base])
         return tuple(tensors[first:]) if self.several else tensors[first]
 
     @torch._dynamo.disable(recursive=True)  # type: ignore[untyped-decorator]

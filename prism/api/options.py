@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from prism.api.region_search import SearchBudget
-from prism.errors import UsageError
+from prism.errors import UsageError, other_kind
 from prism.events import Listener
 from prism.instantiate.confirm import NAMES as BASELINES
 from prism.platforms.begun import Begun
@@ -76,24 +76,24 @@ class Options:
 
     def __post_init__(self) -> None:
         if not isinstance(self.budget, SearchBudget | None):
-            raise _other_kind("budget", self.budget, "a SearchBudget, which bounds the search; seconds=60 ends a run")
+            raise other_kind("budget", self.budget, "a SearchBudget, which bounds the search; seconds=60 ends a run")
         numbers: tuple[tuple[str, object, int, str], ...] = (
             ("trials", self.trials, 1, "without a trial there is nothing to choose from"),
             ("seed", self.seed, 0, "generators of random numbers take no negative seed"),
         )
         for name, number, least, why in numbers:
             if not isinstance(number, Integral):
-                raise _other_kind(name, number, "a whole number")
+                raise other_kind(name, number, "a whole number")
             if number < least:
                 raise UsageError(f"{name} is {number}", where=name, why=why, fix=f"give {least} or more")
         seconds: object = self.seconds
         if not isinstance(seconds, Real | Deadline | None):
-            raise _other_kind("seconds", seconds, "a number of seconds")
+            raise other_kind("seconds", seconds, "a number of seconds")
         if isinstance(seconds, Real) and not float(seconds) > 0:
             fix = "give more than 0, or leave it away where nothing is to end the run"
             raise UsageError(f"seconds is {seconds}", where="seconds", why="nothing is done in no time", fix=fix)
         if isinstance(self.baselines, str):
-            raise _other_kind("baselines", self.baselines, f"several names: [{self.baselines!r}]")
+            raise other_kind("baselines", self.baselines, f"several names: [{self.baselines!r}]")
         for name in self.baselines or ():
             if name not in BASELINES:
                 raise UsageError(
@@ -185,10 +185,6 @@ class ModelRangesOptions(ModelOptions):
     original: bool = False
 
 
-def _other_kind(name: str, given: object, wanted: str) -> UsageError:
-    return UsageError(f"{name} is {given!r}, a {type(given).__name__}", where=name, fix=f"give {wanted}")
-
-
 class by_keywords(Generic[P, Asked]):
     """Makes of a function whose last argument is its options one that takes each of them by its name."""
 
@@ -238,9 +234,7 @@ def check_ranges(ranges: Mapping[str, tuple[int, int]], known: Collection[str], 
     for name, held in given.items():
         lengths = list(held) if isinstance(held, Iterable) else []
         if [isinstance(n, Integral) for n in lengths] != [True, True]:
-            raise _other_kind(
-                f"the range of {name}", held, f'the least and the largest length: {{"{name}": (1, 4096)}}'
-            )
+            raise other_kind(f"the range of {name}", held, f'the least and the largest length: {{"{name}": (1, 4096)}}')
     check_dimensions(ranges, known, values)
 
 

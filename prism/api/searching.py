@@ -14,7 +14,7 @@ from prism.cost.constant_folding import fold_constants
 from prism.cost.device import Device
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
-from prism.errors import UsageError, refusing_depth
+from prism.errors import UsageError, other_kind, refusing_depth
 from prism.events import Listener, Recorder
 from prism.generate.partition import partition
 from prism.platforms.choice import platform_of
@@ -58,9 +58,12 @@ def search(
         interrupted. Its processes end with the iteration, `close()`, or when nobody holds it any more.
 
     Raises:
-        UsageError: the target is unknown, there are no workers, or what is assumed is no statement of an input.
+        UsageError: the target is unknown, the budget is none, there are no workers, or what is assumed is no statement
+            of an input.
         RuleError: a rule file is not right, or one of its rules is wrong.
     """
+    if not isinstance(budget, SearchBudget | None):
+        raise other_kind("budget", budget, "a SearchBudget")
     if workers < 1:
         raise UsageError(f"{workers} workers", where="search", fix="give 1 or more")
     program, _ = computed(under(program, assume))

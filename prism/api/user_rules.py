@@ -10,20 +10,35 @@ from types import SimpleNamespace
 from prism.egraph.lint import Severity, lint
 from prism.egraph.rules import load_rules, read_operators, rule_files
 from prism.egraph.soundness.check import check_rule
-from prism.errors import RuleError
+from prism.errors import RuleError, other_kind
 from prism.program.operators import Operator
 
 TRUST_DRAWS = 400
 """Random draws that each of the user's rules must pass whenever it is used."""
 
 
+def _files(rules: Sequence[Path | str | os.PathLike[str]]) -> tuple[Path, ...]:
+    """The files, each once.
+
+    Raises:
+        UsageError: they are no paths.
+    """
+    if isinstance(rules, str | os.PathLike):
+        raise other_kind("rules", rules, f"several paths: [{str(rules)!r}]")
+    for rule in rules:
+        if not isinstance(rule, str | os.PathLike):
+            raise other_kind("a rule file", rule, "its path")
+    return tuple(dict.fromkeys(Path(os.fspath(r)).resolve() for r in rules))
+
+
 def declared(rules: Sequence[Path | str | os.PathLike[str]] = ()) -> tuple[Operator, ...]:
     """The operators that rule files declare.
 
     Raises:
+        UsageError: they are no paths.
         RuleError: a file cannot be read, or a declaration is not right.
     """
-    return read_operators(tuple(dict.fromkeys(Path(os.fspath(r)).resolve() for r in rules)))
+    return read_operators(_files(rules))
 
 
 def operators(*rules: Path | str | os.PathLike[str]) -> SimpleNamespace:
@@ -41,6 +56,7 @@ def operators(*rules: Path | str | os.PathLike[str]) -> SimpleNamespace:
         A namespace with a function of each operator's name.
 
     Raises:
+        UsageError: they are no paths.
         RuleError: a file cannot be read, or a declaration is not right.
     """
     from prism.frontend.torch.declared import function
@@ -55,12 +71,13 @@ def rule_paths(rules: Sequence[Path | str | os.PathLike[str]] = ()) -> tuple[Pat
     that is named twice counts once.
 
     Raises:
+        UsageError: they are no paths.
         RuleError: a file cannot be read, a rule does not type-check, or a counterexample to it was found.
     """
     if not rules:
         return None
     shipped = rule_files()
-    given = tuple(dict.fromkeys(Path(os.fspath(r)).resolve() for r in rules))
+    given = _files(rules)
     found, issues = lint(given, load_rules(shipped))
     for issue in issues:
         if issue.severity is Severity.ERROR:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from prism.errors import UsageError
+from prism.errors import UsageError, other_kind
 from prism.program import build
 from prism.program.nodes import Const, DType, Expr, Program, Read, Tensor
 from prism.program.stated import Assumption, Fact
@@ -40,6 +40,8 @@ def read_assumptions(given: Stated) -> dict[str, Assumption]:
     Raises:
         UsageError: a text is no statement, or what is said of an input leaves it no number.
     """
+    if isinstance(given, str):
+        raise other_kind(_WHERE, given, f"several statements: [{given!r}]")
     texts = given.items() if isinstance(given, Mapping) else map(_parted, given)
     found: dict[str, Assumption] = {}
     for name, text in texts:

@@ -66,15 +66,16 @@ def function(op: Operator) -> Callable[..., torch.Tensor]:
     """The operator as a function of tensors and numbers, which broadcast; made of torch's own, so it has a gradient.
 
     Raises:
-        UsageError: when called with another number of arguments.
+        UsageError: when called with other arguments.
     """
     tree = syntax(op.torch)
 
-    def call(*arguments: torch.Tensor | float) -> torch.Tensor:
-        if len(arguments) != len(op.parameters):
+    def call(*arguments: torch.Tensor | float, **named: torch.Tensor | float) -> torch.Tensor:
+        given = dict(zip(op.parameters, arguments, strict=False)) | named
+        if len(arguments) + len(named) != len(op.parameters) or given.keys() != {*op.parameters}:
             takes = ", ".join(op.parameters)
             raise UsageError(f"{op.name} takes {len(op.parameters)} arguments: {takes}", where=op.where)
-        result: torch.Tensor = _value(tree, dict(zip(op.parameters, arguments, strict=True)))
+        result: torch.Tensor = _value(tree, given)
         return result
 
     call.__name__ = call.__qualname__ = op.name
