@@ -1798,6 +1798,25 @@ def messages(x: Any, source: Any, target: Any) -> Any:
     return torch.zeros(x.shape, dtype=x.dtype, device=x.device).index_add(0, target, x[source])
 
 
+def shifted_windows(x: Any, g: Any, b: Any) -> Any:
+    """LayerNorm, shifted by half a window and cut into windows of 8 by 8, as Swin's blocks begin: x [n, s, s, c]."""
+    import torch
+
+    n, s, _, c = x.shape
+    y = torch.roll(torch.nn.functional.layer_norm(x, (c,), g, b), shifts=(-4, -4), dims=(1, 2))
+    return y.view(n, s // 8, 8, s // 8, 8, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 64, c)
+
+
+def segment_means(x: Any, source: Any, target: Any) -> Any:
+    """The mean over edges of x [v, d] at one end, at the other, as GraphSAGE has it; 0 where no edge ends."""
+    import torch
+
+    total = torch.zeros(x.shape, dtype=x.dtype, device=x.device).index_add(0, target, x[source])
+    count = torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
+    count = count.index_add(0, target, torch.ones(target.shape, dtype=x.dtype, device=x.device))
+    return total / count.clamp(min=1)[:, None]
+
+
 def histogram(bins: Any) -> Any:
     """How often each of 4,096 bins is met: bins [n]."""
     import torch
@@ -3347,6 +3366,13 @@ KNOWN = (
         "statistics of columns, a product with its epilogue, their sum",
     ),
     Known(
+        "LayerNorm to shifted windows",
+        shifted_windows,
+        "x:n,s,s,c g:c b:c",
+        "n=32 s=64 c=192",
+        source=LEAST + ", as Swin's window_process kernel does without the norm",
+    ),
+    Known(
         "window attention",
         windows,
         "q:b,y,y,h,d k:b,y,y,h,d v:b,y,y,h,d z:h,64,64",
@@ -3498,6 +3524,16 @@ KNOWN = (
         launches=2,
         vector="e*d",
         source="zeros, then an edge after the other: sums are read, added to and written",
+    ),
+    Known(
+        "means over edges",
+        segment_means,
+        "x:v,d/float32 s:e/int64<v t:e/int64<v",
+        "v=100000 e=1000000 d=64",
+        more="16*v*d + 16*v",
+        launches=3,
+        vector="e*d + e + v*d + v",
+        source="zeros, an edge after the other to sums and counts, and their quotient",
     ),
     Known(
         "histogram",

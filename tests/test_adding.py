@@ -164,6 +164,17 @@ ILLEGAL: dict[str, tuple[Callable[[SGraph], SGraph], str]] = {
 }
 
 
+def test_a_count_that_something_is_made_of_is_added_up_too(engine: Engine) -> None:
+    """Means over what goes to one place: the count is stored, not its reciprocal, which no store adds up."""
+
+    def means(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        count = torch.zeros(1000).index_add(0, at, torch.ones(at.shape))
+        return torch.zeros(1000, 64).index_add(0, at, x) / count.clamp(min=1)[:, None]
+
+    program = prism.trace(means, (torch.randn(20000, 64), ids(20000, below=1000)))
+    assert max(len(stores(g)) for g in adding(engine, program)) == 2
+
+
 def with_store(g: SGraph, **changes: Any) -> SGraph:
     """The sample with another addition."""
     begin, adds, end = g.kernels

@@ -638,3 +638,22 @@ def test_whole_numbers_are_stored_in_half_precision_where_it_tells_them_apart(lo
 def _last(kernel: Kernel, name: str) -> str:
     """The operator that makes a value."""
     return next((s.op for s in kernel.statements() if isinstance(s, Pointwise) and s.dst == name), "")
+
+
+def test_halves_of_statistics_are_no_names_of_them() -> None:
+    """A row's sum is stored for all four rows, or for two: what is stored for two has not the others' rows in it."""
+    four, two, n = Axis("four", 4), Axis("two", 2), Axis("n", 4096)
+
+    def sums(row: Index) -> tuple[Expr, Expr]:
+        most = reduce(ReduceKind.MAX, n, read("x", row, Index.axis(n)))
+        return most, reduce(ReduceKind.SUM, n, op("exp", add(read("x", row, Index.axis(n)), op("neg", most))))
+
+    def size(row: Index) -> Expr:
+        most, total = sums(row)
+        return add(most, op("log", total))
+
+    high = add(size(Index.axis(two)), op("neg", size(Index.axis(two) + 2)))
+    whole = add(read("x", Index.axis(four), Index.axis(n)), op("neg", size(Index.axis(four))))
+    made = program("halves", {"x": (4, 4096)}, {"y": ((four, n), whole), "z": ((two,), high)})
+    for c in generate(task(made), WIDE).candidates:
+        check(c.sgraph)

@@ -26,6 +26,7 @@ from onnx import helper
 from program_random import arrays, programs
 from quick import examples, run_slow
 from sgraph_simulator import simulate
+from torch.nn import functional as F
 
 from examples.common import MODELS
 from examples.decoder_layer import Sizes, formula, inputs, layer
@@ -910,3 +911,18 @@ def test_what_may_be_one_launch_is_not_left_out_for_its_launches(worker: Worker)
     assert best.sgraph.together
     below = best.seconds + SM_90.launch_overhead_s / 2
     assert run_search(program, SM_90, SearchBudget(below=below), worker, Recorder()).proved
+
+
+def test_one_region_that_stores_more_than_the_outputs_is_searched_without() -> None:
+    """Rows that change places in two dimensions after a norm, which is not stored for nobody and computed again."""
+
+    def rolled(x: torch.Tensor) -> torch.Tensor:
+        return torch.roll(F.layer_norm(x.float(), (x.shape[-1],)).to(x.dtype), (-4, -4), (1, 2))
+
+    program = trace(rolled, (torch.empty(8, 64, 64, 192, dtype=torch.bfloat16, device="meta"),))
+    target = device("sm_90")
+    (cut,) = partition(program, device=target)
+    assert len(cut.outputs) > 1
+    with Worker() as worker:
+        found = search_regions(program, (cut,), target, SearchBudget(max_sgraphs=4), [worker], Recorder())
+    assert [r.region.outputs for r in found.regions] == [program.outputs]

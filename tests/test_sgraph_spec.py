@@ -20,6 +20,7 @@ from prism.sgraph.nodes import (
     Loop,
     LoopRole,
     Pointwise,
+    Position,
     Role,
     SGraph,
     Stmt,
@@ -242,3 +243,30 @@ def test_a_merged_dimension_is_covered_when_its_index_is_mixed_radix() -> None:
         else:
             with pytest.raises(IllegalIRError):
                 check(g)
+
+
+def test_what_lies_beside_a_stored_tensor_is_read_under_a_mask_alone() -> None:
+    """Two rows are stored; four are read of them, which denotes what the two rows' formula says of the other two."""
+    few, row, n = Axis("few", 2), Axis("row", 4), Axis("n", 64)
+    first = Kernel(
+        "first",
+        ((few, Grid(1)), (n, Whole())),
+        (Load("a", "x", at(few, n)), TileReduce("p", SUM, n, "a"), Store("t", at(few), "p")),
+    )
+
+    def made(*body: Stmt) -> SGraph:
+        second = Kernel("second", ((row, Grid(1)),), (Load("b", "t", at(row)), *body))
+        return SGraph(
+            "beside",
+            (Tensor("x", (4, 64), F16),),
+            (Tensor("t", (2,), F16),),
+            (Tensor("y", (4,), F16),),
+            (first, second),
+        )
+
+    with pytest.raises(IllegalIRError, match="beside a tensor"):
+        check(made(Pointwise("c", "exp", ("b",)), Store("y", at(row), "c")))
+    with pytest.raises(IllegalIRError, match="beside a tensor"):
+        check(made(Pointwise("m", "lt", ("b", 2)), Pointwise("c", "where", ("m", 1, 0)), Store("y", at(row), "c")))
+    mask = (Position("i", Index.axis(row)), Pointwise("m", "lt", ("i", 2)))
+    check(made(*mask, Pointwise("c", "where", ("m", "b", 0)), Store("y", at(row), "c")))

@@ -279,7 +279,9 @@ def search_regions(
     done = {} if known is None else known
     if kept is not None and kept.closing and not any(kept.search(r.canonical().program, budget, 0.0) for r in regions):
         raise OutOfTimeError
-    at_once = whole(program, target) if as_one and len(regions) > 1 else None
+    # One region that stores more than the outputs is no more the program than several are.
+    cut = len(regions) > 1 or any(r.outputs != program.outputs for r in regions)
+    at_once = whole(program, target) if as_one and cut else None
     beyond = at_once is not None and not searchable(program, target)
     whole_budget = replace(budget, max_rounds=1, below=PARTS_S) if beyond else budget
     # Where the whole computes products again that its parts hand over, it is dear to search, and seldom faster.

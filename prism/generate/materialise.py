@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from prism.cost.device import Device
 from prism.cost.roofline import CUT_TILE, full
+from prism.generate.adding import added
 from prism.generate.families import Target
 from prism.generate.options import (
     FIRST,
@@ -188,7 +189,10 @@ def _ends(
         (user,) = users[cls]
         others = [c for c in choices[user].children if c != cls]
         alike = choices[user].op in OPS and classes.axes[user] == classes.axes[cls]
-        return user in may and alike and not any(classes.axes[c] for c in others)
+        if user not in may or not alike or any(classes.axes[c] for c in others):
+            return False
+        # Stores add a sum that goes where data say, and nothing that is made of it.
+        return added(choices, classes.axes, cls) is None
 
     left = {c for c in free if not passed_on(c)}
     shared = {key for c in left if (key := names.of(c)[0]) is not None}
@@ -208,6 +212,12 @@ def _dimensions(choices: Choices, cls: int, axes: frozenset[Axis], outer: Mappin
                 for m, a in enumerate(sorted(strides, key=lambda a: (strides[a], a.name))):
                     place[a] = max(place.get(a, 0.0), n + m / (len(strides) + 1))
     return sorted(axes, key=lambda a: (-place.get(a, 0.0), outer.get(a, len(outer)), a.name))
+
+
+def _is_name(index: Index, whole: Index) -> bool:
+    """Whether it is an axis that is as long as the other."""
+    one, other = index.as_axis(), whole.as_axis()
+    return one is not None and other is not None and one.extent == other.extent
 
 
 @dataclass(slots=True)
@@ -618,9 +628,11 @@ class Planner:
             alike: dict[frozenset[Axis], list[Cut]] = defaultdict(list)
             for cut in every:
                 if any(cls in read for cls, _ in cut.members) and self._is_small(cut.cls, axes[cut.cls]):
+                    (_, whole), *_ = cut.members
                     for n, (cls, index) in enumerate(cut.members):
-                        # Under whichever of its names: those of one kernel have the same axes. A window is no name.
-                        if all(i.as_axis() is not None for i in index):
+                        # Under whichever of its names: those of one kernel have the same axes. A window is no name,
+                        # nor is a slice, were it from 0 on.
+                        if all(_is_name(i, w) for i, w in zip(index, whole, strict=True)):
                             renamed = Cut((cut.members[n], *cut.members[:n], *cut.members[n + 1 :]))
                             alike[axes[cls]].append(renamed)
             sets |= dict.fromkeys(tuple(found) for found in alike.values() if len(found) > 1)

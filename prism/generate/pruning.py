@@ -80,7 +80,8 @@ PRUNERS = _named(
         "chain",
         "A value that only feeds a pointwise operator over the same axes, whose other operands are numbers, is "
         "not stored: storing that operator's result moves the same bytes, and its work is done once by the kernel "
-        "that stores and not again in every tile that reads.",
+        "that stores and not again in every tile that reads. Kept is a sum that goes where data say: what is made of "
+        "it is not what a store adds.",
     ),
     Pruner(
         "once",

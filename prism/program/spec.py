@@ -291,7 +291,7 @@ class _Checker:
         if guarded:
             return
         for d, (i, extent) in enumerate(zip(index, shape, strict=True)):
-            if _surely_outside(i, extent):
+            if surely_outside(i, extent):
                 raise self._illegal(f"index {i} leaves dimension {d} of {tensor}, of extent {extent}")
 
     def _index(self, index: Index, scope: Mapping[str, Axis]) -> None:
@@ -314,7 +314,7 @@ def _divisors(index: Index) -> Iterator[Extent]:
                 yield from _divisors(value)
 
 
-def _surely_outside(index: Index, extent: Extent) -> bool:
+def surely_outside(index: Index, extent: Extent) -> bool:
     """Whether some assignment of the axes takes the index out of [0, extent), where that is decidable."""
     ends = index.ends()  # bounds of what is not affine are not attained in general
     return ends is not None and (at_most(ends[0], -1) or at_most(extent, ends[1]))

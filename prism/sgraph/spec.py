@@ -21,6 +21,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 from prism.program.ops import OPS
 from prism.program.prefix import Recurrence
+from prism.program.spec import surely_outside
 from prism.sgraph import nodes as sg
 from prism.sgraph import ranges
 from prism.sgraph.launches import check_together
@@ -64,7 +65,7 @@ def check(sgraph: sg.SGraph) -> None:
             there |= {w.tensor.name for w in repeat.windows if w.first is not None or w.of in there}
         # A tensor that a later kernel still stores to (parts of a concatenation) cannot be read yet.
         pending = {name for later in sgraph.kernels[n:] for name in later.writes}
-        checker = _KernelChecker(kernel, tensors, there - pending, f"{where}, kernel {kernel.name}")
+        checker = _KernelChecker(kernel, tensors, there - pending, inputs, f"{where}, kernel {kernel.name}")
         checker.run()
         for name in checker.added:
             if name not in boxes or name in inputs or name in added or repeat is not None:
@@ -189,10 +190,18 @@ class _Scope:
 class _KernelChecker:
     """Checks one kernel; `stores` then holds what it wrote, `added` to what it added."""
 
-    def __init__(self, kernel: sg.Kernel, tensors: Mapping[str, Tensor], readable: Iterable[str], where: str) -> None:
+    def __init__(
+        self,
+        kernel: sg.Kernel,
+        tensors: Mapping[str, Tensor],
+        readable: Iterable[str],
+        inputs: Container[str],
+        where: str,
+    ) -> None:
         self.kernel = kernel
         self.tensors = tensors
         self.readable = frozenset(readable)
+        self.inputs = inputs
         self.where = where
         self.roles = dict(kernel.roles)
         self.parts = {sg.part_axis(a, r.parts) for a, r in kernel.roles if isinstance(r, sg.Split)}
@@ -205,6 +214,8 @@ class _KernelChecker:
         # A statistic to the axis that it is over.
         self.statistics: dict[str, Axis] = {}
         self.scans: dict[str, sg.Scan] = {}
+        # What is made of elements beside a tensor that a kernel stored, and not left out by a `where`.
+        self.beside: set[str] = set()
         self.scopes: list[_Scope] = []
         self.stores: list[tuple[str, Box]] = []
         self.added: set[str] = set()
@@ -249,6 +260,9 @@ class _KernelChecker:
                     self.fail(f"{dst} loads {tensor}", "it is neither an input nor stored by an earlier kernel")
                 self.index(s.index, tensor)
                 self.define(dst, self.index_axes(index), (), {})
+                shape = self.tensors[tensor].shape
+                if tensor not in self.inputs and any(map(surely_outside, index, shape)):
+                    self.beside.add(dst)
             case sg.Gather():
                 self.gather(s)
             case sg.Position(dst, index):
@@ -259,6 +273,8 @@ class _KernelChecker:
                 names = [a for a in args if isinstance(a, str)]
                 axes = frozenset(x for a in names for x in self.use(a, dst))
                 self.define(dst, axes, names, self.pointwise(op, args))
+                if op == "where" and args[0] not in self.beside:
+                    self.beside.discard(dst)
             case sg.TileReduce(dst, kind, axis, src):
                 axes = self.use(src, dst)
                 if axis not in axes:
@@ -299,7 +315,10 @@ class _KernelChecker:
                 self.fail(f"{name} has the loop axis {axis} outside its loop")
         self.defined.add(name)
         self.axes[name] = axes
+        operands = tuple(operands)
         self.history[name] = axes.union(*(self.history[o] for o in operands))
+        if not self.beside.isdisjoint(operands):
+            self.beside.add(name)
         self.depends[name] = depends
         self.scopes[-1].names.add(name)
 
@@ -516,6 +535,8 @@ class _KernelChecker:
                 axes = frozenset()
         if isinstance(s.src, str) and self.depends[s.src]:
             self.fail(f"{s.tensor} takes {s.src}, which depends on a running value")
+        if s.src in self.beside:
+            self.fail(f"{s.tensor} takes {s.src}", "it is made of elements beside a tensor that a kernel stored")
         # A grid axis may be missing: the value does not depend on it, and the first program along it stores.
         needed = set(axes) | set(self.loops)
         needed |= {
