@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 
@@ -69,6 +69,7 @@ class RoleBounds:
 
 
 _ROLES = RoleBounds()
+_Tiles: TypeAlias = "tuple[tuple[Axis, ...], int]"  # a shape, and how many tiles have it
 _AT_LEAST = frozenset({"tile_bound", "dot_m", "dot_n", "dot_k"})
 """Constraints that longer tiles, or more parts, may satisfy."""
 
@@ -168,15 +169,27 @@ class Footprint:
         return self._shapes
 
     def live_counts(self) -> tuple[tuple[tuple[Axis, ...], ...], list[list[tuple[int, int]]]]:
-        """The same with the shapes apart: each once, and for each set, places among these with how many tiles."""
+        """The same with the shapes apart: each once, and for each set, places among these with how many tiles.
+
+        Sets of which another has as many tiles of each shape are left out.
+        """
         if self._counts is None:
             places: dict[tuple[Axis, ...], int] = {}
             self._counts = [
-                [(places.setdefault(shape, len(places)), count) for shape, count in shapes]
-                for shapes in self.live_shapes()
+                [(places.setdefault(shape, len(places)), count) for shape, count in shapes.items()]
+                for shapes in _most(self.live_shapes())
             ]
             self._distinct = tuple(places)
         return self._distinct, self._counts
+
+
+def _most(sets: Iterable[frozenset[_Tiles]]) -> list[dict[tuple[Axis, ...], int]]:
+    """Those of sets of tiles of which no other has as many of each shape."""
+    left: list[dict[tuple[Axis, ...], int]] = []
+    for mine in sorted(map(dict, sets), key=lambda s: -sum(s.values())):
+        if not any(all(n <= theirs.get(shape, 0) for shape, n in mine.items()) for theirs in left):
+            left.append(mine)
+    return left
 
 
 def footprint(

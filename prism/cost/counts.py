@@ -199,11 +199,12 @@ class Access:
         whole: Any = True
         for steps, extent in self.row:
             length = value(extent, binding)
-            held: Any = 0
-            for step, axis in steps:
-                # What lies between places of the first axis is taken for loaded, too, by a neighbour of the access.
-                joined = np.logical_or(held == 0, held >= step)
-                held = np.where(joined, np.maximum(held, step * (1 if axis is None else sizes.get(axis, 1))), held)
+            # What lies between places of the first axis is taken for loaded, too, by a neighbour of the access.
+            (step, axis), *others = steps
+            held: Any = step * (1 if axis is None else sizes.get(axis, 1))
+            for step, axis in others:
+                further = np.maximum(held, step * (1 if axis is None else sizes.get(axis, 1)))
+                held = np.where(held >= step, further, held)
             held = np.minimum(held, length)
             run, whole = np.where(whole, run * held, run), np.logical_and(whole, held >= length)
         return np.maximum(1.0, unit / run) if self.row else 1.0

@@ -216,6 +216,7 @@ class _Kept:
     reach: Reach
     number: int
     spare: bool
+    tensors: frozenset[str]  # what its first kernel touches
 
 
 def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | None = None) -> Generated:
@@ -548,6 +549,7 @@ class _Walk:
     numbers: dict[Family, int] = field(default_factory=dict)
     # What can run, by its key, in the order in which it was found.
     found: dict[object, _Pick] = field(default_factory=dict)
+    fastest: _Pick | None = None  # of these, the first of equals; None where it is to be looked for
     written: _Pick | None = None
     calls: _Pick | None = None
     # Keys of what was built of the model's own products before the rounds, and not found by these.
@@ -562,7 +564,9 @@ class _Walk:
     @property
     def best(self) -> _Pick | None:
         """The fastest pick so far, by its estimate."""
-        return min(self.found.values(), key=lambda p: p.seconds, default=None)
+        if self.fastest is None:
+            self.fastest = min(self.found.values(), key=lambda p: p.seconds, default=None)
+        return self.fastest
 
     @property
     def least(self) -> float:
@@ -671,13 +675,13 @@ class _Walk:
             if not mine:
                 return
             per_group.append(mine)
-        picks = sorted(
-            itertools.product(*per_group),
-            key=lambda p: (sum(k.spare for k in p), sum(k.reach.seconds for k in p)),
-        )
+        # How many are spares, and the seconds, kernel by kernel: there may be hundreds of picks.
+        picks: list[tuple[int, float, tuple[_Kept, ...]]] = [(0, 0.0, ())]
+        for mine in per_group:
+            picks = [(n + k.spare, s + k.reach.seconds, (*before, k)) for n, s, before in picks for k in mine]
         if not looping:
             self.pruned["rank"] += max(0, len(picks) - self.bounds.per_plan)
-        for pick in picks[: self.bounds.per_plan]:
+        for _, _, pick in heapq.nsmallest(self.bounds.per_plan, picks, key=lambda p: p[:2]):
             self._add(plan, pick, looping)
 
     def _prepared(self, plan: Plan, group: tuple[Target, ...]) -> list[_Kept]:
@@ -693,6 +697,7 @@ class _Walk:
                 # It counts, and stands, where rounds find it.
                 self.given.discard(key)
                 self.found[key] = self.found.pop(key)
+                self.fastest = None
                 continue
             if key in self.found and looping:
                 continue  # seen when the plan was visited first
@@ -702,6 +707,8 @@ class _Walk:
                 self.pruned["duplicate"] += 1
             if key not in self.found or "duplicate" in self.bounds.off:
                 self.found[key if "duplicate" not in self.bounds.off else len(self.found)] = made
+                if self.fastest is not None and made.seconds < self.fastest.seconds:
+                    self.fastest = made
 
     def _families(self, plan: Plan, group: tuple[Target, ...], looping: bool) -> list[_Kept]:
         """The families of one kernel, pruned; the same kernel in another plan is looked up."""
@@ -731,7 +738,8 @@ class _Walk:
         return kept
 
     def _kept(self, family: Family, reached: Reach, spare: bool) -> _Kept:
-        return _Kept(family, reached, self.numbers.setdefault(family, len(self.numbers)), spare)
+        number = self.numbers.setdefault(family, len(self.numbers))
+        return _Kept(family, reached, number, spare, family.kernels[0].tensors)
 
     def _whole(self, plan: Plan, family: Family) -> sg.SGraph:
         """The family with all tensors of the plan."""
@@ -913,10 +921,10 @@ def _joinable(plan: Plan, pick: Sequence[_Kept]) -> tuple[tuple[int, ...], ...]:
             by_rank[rank].append(place)
     launches: list[tuple[int, ...]] = []
     for places in by_rank.values():
-        shared = set(pick[places[0]].family.kernels[0].tensors)
+        shared = set(pick[places[0]].tensors)
         fused = [places[0]]
         for place in places[1:]:
-            mine = pick[place].family.kernels[0].tensors
+            mine = pick[place].tensors
             if not shared.isdisjoint(mine):
                 fused.append(place)
                 shared.update(mine)

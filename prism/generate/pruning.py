@@ -289,11 +289,12 @@ def _together(tables: Sequence[tuple[Array, Array | None]]) -> Array:
         return total
     values = sorted(set.intersection(*({int(v) for v in np.unique(p)} for _, p in split if p is not None)))
     found: list[Array] = []
+    alone = [front(rows) if shared is None else rows for rows, shared in tables]
     for number in values:
         total = np.zeros((1, 3))
-        for rows, shared in tables:
-            mine = rows if shared is None else rows[shared == number]
-            total = (total[:, None] + front(mine)[None]).reshape(-1, 3)
+        for (_, shared), rows in zip(tables, alone, strict=True):
+            mine = rows if shared is None else front(rows[shared == number])
+            total = (total[:, None] + mine[None]).reshape(-1, 3)
         found.append(front(total))
     return front(np.concatenate(found)) if found else np.zeros((0, 3))
 

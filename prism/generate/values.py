@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -274,6 +275,7 @@ class Builder:
         return inner, {**{a: b for a, b in live.items() if a != axis}, **({axis: inner} if inner != axis else {})}
 
 
+@lru_cache(64)
 def reachable(roots: tuple[KernelValue, ...]) -> tuple[KernelValue, ...]:
     """All values below the roots, operands before results."""
     seen: dict[int, KernelValue] = {}
