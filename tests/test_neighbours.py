@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -166,3 +167,16 @@ def test_one_may_compute_again_what_is_stored_for_others() -> None:
     program = trace(weights_too, args)
     regions = partition(program, RegionBounds(products=2, outputs=1), SM_90)
     assert [r.inputs for r in regions] == [("q", "k"), ("q", "k", "v"), ("w", "softmax")]
+
+
+@pytest.mark.parametrize(("below", "rounds"), [(1e3, 1), (math.inf, 3)])
+def test_no_round_follows_one_of_which_nothing_can_run_where_something_else_does_the_same(
+    below: float, rounds: int, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widened: list[int] = []
+    monkeypatch.setattr("prism.generate.enumerate._Walk.visit", lambda *_: None)
+    monkeypatch.setattr("prism.generate.enumerate._Agenda.widen", lambda *given: widened.append(given[2]))
+    program = trace(lambda x: x / x.sum(-1, keepdim=True), [torch.empty(64, 64, device="meta")])
+    found = run_search(program, SM_90, replace(SMALL, max_rounds=3, below=below), worker, Recorder())
+    assert not found.proved
+    assert len(widened) == rounds

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import bisect
 import heapq
-import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -301,8 +300,8 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
     estimate is not near the least that there can be, and if some plan that was not visited looks faster. It visits
     those that look about as fast, and is the last one where it gains nothing. The best is also what was built before,
     the products as written. All of this is by estimates and counts, so a result does not depend on the machine. While
-    nothing can run, the next round follows in any case; but for where something else is known to be as fast as what any
-    plan looks like (`Bounds.below`).
+    nothing can run, the next round follows in any case; but for where something else does the same (`Bounds.below`):
+    then the first is the last.
 
     Args:
         walk: what is built.
@@ -318,6 +317,8 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
         # The first goes through all that it may: looks are rough, and others choose from what is about as fast. So do
         # those after it while of what rounds visit nothing can run.
         before = walk.least if len(walk.found) > given else math.inf
+        if n and not walk.found and bounds.below < math.inf:
+            break
         goal = min(before, rival)
         if n and goal < math.inf and walk.is_near(least, goal):
             break
