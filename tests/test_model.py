@@ -228,7 +228,8 @@ def test_axes_that_share_a_dimension_lie_side_by_side() -> None:
     pair, half = Axis("pair", 2), Axis("half", 64)
     one = Monomial(1, ())
     access = Access("y", True, one, one, frozenset({pair, half}), row=((((1, pair), (2, half)), 128),), element=2)
-    for held, times in (((2, 16), 1), ((2, 4), 2), ((1, 16), 16)):
+    # Every other element of a run: twice what it asks for, and no less than a sector.
+    for held, times in (((2, 16), 1), ((2, 4), 2), ((1, 16), 2), ((1, 64), 2), ((1, 4), 4), ((1, 1), 16)):
         assert access.sectors(dict(zip((pair, half), held, strict=True)), {}) == times
 
 

@@ -193,21 +193,27 @@ class Access:
         """How many times its bytes it moves, at least 1: whole sectors, of which a tile's neighbours may be less.
 
         `sizes` are the lengths of all axes in a tile; `unit` are the bytes that are moved together: a sector's, or a
-        line's.
+        line's. Where a tile has one place of what lies side by side, and several of the next axis, as every other
+        element, it moves all between them, which others move as well.
         """
         run: Any = self.element * 1.0
         whole: Any = True
+        apart: Any = 1.0
         for steps, extent in self.row:
             length = value(extent, binding)
             # What lies between places of the first axis is taken for loaded, too, by a neighbour of the access.
-            (step, axis), *others = steps
-            held: Any = step * (1 if axis is None else sizes.get(axis, 1))
+            (first, axis), *others = steps
+            held: Any = first * (1 if axis is None else sizes.get(axis, 1))
             for step, axis in others:
-                further = np.maximum(held, step * (1 if axis is None else sizes.get(axis, 1)))
-                held = np.where(held >= step, further, held)
+                size: Any = 1 if axis is None else sizes.get(axis, 1)
+                spread = np.logical_and(np.logical_and(held == first, held < step), size > 1)
+                apart = np.where(np.logical_and(whole, spread), step / first, apart)
+                held = np.where(np.logical_or(held >= step, spread), np.maximum(held, step * size), held)
             held = np.minimum(held, length)
             run, whole = np.where(whole, run * held, run), np.logical_and(whole, held >= length)
-        return np.maximum(1.0, unit / run) if self.row else 1.0
+        if not self.row:
+            return 1.0
+        return np.minimum(unit / self.element, apart * np.maximum(1.0, unit / run))
 
     def shifted(self, other: Access) -> frozenset[Axis] | None:
         """The axes along which it is a constant away from the other access; None where it is elsewhere altogether.

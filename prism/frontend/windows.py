@@ -176,17 +176,14 @@ def reached(windows: Sequence[Window], places: Sequence[Axis]) -> Reached:
             found.holds += inside(found.at[-1], 0, window.extent)
             found.taps.append(Index.axis(tap))
             continue
-        reaching = _reaching(window, place)
+        reaching = _reaching(window, place, f"q{d}")
         if reaching is not None:
-            first, many = reaching
-            back = Index.axis(Axis(f"q{d}", many)) + first
-            found.bound.append(Axis(f"q{d}", many))
-            here = Index.axis(place).floordiv(window.stride) + window.before // window.stride
-            found.at.append(here + back.scaled(-1))
-            found.there += inside(found.at[-1], 0, window.extent)
-            within = Index.axis(place).mod(window.stride) + window.before % window.stride
-            found.taps.append(within + back.scaled(window.stride))
-            found.tapped += inside(found.taps[-1], 0, window.taps)
+            back, here, tap_here = reaching
+            found.bound.append(back)
+            found.at.append(here)
+            found.there += inside(here, 0, window.extent)
+            found.taps.append(tap_here)
+            found.tapped += inside(tap_here, 0, window.taps)
             continue
         found.bound.append(at)
         found.at.append(Index.axis(at))
@@ -202,18 +199,32 @@ def reached(windows: Sequence[Window], places: Sequence[Axis]) -> Reached:
     return found
 
 
-def _reaching(window: Window, place: Axis) -> tuple[int, int] | None:
-    """How far before p // stride + before // stride the last place lies that may reach p, and how many may.
+def _reaching(window: Window, place: Axis, name: str) -> tuple[Axis, Index, Index] | None:
+    """An axis over the places of x that may reach p, which one that is, and the tap at which it does.
 
-    None where the stride does not divide the places of the result, or that is no fewer than there are.
+    It counts back from (p + before) // stride, and (p + before) % stride is the first tap. Of what `before` has besides
+    strides, half a stride is carried by the half in which p is; of anything else each p looks at a place more than
+    reach it, from p // stride on.
+
+    None where the stride does not divide the places of the result, or these are no fewer than there are.
     """
     many, stride, taps, before = place.extent, window.stride, window.taps, window.before
     if window.dilation != 1 or not all(isinstance(n, int) for n in (many, taps, before)) or int(many) % stride:
         return None
-    first = -((stride - 1 + before % stride) // stride)
-    last = (taps - 1 - before % stride) // stride
-    reach = last - first + 1
-    return (first, reach) if not at_most(window.extent, reach) else None
+    strides, rest = divmod(before, stride)
+    start, first, least = Index.axis(place).floordiv(stride) + strides, Index.axis(place).mod(stride) + rest, 0
+    if 2 * rest == stride:
+        half = Index.axis(place).floordiv(rest).mod(2)
+        start, first = start + half, Index.axis(place).mod(rest) + half.scaled(-rest) + rest
+        rest = 0
+    elif rest:
+        least = -((stride - 1 + rest) // stride)
+    reach = (taps - 1 - rest) // stride - least + 1
+    if at_most(window.extent, reach):
+        return None
+    axis = Axis(name, reach)
+    back = Index.axis(axis) + least
+    return axis, start + back.scaled(-1), first + back.scaled(stride)
 
 
 # Pooling
