@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,14 +56,34 @@ def of_other_lengths(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor, g: torch
     return torch.cat([normed, x[:, :3] @ w, c], 1)
 
 
-def gates(z: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient of an LSTM's cell by its gates, which lie side by side, and by its state."""
-    i, f, g, o = z.chunk(4, -1)
-    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+def cell(parts: Sequence[torch.Tensor], c: torch.Tensor, d: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The gradients of an LSTM's cell by its gates, and by its state."""
+    i, f, g, o = parts[0].sigmoid(), parts[1].sigmoid(), parts[2].tanh(), parts[3].sigmoid()
     t = (f * c + i * g).tanh()
     n = d * o * (1 - t * t)
-    gradients = n * g * i * (1 - i), n * c * f * (1 - f), n * i * (1 - g * g), d * t * o * (1 - o)
-    return torch.cat(gradients, -1), n * f
+    return [n * g * i * (1 - i), n * c * f * (1 - f), n * i * (1 - g * g), d * t * o * (1 - o)], n * f
+
+
+def gates(z: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same, of gates that lie side by side."""
+    of_gates, of_state = cell(z.chunk(4, -1), c, d)
+    return torch.cat(of_gates, -1), of_state
+
+
+def gates_by_turns(z: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same, of gates that lie along an axis of four."""
+    of_gates, of_state = cell(z.unbind(-1), c, d)
+    return torch.stack(of_gates, -1), of_state
+
+
+def sides(p: torch.Tensor) -> torch.Tensor:
+    """The gradient of a function of a box's area by its sides: each is added where it belongs."""
+    w, h = p[:, 2] - p[:, 0], p[:, 3] - p[:, 1]
+    slope = 1 - torch.tanh(w * h) ** 2
+    found = torch.zeros_like(p)
+    for n, side in enumerate((-h, -w, h, w)):
+        found = found + torch.zeros_like(p).select_scatter(slope * side, 1, n)
+    return found
 
 
 def traced(fn: Callable[..., object], *shapes: tuple[int, ...]) -> Program:
@@ -90,8 +110,10 @@ def stores(g: SGraph) -> list[Store]:
         (lambda: traced(side_by_side, (12, 8), (8, 8), (8, 8)), [0, 8, 16]),
         (lambda: traced(of_other_lengths, (12, 11), (3, 5), (12, 4), (11,)), [0, 11, 16]),
         (lambda: traced(lambda z, c, d: gates(z, c, d)[0], (12, 20), (12, 5), (12, 5)), [0, 5, 10, 15]),
+        (lambda: traced(lambda z, c, d: gates_by_turns(z, c, d)[0], (12, 5, 4), (12, 5), (12, 5)), [0, 1, 2, 3]),
+        (lambda: traced(sides, (12, 4)), [0, 1, 2, 3]),
     ],
-    ids=["rotation", "concatenation", "of other lengths", "what shares work"],
+    ids=["rotation", "concatenation", "of other lengths", "what shares work", "places", "places by equality"],
 )
 def test_pieces_are_what_the_output_is_there(made: Callable[[], Program], starts: list[int]) -> None:
     p = made()
@@ -142,6 +164,44 @@ def test_what_is_as_long_as_pieces_goes_along_with_them() -> None:
     got = simulate(first.sgraph, given, {s.name: 3 for s in first.sgraph.symbols})
     for name, wanted in evaluate(p, given).items():
         np.testing.assert_allclose(got[name], wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "loads"),
+    [(gates_by_turns, ((12, 5, 4), (12, 5), (12, 5)), 6), (sides, ((12, 4),), 4)],
+    ids=["chosen", "added"],
+)
+def test_places_that_share_work_are_one_kernel_that_stores_each(
+    fn: Callable[..., object], shapes: tuple[tuple[int, ...], ...], loads: int, tmp_path: Path
+) -> None:
+    p = traced(fn, *shapes)
+    with Worker() as worker:
+        first, *_ = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved
+    g = first.sgraph
+    assert [s.index[-1] for s in stores(g) if s.tensor == p.outputs[0]] == [Index.const(n) for n in range(4)]
+    assert len([s for k in g.kernels for s in k.statements() if isinstance(s, Load)]) == loads
+    assert read(written(g).encode()) == g
+    given = drawn(p)
+    wanted = evaluate(p, given)
+    for size in (1, 4, 16):
+        got = simulate(g, given, {s.name: size for s in g.symbols})
+        for name, values in wanted.items():
+            np.testing.assert_allclose(got[name], values, rtol=1e-9, atol=1e-9)
+    if find_compiler() is not None:
+        made = [given[t.name].astype(np.float32) for t in g.inputs]
+        (answers,) = run_batch([Case(g, {s.name: 4 for s in g.symbols}, made)], tmp_path)
+        for t, answer in zip(g.outputs, answers, strict=True):
+            np.testing.assert_allclose(answer, wanted[t.name], rtol=0, atol=2e-5)
+    # Each in another's place, or a place twice, is nothing that is proved.
+    mine = [s for s in stores(g) if s.tensor == p.outputs[0]]
+    reference = tuple(f.expr for f in formulas_of(p)[0])
+    turned = {s: replace(s, index=mine[n - 1].index) for n, s in enumerate(mine)}
+    with Worker() as worker:
+        worker.explore(reference, Budget())
+        assert worker.prove([denote(g).outputs])[0]
+        assert not worker.prove([denote(changed(g, lambda s: turned.get(s, s))).outputs])[0]
+    with pytest.raises(IllegalIRError):
+        denote(changed(g, lambda s: replace(s, index=mine[1].index) if s == mine[0] else s))
 
 
 @pytest.fixture(scope="module")

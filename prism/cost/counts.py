@@ -19,7 +19,7 @@ axis that is not in A; visited for every enclosing loop with a range. Of a load 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -183,6 +183,9 @@ class Access:
     row: tuple[tuple[tuple[Step, ...], Extent], ...] = ()
     element: int = 1  # bytes of an element
     adds: bool = False  # whether it is half of an addition at places, which is a load and a store
+    # Of one place of the last dimension, how many of them others of the same trip touch with it, its own among them:
+    # they take the rest of each other's sectors.
+    beside: int = 1
 
     @property
     def terms(self) -> Monomial:
@@ -591,6 +594,21 @@ class _Counter:
         return Polynomial(tuple(self.monomial(c, a, loops, padded) for (a, loops), c in work.items()))
 
 
+def _place_by_place(accesses: Sequence[Access]) -> Iterator[Access]:
+    """The accesses, of which those of single places of a last dimension know how many there are beside them."""
+    places: dict[tuple[object, ...], set[Extent]] = {}
+    keys = [(a.tensor, a.store, a.nest, a.index[:-1]) if a.index and not a.index[-1].terms else () for a in accesses]
+    for a, key in zip(accesses, keys, strict=True):
+        if key:
+            places.setdefault(key, set()).add(a.index[-1].offset)
+    for a, key in zip(accesses, keys, strict=True):
+        beside = len(places.get(key, ()))
+        if beside > 1 and a.row:
+            (_, extent), *rest = a.row
+            a = replace(a, row=((((beside, None),), extent), *rest), beside=beside)
+        yield a
+
+
 def kernel_cost(kernel: sg.Kernel, sgraph: sg.SGraph, axes: Mapping[str, tuple[Axis, ...]] | None = None) -> KernelCost:
     """The symbolic cost of one kernel of the sGraph; `axes` are those of its values (`value_axes`)."""
     c = _Counter(kernel, sgraph, axes if axes is not None else sg.value_axes(kernel))
@@ -605,7 +623,7 @@ def kernel_cost(kernel: sg.Kernel, sgraph: sg.SGraph, axes: Mapping[str, tuple[A
         programs=Polynomial((c.monomial(1, (), ()),)),
         loop_trips=Polynomial(tuple(c.trips)),
         longest_trips=Polynomial(tuple(c.longest)),
-        accesses=tuple(c.accesses),
+        accesses=tuple(_place_by_place(c.accesses)),
         dots=tuple(c.products),
         padded_additions=c.additions,
         idle_selections=c.counted(c.selections, True),

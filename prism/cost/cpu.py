@@ -199,8 +199,10 @@ class CpuKernelModel:
             declared = self.tensors[a.tensor]
             run: Any = declared.dtype.bytes * 1.0
             covered: Any = True
+            beside = a.beside  # of the last dimension alone
             for index, extent in zip(reversed(a.index), reversed(declared.shape), strict=True):
-                inside: Any = math.prod((sizes.get(axis, 1) * 1.0 for axis in index.axes()), start=1.0)
+                inside: Any = math.prod((sizes.get(axis, 1) * 1.0 for axis in index.axes()), start=1.0 * beside)
+                beside = 1
                 length = value(extent, env)
                 run = run * np.where(covered, np.minimum(inside, length), 1.0)
                 covered = np.logical_and(covered, inside >= length)

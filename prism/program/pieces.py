@@ -13,6 +13,9 @@ among them it is computed at each shift. So pieces of one length are also made w
 
 Side by side with others, a row that is normed is read along an axis of two lengths, its own and that of all of them:
 no tile is over both. Pieces, which may be of several lengths, are also made where tensors are read along fewer.
+
+A piece may be one place, where all are: the four sides of a box's gradient, which are chosen among what they share.
+Such an output is also proved as the choice among its places.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from prism.program.index import Axis, Index
 from prism.program.inline import aligned, decided, inline, named_as
 from prism.program.nodes import Const, Expr, Formula, Map, Position, Program, Read, Reduce, free_axes, walk
 from prism.program.products import work
-from prism.program.transform import canonical, substitute
+from prism.program.transform import canonical, least_instance, substitute
 
 _PIECE = ".piece"
 
@@ -49,7 +52,8 @@ def formulas_of(program: Program) -> tuple[tuple[Formula, ...], tuple[Formula, .
     found = [_pieces(f, program.hints) for f in formulas]
     cut = [p for pieces in found if len(pieces) > 1 for p in pieces]
     if cut:
-        formulas = tuple(f if len(p) > 1 else named_as(f, cut) for f, p in zip(formulas, found, strict=True))
+        both = list(zip(formulas, found, strict=True))
+        formulas = tuple(_choice(f, p) if len(p) > 1 else named_as(f, cut) for f, p in both)
         found = [p if len(p) > 1 else (f,) for f, p in zip(formulas, found, strict=True)]
     return formulas, of_equal_lengths([p for pieces in found for p in pieces])
 
@@ -77,16 +81,37 @@ def _pieces(f: Formula, hints: Mapping[str, int]) -> tuple[Formula, ...]:
                 return found
             lengths, as_many = _lengths(exprs), _lengths([f.expr])
             alone = sum(_work([e], hints) for e in exprs)
-            shared = alike and lengths == as_many and _work(exprs, hints) <= (1 - SHARED) * alone
-            if less <= as_much and (lengths < as_many or shared):
+            shared = alike and _work(exprs, hints) <= (1 - SHARED) * alone
+            # At single places nothing is read along the axis.
+            fewer = lengths < as_many and bounds[1] > 1
+            if less <= as_much and (fewer or (shared and (lengths == as_many or bounds[1] == 1))):
                 return found
     return (f,)
+
+
+def axis_of_places(index: Sequence[Index], place: int, extent: int) -> Axis:
+    """The axis of a dimension that is stored place by place, by the index of one of them, which names the others."""
+    return least_instance(extent, {a for n, i in enumerate(index) if n != place for a in i.axes()})
+
+
+def _choice(f: Formula, pieces: Sequence[Formula]) -> Formula:
+    """The formula as the choice among its pieces, where these are places: no rule tells what an axis is at a place."""
+    first, second = pieces[0].index, pieces[1].index
+    (place,) = (n for n, (i, j) in enumerate(zip(first, second, strict=True)) if i != j)
+    if first[place].terms:
+        return f
+    axis = Index.axis(axis_of_places(first, place, len(pieces)))
+    *before, found = (p.expr for p in pieces)
+    for end, expr in reversed(list(enumerate(before, 1))):
+        found = Map("where", (Map("lt", (Position(axis), Const(float(end)))), expr, found))
+    return Formula(f.tensor, (*first[:place], axis, *first[place + 1 :]), canonical(found))
 
 
 def _between(f: Formula, axis: Axis, start: int, end: int) -> Formula:
     """The piece of a formula between two places along an axis."""
     length = end - start
-    place = {axis: Index.axis(Axis(f"{axis.name}{_PIECE}{length}", length)) + start}
+    at = Index.axis(Axis(f"{axis.name}{_PIECE}{length}", length)) if length > 1 else Index.const(0)
+    place = {axis: at + start}
     expr = canonical(decided(substitute(f.expr, place)))
     return Formula(f.tensor, tuple(i.substitute(place) for i in f.index), expr)
 
@@ -100,9 +125,9 @@ def _ways(expr: Expr, axis: Axis) -> Iterator[list[int]]:
     length = math.gcd(extent, *borders)
     ways = [list(range(0, extent + 1, length)), [0, *borders, extent]]
     for n, way in enumerate(ways):
-        # One place is no axis, so nothing would tell of what it is a piece.
-        least = min(end - start for start, end in itertools.pairwise(way))
-        if least > 1 and 2 < len(way) <= MOST + 1 and way not in ways[:n]:
+        # Beside longer pieces, one of one place would be a kernel of its own.
+        apart = [end - start for start, end in itertools.pairwise(way)]
+        if 2 < len(way) <= MOST + 1 and way not in ways[:n] and (1 not in apart or max(apart) == 1):
             yield way
 
 
@@ -110,10 +135,12 @@ def _borders(expr: Expr, axis: Axis) -> Iterator[int]:
     """The places along the axis from which on a choice is another one."""
     for e in walk(expr):
         match e:
-            case Map("lt", (Position(index), Const(border))) if (
+            case Map("lt" | "eq" as op, (Position(index), Const(border))) if (
                 index.axes() == {axis} and index.slope(axis) == 1 and is_static(index.offset)
             ):
                 yield math.ceil(border) - int(index.offset)
+                if op == "eq":
+                    yield math.floor(border) - int(index.offset) + 1
 
 
 def _reduced(exprs: Sequence[Expr], hints: Mapping[str, int]) -> int:

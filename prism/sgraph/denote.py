@@ -63,7 +63,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.nodes import Position as PositionExpr
-from prism.program.pieces import whole_of
+from prism.program.pieces import axis_of_places, whole_of
 from prism.program.prefix import running, since
 from prism.program.sign_analysis import Facts
 from prism.program.transform import Canonical, Interned, canonical, substitute, with_children, with_tensors
@@ -175,29 +175,30 @@ def _side_by_side(tensor: str, stores: Sequence[_Stored]) -> _Stored:
         raise illegal("they are not side by side along one dimension")
     (place,) = apart
     rest = {i for index, _ in stores for n, i in enumerate(index) if n != place}
-    pieces: list[tuple[Extent, Axis, Expr]] = []
+    pieces: list[tuple[Extent, Axis | None, Expr]] = []
     for index, value in stores:
         axis = Index(index[place].terms).as_axis()
-        if axis is None or whole_of(axis) is None or any(axis in i.axes() for i in rest):
+        # A piece of one place has no axis.
+        if index[place].terms and (axis is None or whole_of(axis) is None or any(axis in i.axes() for i in rest)):
             raise illegal(f"{index[place]} is no place along a piece")
         pieces.append((index[place].offset, axis, value))
-    if not all(is_static(e) for start, axis, _ in pieces for e in (start, axis.extent)):
+    if not all(is_static(e) for start, axis, _ in pieces for e in (start, 1 if axis is None else axis.extent)):
         raise illegal("where its pieces begin is not known")
     pieces.sort(key=lambda p: int(p[0]))
-    end = 0
+    ends = [0]
     for start, axis, _ in pieces:
-        if start != end:
-            raise illegal(f"the piece before {start} ends at {end}")
-        end += int(axis.extent)
-    names = {whole_of(axis) for _, axis, _ in pieces}
-    whole = Axis(names.pop() or "", end)
+        if start != ends[-1]:
+            raise illegal(f"the piece before {start} ends at {ends[-1]}")
+        ends.append(ends[-1] + (1 if axis is None else int(axis.extent)))
+    names = {whole_of(axis) for _, axis, _ in pieces if axis is not None}
+    whole = Axis(names.pop() or "", ends[-1]) if names else axis_of_places(stores[0][0], place, ends[-1])
     if names or any(whole in free_axes(value) for _, _, value in pieces):
         raise illegal("they are pieces of several axes")
     at = Index.axis(whole)
     found: Expr | None = None
-    for start, axis, value in reversed(pieces):
-        here = substitute(value, {axis: at + -int(start)})
-        before = Map("lt", (PositionExpr(at), Const(float(int(start) + int(axis.extent)))))
+    for (start, axis, value), end in reversed(list(zip(pieces, ends[1:], strict=True))):
+        here = value if axis is None else substitute(value, {axis: at + -int(start)})
+        before = Map("lt", (PositionExpr(at), Const(float(end))))
         found = here if found is None else Map("where", (before, here, found))
     assert found is not None
     index = stores[0][0]
