@@ -4098,7 +4098,6 @@ KNOWN = (
         "2*n*c*o*16*s*s",
         source="cuDNN: four taps reach each place, in one kernel with its epilogue",
         vector="n*o*4*s*s*4",
-        reason="nine taps an element for four that are not 0, in one launch after one that lays weights out",
     ),
     Known(
         "triangle update",
@@ -4115,6 +4114,5 @@ KNOWN = (
         giou_gradient,
         "p:m,4/float32 q:m,4/float32",
         "m=1048576",
-        reason="each of four places chooses among what all sides take: places of one element are no pieces",
     ),
 )

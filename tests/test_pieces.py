@@ -172,7 +172,11 @@ def test_what_is_as_long_as_pieces_goes_along_with_them() -> None:
     ids=["chosen", "added"],
 )
 def test_places_that_share_work_are_one_kernel_that_stores_each(
-    fn: Callable[..., object], shapes: tuple[tuple[int, ...], ...], loads: int, tmp_path: Path
+    fn: Callable[..., object],
+    shapes: tuple[tuple[int, ...], ...],
+    loads: int,
+    interpreter: InterpreterPool,
+    tmp_path: Path,
 ) -> None:
     p = traced(fn, *shapes)
     with Worker() as worker:
@@ -187,10 +191,8 @@ def test_places_that_share_work_are_one_kernel_that_stores_each(
         got = simulate(g, given, {s.name: size for s in g.symbols})
         for name, values in wanted.items():
             np.testing.assert_allclose(got[name], values, rtol=1e-9, atol=1e-9)
-    if find_compiler() is not None:
-        made = [given[t.name].astype(np.float32) for t in g.inputs]
-        (answers,) = run_batch([Case(g, {s.name: 4 for s in g.symbols}, made)], tmp_path)
-        for t, answer in zip(g.outputs, answers, strict=True):
+    for outputs in answers(g, given, interpreter, tmp_path):
+        for t, answer in zip(g.outputs, outputs, strict=True):
             np.testing.assert_allclose(answer, wanted[t.name], rtol=0, atol=2e-5)
     # Each in another's place, or a place twice, is nothing that is proved.
     mine = [s for s in stores(g) if s.tensor == p.outputs[0]]
@@ -224,28 +226,35 @@ def test_tiles_of_any_length_give_the_same(found: list[SGraph]) -> None:
             np.testing.assert_allclose(got[t.name], wanted[t.name], rtol=1e-9, atol=1e-9, err_msg=str(binding))
 
 
-def test_kernels_store_both(found: list[SGraph], interpreter: InterpreterPool, tmp_path: Path) -> None:
-    given = {n: a.astype(np.float32) for n, a in drawn(rotation()).items()}
-    wanted = next(iter(evaluate(rotation(), given).values()))
-    g = found[0]
-    made = [given[t.name] for t in g.inputs]
-    source = emit_module(g, formula="rotation", configs={})
+def answers(
+    g: SGraph, given: dict[str, np.ndarray], interpreter: InterpreterPool, tmp_path: Path
+) -> list[list[np.ndarray]]:
+    """What its kernels in Triton store, and in C++ where there is a compiler, each with two lengths of tiles."""
+    made = [given[t.name].astype(np.float32) for t in g.inputs]
+    source = emit_module(g, formula="p", configs={})
     path = tmp_path / "m.py"
     path.write_text(source.text)
     jobs = []
     for size in (4, 8):
-        symbols = {s.name: size for s in g.symbols}
-        config = Config(symbols, dict.fromkeys(source.kernels, 4), dict.fromkeys(source.kernels, 2))
+        config = Config(
+            {s.name: size for s in g.symbols}, dict.fromkeys(source.kernels, 4), dict.fromkeys(source.kernels, 2)
+        )
         jobs.append(InterpretJob(path, source.entry, tuple(made), ("float32",) * len(made), config))
-    answers: list[np.ndarray] = []
+    found: list[list[np.ndarray]] = []
     for result in interpreter.run_many(jobs):
         assert not result.error
-        answers += result.outputs
+        found.append(list(result.outputs))
     if find_compiler() is not None:
         cases = [Case(g, {s.name: size for s in g.symbols}, made) for size in (3, 8)]
-        answers += [a for outputs in run_batch(cases, tmp_path) for a in outputs]
-    assert len(answers) >= 2
-    for answer in answers:
+        found += [list(outputs) for outputs in run_batch(cases, tmp_path)]
+    assert len(found) >= 2
+    return found
+
+
+def test_kernels_store_both(found: list[SGraph], interpreter: InterpreterPool, tmp_path: Path) -> None:
+    given = drawn(rotation())
+    wanted = next(iter(evaluate(rotation(), given).values()))
+    for (answer,) in answers(found[0], given, interpreter, tmp_path):
         np.testing.assert_allclose(answer, wanted, rtol=0, atol=2e-5)
 
 
