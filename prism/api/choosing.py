@@ -195,7 +195,8 @@ def choice_of_search(request: Request, found: SearchResult, tools: Tools, folder
     for alone in (*(False for _ in range(ROUNDS)), *(True for _ in range(request.trials < LEADERS))):
         with tools.recorder.stage("emission") as detail:
             emit = emitting(folder, formula_of(found), tools.platform, "_alone" if alone else "")
-            made = finalists(found.proved, tools.platform, request.program.hints, emit, tried=tried, alone=alone)
+            hints, guesses = request.program.hints, request.program.guesses
+            made = finalists(found.proved, tools.platform, hints, emit, guesses=guesses, tried=tried, alone=alone)
             tried |= made.keys()
             detail.append(f"{len(made)} of {len(found.proved)} proved sGraphs")
         if not made:

@@ -463,7 +463,8 @@ def _estimated(request: Request, found: SearchResult, tools: Tools, place: Path)
     platform, hints = tools.platform, request.program.hints
     spare = place / "estimated"
     spare.mkdir()
-    chosen = list(finalists(found.proved, platform, hints, lambda *_: spare).values())
+    made = finalists(found.proved, platform, hints, lambda *_: spare, guesses=request.program.guesses)
+    chosen = list(made.values())
     for best in by_model(chosen, platform, hints):
         # Of what the model compares one is written: what cannot be is told of its region, and not of the whole.
         written = chosen[best.candidate].candidate

@@ -16,9 +16,9 @@ from prism.cost.model import CostModel
 from prism.instantiate.options import Offered, Option, variants
 from prism.instantiate.proposals import Point
 from prism.instantiate.space import Space
-from prism.instantiate.study import Best, Candidate
+from prism.instantiate.study import Best, Candidate, Estimator
 from prism.platforms.platform import Platform
-from prism.sgraph.config import Config
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.show import key
 
@@ -68,14 +68,16 @@ def finalists(
     hints: Mapping[str, int],
     emit: Emit,
     *,
+    guesses: Mapping[str, int] | None = None,
     tried: Set[int] = frozenset(),
     alone: bool = False,
 ) -> dict[int, Finalist]:
     """The proved sGraphs that are worth compiling, by the cost model's best configuration, by their place.
 
     The one that computes every value as the model does is among those of the first call: rounding must not make all of
-    them fail. Those at the places `tried` are left out. `alone` is for what is as written and nothing else, be it tried
-    or not.
+    them fail. Where hints are guesses, configurations are by what they take at `guesses`, too: each counts by what the
+    best of its size takes. Those at the places `tried` are left out. `alone` is for what is as written and nothing
+    else, be it tried or not.
     """
     ranked = []
     for n, p in enumerate(proved):
@@ -89,17 +91,35 @@ def finalists(
     ranked.sort(key=lambda t: t[:2])
     made: dict[int, Finalist] = {}
     cuts: Counter[tuple[str, ...]] = Counter()
-    for _, n, p, model, space in ranked:
+    for least, n, p, model, space in ranked:
         # Variants of one way to cut the program are alike: others get their chance, too.
         cut = tuple(k.name for k in p.sgraph.kernels)
         cuts[cut] += 1
         if (cuts[cut] > ALIKE or len(made) >= FINALISTS) and not p.written:
             continue
-        points = space.points_ranked(model, POINTS, MINOR)
-        configs = space.varied([c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds], model)
+        also: tuple[CostModel, float] | None = None
+        estimate: Estimator = model.seconds
+        if guesses is not None and guesses != hints:
+            there = platform.model(p.sgraph, guesses)
+            for _, other in space.points_ranked(there, 1):
+                also = there, least / other.seconds
+                estimate = _at_both(model, *also)
+        points = space.points_ranked(model, POINTS, MINOR, also)
+        most = platform.worst * min(e.seconds for _, e in points)
+        configs = space.varied([c for c, e in points if e.seconds <= most], model)
         path = emit(n, p.sgraph, configs, space.options)
-        made[n] = Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model, space.options)
+        made[n] = Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, estimate), model, space.options)
     return made
+
+
+def _at_both(model: CostModel, there: CostModel, weight: float) -> Estimator:
+    """Seconds by a model, and so many times those by another, halved: as if both were of the first one's size."""
+
+    def seconds(config: Config, resources: Sequence[Resources] = ()) -> float:
+        # What a compiler said of launches is so at any size.
+        return (model.seconds(config, resources) + weight * there.seconds(config, resources)) / 2
+
+    return seconds
 
 
 def formula_of(found: SearchResult) -> str:

@@ -325,5 +325,5 @@ def _at(program: Program, shapes: Mapping[str, int]) -> Program:
             most = f"from {r.low} on" if r.open else f"from {r.low} to {r.high}"
             read = f", or read the model with empty=[{name!r}]" if not value and program.source is not None else ""
             raise UsageError(f"{name}={value} is out of range", where="--shape", fix=f"give a value {most}{read}")
-        ranges[name] = replace(r, hint=value, high=max(value, r.high))
+        ranges[name] = replace(r, hint=value, high=max(value, r.high), guessed=False)
     return program.over(ranges)

@@ -231,7 +231,7 @@ def over(program: Program, ranges: Mapping[str, tuple[int, int]], values: Collec
                 f"{name}={low}..{high} is no range of it", where="--shape", fix=f"give one from {r.low}{most}"
             )
         hint = r.hint if low <= r.hint <= high else middle(low, high)
-        held[name] = replace(r, low=low, high=high, hint=hint, open=False)
+        held[name] = replace(r, low=low, high=high, hint=hint, open=False, guessed=False)
     return program.over(held)
 
 

@@ -111,18 +111,24 @@ class Space:
                     return False
         return True
 
-    def points_ranked(self, model: CostModel, limit: int, minor: float = 0.0) -> list[tuple[Config, Estimate]]:
+    def points_ranked(
+        self, model: CostModel, limit: int, minor: float = 0.0, also: tuple[CostModel, float] | None = None
+    ) -> list[tuple[Config, Estimate]]:
         """The `limit` configurations that the model likes best, fastest first; equal ones in the space's order.
 
         Args:
             model: of the sGraph.
             limit: how many.
+            also: a model of it at other sizes, which counts by so much beside the first.
             minor: launches that take less than this share of the best configuration's time are always at their best.
                 Without it the best points of several launches mostly differ in what hardly counts.
         """
         if limit <= 0:
             return []
         seconds = [_seconds(m, k) for m, k in zip(model.launches, self.launches, strict=True)]
+        if also is not None:
+            pairs = zip(seconds, also[0].launches, self.launches, strict=True)
+            seconds = [s + also[1] * _seconds(m, k) for s, m, k in pairs]
         # What runs once for many calls is at its best as well: no trial of a call tells its points apart.
         once = [x.kernels[0].name in self.sgraph.prepared for x in launched(self.sgraph)]
         seconds = [a_call(s) if o else s for s, o in zip(seconds, once, strict=True)]

@@ -403,6 +403,10 @@ class Definition:
         return f"{self.name}[{', '.join(f'{a}:{a.extent}' for a in self.axes)}] = {self.expr}"
 
 
+GUESSED = 8
+"""How many times as small as a guessed hint a call may as well be: 128 tokens, where 1,024 are guessed."""
+
+
 @dataclass(frozen=True, slots=True)
 class SymbolRange:
     """The values a symbolic extent may take, inclusive, and the one that costs are quoted at."""
@@ -411,6 +415,7 @@ class SymbolRange:
     high: int  # the largest
     hint: int  # the one that costs are quoted at
     open: bool = False  # nothing says how large it may be: `high` is as far as one thinks, and no caller is held to it
+    guessed: bool = False  # whether nothing says the hint either: no example, and no user
 
     def nearest(self, value: int) -> int:
         """The number, or the end of the range that is nearest to it."""
@@ -536,6 +541,11 @@ class Program:
     def hints(self) -> dict[str, int]:
         """The value of every symbol at which costs are quoted."""
         return {name: r.hint for name, r in self.ranges.items()}
+
+    @property
+    def guesses(self) -> dict[str, int]:
+        """The hints, but a fraction of those that are guesses, as calls may as well be so small."""
+        return {name: max(r.low, r.hint // GUESSED) if r.guessed else r.hint for name, r in self.ranges.items()}
 
     def over(self, ranges: Mapping[str, SymbolRange]) -> Program:
         """The program with other ranges of its symbols, which are the same in the steps of its loops."""

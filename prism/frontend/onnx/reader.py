@@ -79,7 +79,7 @@ LARGEST_HINTED = 1 << 27
 """The most elements of a tensor where nothing says how long it is: a GiB in the double precision that checks use."""
 MOST_PLACES = 4096
 """The most places of an input over dimensions that nothing says, as a batch of 4 of 1024 tokens has."""
-SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024, open=True)
+SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024, open=True, guessed=True)
 BATCH_HINT = 4
 """The value at which costs are quoted for a dimension that its name calls a batch."""
 MAX_BYTES = 2**31 - 1
