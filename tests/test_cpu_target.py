@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from cost_bounds import first_unfit
@@ -27,7 +28,11 @@ from test_measure import GRAPH
 from test_measure import PROGRAM as TWICE
 
 import prism
+import prism.api as api
 from examples.common import load_example
+from prism.api.finalists import finalists
+from prism.api.loading import load_bytes
+from prism.api.optimizing import _at
 from prism.backends.cpu import build
 from prism.backends.cpu.emit import CPP
 from prism.backends.cpu.machine import describe
@@ -139,6 +144,37 @@ def test_the_model_wants_every_core_and_whole_lines() -> None:
     names = {s.name for s in thin.symbols}
     at = {n: {"T_m": 1, "T_k": 64}.get(n, 0) for n in names}
     assert seconds(thin, **{**at, "T_n": 1024}) < seconds(thin, **{**at, "T_n": 1}), "a column at a time wastes lines"
+
+
+GATED = """<ir_version: 10, opset_import: ["" : 21]>
+    gated (float[batch, seq, 256] x, float[256, 512] w, float[256, 512] v) => (float[batch, seq, 512] y)
+    { a = MatMul (x, w)  s = Sigmoid (a)  b = MatMul (x, v)  y = Mul (s, b) }"""
+
+
+def test_what_is_chosen_for_a_guessed_length_keeps_every_core_busy_at_an_eighth_of_it() -> None:
+    program = load_bytes(onnx.parser.parse_model(GATED).SerializeToString(), "gated")
+    assert (program.hints, program.guesses) == ({"batch": 4, "seq": 1024}, {"batch": 1, "seq": 128})
+    told = _at(program, {"seq": 1024})
+    assert told.guesses == {"batch": 1, "seq": 1024}, "who names a length means it"
+    program = _at(program, {"batch": 1})
+    with api.search(program, target="cpu") as running:
+        proved = [p for p in running.run().proved if p.written]
+    platform = platform_of("cpu", lambda _: None)
+    assert isinstance(platform, cpu.CpuPlatform)
+    platform = replace(platform, device=CPU)
+
+    def points(guesses: Mapping[str, int] | None) -> list[tuple[float, float]]:
+        (found,) = finalists(proved, platform, program.hints, lambda *_: Path(), guesses=guesses).values()
+        models = [CpuModel(found.proved.sgraph, CPU, hints) for hints in (program.hints, program.guesses)]
+        named = [c for c in found.candidate.points if not c.options]
+        return [(models[0].seconds(c), models[1].seconds(c)) for c in named]
+
+    one, both = points(None), points(program.guesses)
+    least, small = min(a for a, _ in both), min(b for _, b in both)
+    assert max(b for _, b in one[:8]) > 1.5 * small, "large tiles leave cores idle where there are few rows"
+    assert max(b for _, b in both[:8]) <= 1.2 * small
+    assert max(a for a, _ in both[:8]) <= 1.2 * least
+    assert points(program.hints) == one
 
 
 def test_the_model_knows_that_the_weights_of_all_taps_are_read_once() -> None:
