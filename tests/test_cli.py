@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from report_samples import artifacts, report
 from rich.console import Console
@@ -47,6 +48,7 @@ class FakeProgram(str):
 
     __slots__ = ()
     conformance = None
+    arguments = inputs = definitions = granted = ()
 
 
 @dataclass
@@ -325,6 +327,14 @@ def test_prove(api: FakeApi, capsys: pytest.CaptureFixture[str], verdict: Verdic
 def test_show(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "model.onnx"]) == ExitCode.DONE
     assert capsys.readouterr().out == "program model\nnot compared with the model: --no-check\n"
+
+
+def test_what_a_program_takes_for_granted_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    looked_up (float[9, 4] table, int64[3] places) => (float[3, 4] y) { y = Gather (table, places) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    assert main(["show", str(tmp_path / "model.onnx")]) == ExitCode.DONE
+    assert "\nassuming places that data give lie in what is looked up\n" in capsys.readouterr().out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

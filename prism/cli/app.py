@@ -435,7 +435,7 @@ def prove(
 
 
 def show(model: Model, /, *, check: bool = True) -> int:
-    """Print an ONNX model as a program in index notation, and what it was compared with.
+    """Print an ONNX model as a program in index notation, what that takes for granted, and what it was compared with.
 
     Of a model that holds something without a translation: its islands, what stays as it is, and why.
 
@@ -446,6 +446,7 @@ def show(model: Model, /, *, check: bool = True) -> int:
     with uncollected():
         import prism.api as api
     from prism.cli.output import write_line
+    from prism.program.integers import assumptions
 
     try:
         program = api.load(model, check=check)
@@ -455,6 +456,8 @@ def show(model: Model, /, *, check: bool = True) -> int:
         write_line("\n".join(api.shown_in_parts(model, error)))
         return ExitCode.DONE
     write_line(str(program))
+    for clause in assumptions(program):
+        write_line(f"assuming {clause}")
     write_line(str(program.conformance or "not compared with the model: --no-check"))
     for skipped in program.conformance.skipped if program.conformance is not None else ():
         write_line(f"  {skipped}")
