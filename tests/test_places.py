@@ -56,18 +56,19 @@ def normed() -> Program:
     return program("p", {"x": (8, 12), "w": (5, 8, 3)}, {"y": ((o, N), summed)})
 
 
-def stacked() -> Program:
+def stacked(stride: int = 1) -> Program:
     """A convolution of what a convolution makes, both over both ends: nothing is read at a place itself."""
+    many = 12 * stride
 
-    def convolved(weights: Expr, axis: Axis, at: Index, value: Expr) -> Expr:
-        inside = mul(op("le", const(0.0), position(at)), op("lt", position(at), const(12.0)))
+    def convolved(weights: Expr, axis: Axis, at: Index, end: int, value: Expr) -> Expr:
+        inside = mul(op("le", const(0.0), position(at)), op("lt", position(at), const(float(end))))
         return reduce("sum", axis, mul(weights, op("where", inside, value, const(0.0))))
 
     e, at = Axis("e", 3), Index.axis(N) + Index.axis(D) + Index.const(-1)
-    place = at + Index.axis(e) + Index.const(-1)
-    first = op("sigmoid", reduce("sum", K, convolved(read("u", C, K, e), e, place, read("x", K, place))))
-    out = op("sigmoid", convolved(read("w", C, D), D, at, first))
-    return program("p", {"x": (8, 12), "u": (4, 8, 3), "w": (4, 3)}, {"y": ((C, N), out)})
+    place = at.scaled(stride) + Index.axis(e) + Index.const(-1)
+    first = op("sigmoid", reduce("sum", K, convolved(read("u", C, K, e), e, place, many, read("x", K, place))))
+    out = op("sigmoid", convolved(read("w", C, D), D, at, 12, first))
+    return program("p", {"x": (8, many), "u": (4, 8, 3), "w": (4, 3)}, {"y": ((C, N), out)})
 
 
 def turned() -> Program:
@@ -85,7 +86,14 @@ def turned() -> Program:
     return program("p", {"x": (4, 12), "g": (4, 12), "u": (4, 3), "w": (4, 3)}, {"y": ((C, N), total)})
 
 
-PROGRAMS = {"turned": turned(), "padded": windowed(), "strided": strided(6), "normed": normed(), "stacked": stacked()}
+PROGRAMS = {
+    "turned": turned(),
+    "padded": windowed(),
+    "strided": strided(6),
+    "normed": normed(),
+    "stacked": stacked(),
+    "apart": stacked(2),
+}
 
 
 @pytest.mark.parametrize("p", PROGRAMS.values(), ids=PROGRAMS)
@@ -112,11 +120,27 @@ def test_the_whole_of_what_is_seen_is_one_value() -> None:
     assert axis.extent == 12
 
 
-def test_a_window_of_windows_is_a_value_of_all_places_where_they_are() -> None:
-    (window,) = windows(stacked())
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_a_window_of_windows_is_a_value_of_all_places_where_they_are(stride: int) -> None:
+    (window,) = windows(stacked(stride))
     assert [str(i) for _, i in window.places] == ["d12 + d3"]
     (axis,) = (a for a, _ in window.places)
     assert axis.extent == 14, "with the borders"
+
+
+def test_where_the_largest_of_windows_lie_is_a_value_of_windows() -> None:
+    """Of both dimensions at once, as places are counted through both: a gradient reads it at each place."""
+
+    def gradient(x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(torch.nn.functional.max_pool2d(x, 3, 2, 1), x, dy)[0]
+
+    program = trace(gradient, [torch.randn(2, 3, 8, 12), torch.randn(2, 3, 4, 6)])
+    found = [c.sgraph for c in generate(task(program), Bounds()).candidates]
+    stored = [g for g in found if [tuple(b.shape) for b in g.buffers] == [(2, 3, 6, 8)]]
+    assert stored
+    for k in stored[0].kernels[1:]:
+        assert "x" not in k.reads, "nothing is sought again"
 
 
 def test_what_all_windows_share_may_reduce_what_they_range_over() -> None:

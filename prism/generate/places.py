@@ -18,6 +18,7 @@ which places count. Then all do at which windows are, from `y + d` = 0 on, borde
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -122,7 +123,7 @@ class Places:
         for c in vary if nested else ():
             for i in indices(choices[c].payload):
                 total = _free_part(i, free)
-                if total is not None and _beside(i, sums) is None:
+                if total is not None and _parts(i, sums) is None:
                     sums[total[0]] = total[1]
         moved = frozenset(a for i in sums for a in i.axes())
         if not sums or len(moved) < sum(len(i.axes()) for i in sums):
@@ -131,9 +132,9 @@ class Places:
         apart = {k for c in compared for k in choices[c].children}
         apart -= {k for c in vary if c not in compared for k in choices[c].children}
         told = [i for c in vary if c not in apart for i in indices(choices[c].payload)]
-        if any(_beside(i, sums) is None and i.axes() & moved for i in told):
+        if any(_parts(i, sums) is None and i.axes() & moved for i in told):
             return None
-        if any(_beside(d, sums) is None and _beside(d.scaled(-1), sums) is None for d in compared.values()):
+        if any(_parts(d, sums) is None for d in compared.values()):
             return None
         taken = [*bound, *(free - moved)]
         places: dict[Index, Axis] = {}
@@ -201,7 +202,9 @@ def _difference(choices: Choices, cls: int) -> Index | None:
 
 def _over_places(name: str, difference: Index, places: Mapping[Index, Axis]) -> Expr:
     """The comparison of 0 with a difference of positions, over places."""
-    if _beside(difference, places) is not None:
+    parts = _parts(difference, places)
+    assert parts is not None
+    if parts[0][0][1] > 0:
         return fold.op(name, Const(0.0), Position(_placed(difference, places)))
     return fold.op(name, Position(_placed(difference.scaled(-1), places)), Const(0.0))
 
@@ -219,34 +222,47 @@ def _whatever_is_chosen(choices: Choices, root: int, stops: Container[int]) -> I
             stack += children[:1] if choices[cls].op == "where" else children
 
 
-def _beside(index: Index, sums: Iterable[Index]) -> tuple[Index, Index] | None:
-    """Which of the sums it is, and what it has besides, of no axis of a sum."""
-    every = tuple(sums)
-    for total in every:
-        rest = index + total.scaled(-1)
-        if rest.axes().isdisjoint(a for s in every for a in s.axes()):
-            return total, rest
-    return None
+def _parts(index: Index, sums: Iterable[Index]) -> tuple[list[tuple[Index, int]], Index] | None:
+    """Which of the sums it has, each how many times, and what it has besides; None where axes of sums are in that."""
+    rest, found = index, []
+    axes: set[Axis] = set()
+    for total in sums:
+        axes |= total.axes()
+        first, each = total.terms[0]
+        many = dict(rest.terms).get(first, 0)
+        if isinstance(many, int) and isinstance(each, int) and many and many % each == 0:
+            found.append((total, many // each))
+            rest = rest + total.scaled(-(many // each))
+    return (found, rest) if found and rest.axes().isdisjoint(axes) else None
 
 
 def _free_part(index: Index, free: frozenset[Axis]) -> tuple[Index, Extent] | None:
-    """Of an index in a window within a window the sum that is the outer one's, from 0 on, and its places."""
+    """Of an index in a window within a window the sum that is the outer one's, from 0 on, and its places.
+
+    Where windows are a stride apart that is of the windows, and not of what they lie over.
+    """
     terms = [(a, c) for a, c in index.terms if isinstance(a, Axis) and a in free]
     if len(terms) < 2 or not _slides(index):
         return None
+    if not all(isinstance(a.extent, int) and isinstance(c, int) and c > 0 for a, c in terms):
+        return None
+    stride = math.gcd(*(int(c) for _, c in terms))
     total, last = Index(()), 1
     for a, c in terms:
-        if not isinstance(a.extent, int) or not isinstance(c, int) or c <= 0:
-            return None
-        total = total + Index.axis(a).scaled(c)
-        last += c * (a.extent - 1)
+        total = total + Index.axis(a).scaled(int(c) // stride)
+        last += int(c) // stride * (int(a.extent) - 1)
     return total, last
 
 
 def _placed(index: Index, places: Mapping[Index, Axis]) -> Index:
     """The index with the places in the place of their sums."""
-    found = _beside(index, places)
-    return index if found is None else found[1] + Index.axis(places[found[0]])
+    parts = _parts(index, places)
+    if parts is None:
+        return index
+    found, placed = parts
+    for total, times in found:
+        placed = placed + Index.axis(places[total]).scaled(times)
+    return placed
 
 
 def _slides(index: Index) -> bool:
