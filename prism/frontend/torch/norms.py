@@ -127,19 +127,15 @@ def _group_norm(n: Node) -> Result:
 
 def _weight_norm_backward(n: Node) -> Result:
     """The gradients of v and of g in g * v / |v|, norms over all dimensions but one."""
-    v, g, norms, dw, d = n["saved_v"], n["saved_g"], n["saved_norms"], n["grad_w"], n["dim"]
-    own = axes_of(v.shape)
-    kept = [a if k == d % len(v.shape) else None for k, a in enumerate(own)]
-    bound = [Axis(f"r{k}", a.extent) for k, a in enumerate(own)]
-    inner = [b if a is None else a for a, b in zip(kept, bound, strict=True)]
-    summed = tuple(b for a, b in zip(kept, bound, strict=True) if a is None)
-    index = [Index.const(0) if a is None else Index.axis(a) for a in kept]
-    norm, gain = norms.at(index), g.at(index)
-    both = build.reduce(ReduceKind.SUM, summed, op("mul", dw.under(inner), v.under(inner)))
+    v, dw, norms, rank = n["saved_v"], n["grad_w"], n["saved_norms"], len(n["saved_v"].shape)
+    others = [k for k in range(rank) if k != n["dim"] % rank]
+    r, own = Reduction(v, others, keepdim=True), axes_of(v.shape)
+    product = op("mul", r.element, Reduction(dw, others, keepdim=True).element)
+    both, norm = build.reduce(ReduceKind.SUM, r.bound, product), norms.under(own)
     along = div(op("mul", v.under(own), both), op("mul", norm, norm))
     return n.results(
-        lambda: n.define(op("mul", div(gain, norm), sub(dw.under(own), along)), own),
-        lambda: n.define(div(both, norm), [a or Axis(f"o{k}", 1) for k, a in enumerate(kept)], result=1),
+        lambda: n.define(op("mul", div(n["saved_g"].under(own), norm), sub(dw.under(own), along)), own),
+        lambda: n.define(div(both, norms.under(r.axes)), r.axes, result=1),
         first=("saved_g",),
     )
 
