@@ -204,6 +204,11 @@ def test_cross_entropy_is_its_one_hot_form_where_labels_are_in_range() -> None:
     assert verdict.status is Status.PROVED
 
 
+def test_a_range_is_read_as_it_is_written() -> None:
+    one = prism.program.assumptions.read_assumptions(["0 <= t < 4", "1 >= u", "-1 < v <= 2.5"])
+    assert {n: str(a) for n, a in one.items()} == {"t": "in [0, 4)", "u": "<= 1", "v": "in (-1, 2.5]"}
+
+
 def test_zero_or_one() -> None:
     mask = (torch.rand(4, 5) > 0.5).float()
     assert prism.prove(lambda m: m * m, lambda m: m * 1.0, (mask,), assume=["m in {0, 1}"])
@@ -225,6 +230,8 @@ def test_inputs_of_other_names_are_matched_by_place() -> None:
         (["a in {0, 1}", "a > 1"], "no number"),
         (["a is nice"], "states nothing"),
         (["a != 3"], "states nothing"),
+        (["0 < a is nice"], "states nothing"),
+        (["2 < a < 1"], "no number"),
         (["a > 1"], "an example of a is not > 1"),
     ],
 )

@@ -118,7 +118,7 @@ PAIRS: list[tuple[Callable[..., Any], Callable[..., Any], Status]] = [
     (lambda i, t: F.embedding(i, t), lambda i, t: t.gather(0, i[:, None].expand(7, 8)), Status.PROVED),
     (lambda i, t: F.embedding(i, t), lambda i, t: (i[:, None] == torch.arange(50)).float() @ t, Status.PROVED),
     (lambda i, t: F.embedding(i, 2 * t), lambda i, t: 2 * F.embedding(i, t), Status.PROVED),
-    (lambda i, t: F.embedding(i, t + t.exp()), lambda i, t: t.exp()[i.abs()] + t[i.abs()], Status.UNKNOWN),
+    (lambda i, t: F.embedding(i, t + t.exp()), lambda i, t: t.exp()[i.abs()] + t[i.abs()], Status.PROVED),
     (lambda i, t: F.embedding(i, t), lambda i, t: t[(i + 1) % 50], Status.REFUTED),
 ]
 
@@ -128,7 +128,28 @@ def test_verdicts(n: int) -> None:
     a, b, status = PAIRS[n]
     verdict = prism.prove(a, b, [IDS, TABLE])
     assert verdict.status is status
-    assert (PLACES_ASSUMED in verdict.assumptions) == (status is Status.PROVED)
+    named = {PLACES_ASSUMED, "i in [0, 49]"}
+    assert named.isdisjoint(verdict.assumptions) == (status is not Status.PROVED)
+
+
+def test_what_takes_legal_places_to_tell_is_proved_of_them_and_says_so() -> None:
+    logits, labels = torch.randn(6, 10), places(6, below=10)
+
+    def of_others_nothing(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x, y, reduction="none")  # 0 where y is -100
+
+    def by_places(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.logsumexp(x, -1) - x.gather(1, y[:, None])[:, 0]
+
+    for a, b in ((of_others_nothing, by_places), (by_places, of_others_nothing)):
+        verdict = prism.prove(a, b, [logits, labels])
+        assert verdict
+        assert verdict.assumptions == ("y in [0, 9]",)
+    wrong = prism.prove(of_others_nothing, lambda x, y: -by_places(x, y), [logits, labels])
+    assert wrong.status is Status.REFUTED
+    # Nothing is taken for granted that no lookup says.
+    free = prism.prove(lambda x, y: x * y.abs()[:, None], lambda x, y: x * y[:, None], [logits, labels])
+    assert free.status is Status.REFUTED
 
 
 def test_draws_are_legal_places() -> None:

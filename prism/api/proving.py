@@ -15,11 +15,11 @@ from prism.api.loading import check_passed, load, several, trace
 from prism.api.user_rules import rule_paths
 from prism.errors import refusing_depth
 from prism.program.assumptions import Stated, of_inputs, over, read_assumptions, values_of
-from prism.program.integers import assumptions
+from prism.program.integers import assumptions, legal_places
 from prism.program.loops import written_out
 from prism.program.nodes import Program
 from prism.program.stated import POSITIVE, Assumption
-from prism.program.verdict import Verdict
+from prism.program.verdict import Status, Verdict
 
 if TYPE_CHECKING:
     from prism.api.loading import Examples
@@ -132,7 +132,8 @@ def verdict_where(
 def verdict_on(a: Program, b: Program, worker: Worker, *, rules: Sequence[Path] | None = None) -> Verdict:
     """Whether two programs that were read compute the same; see `prove`.
 
-    The worker may have proved others before; its rule files are those that ship with prism where `rules` is None.
+    Runtimes refuse places beside what is looked up in: where it takes that to decide, the verdict names it. The worker
+    may have proved others before; its rule files are those that ship with prism where `rules` is None.
     """
     from prism.api.second_opinion import with_opinion
     from prism.egraph.prove.programs import examine_programs
@@ -142,7 +143,23 @@ def verdict_on(a: Program, b: Program, worker: Worker, *, rules: Sequence[Path] 
         if found.verdict:
             granted = dict.fromkeys((*assumptions(a), *assumptions(b), *_unlike_types(a, b)))
             found = replace(found, verdict=found.verdict.assuming(tuple(granted)))
-        return with_opinion(found, rules=rules, name=a.name)
+        verdict = with_opinion(found, rules=rules, name=a.name)
+    if verdict.status is Status.UNKNOWN and (legal := _legal_places(a, b)):
+        there = verdict_where(a, b, legal, worker, rules=rules)
+        return verdict if there.status is Status.UNKNOWN else there
+    return verdict
+
+
+def _legal_places(a: Program, b: Program) -> dict[str, Assumption]:
+    """Of inputs whose elements one of two programs looks something up by, where these lie, by the first one's names."""
+    from prism.egraph.prove.matching import paired_inputs
+
+    found = legal_places(a)
+    theirs = legal_places(b)
+    for x, y in paired_inputs(a, b):
+        if y.name in theirs:
+            found[x.name] = found[x.name].both(theirs[y.name]) if x.name in found else theirs[y.name]
+    return {name: held for name, held in found.items() if not held.empty}
 
 
 def _unlike_types(a: Program, b: Program) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a user states of an input's elements: `x > 0`, `x in [0, 1]`, `x != 0`, `x in {0, 1}`, `x finite`.
+"""What a user states of an input's elements: `x > 0`, `x in [0, 1]`, `0 <= x < 1`, `x != 0`, `x in {0, 1}`, `x finite`.
 
 A statement is a set of numbers, and a set of numbers is a formula whose values, over all finite numbers, are that set:
 x > 0 is exp(y), x >= 0 is max(y, 0). Two programs are equal where x is in the set if and only if they are equal for all
@@ -30,8 +30,11 @@ _COMPARED = re.compile(rf"(<=|>=|!=|<|>)\s*({_NUMBER})")
 _RANGE = re.compile(rf"in\s*([\[(])\s*({_NUMBER})\s*,\s*({_NUMBER})\s*([\])])")
 _TRUTH = re.compile(r"in\s*\{\s*0\s*,\s*1\s*\}")
 _NAMED = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(\W.*|in\b.*|finite)", re.DOTALL)
+# As it is written of a range: 0 <= x < 1.
+_BETWEEN = re.compile(rf"\s*({_NUMBER})\s*(<=|>=|<|>)\s*([A-Za-z_][\w.]*)\s*(.*)", re.DOTALL)
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _WHERE = "assume"
-_FIX = "write it as in x > 0, x >= 0, x != 0, x in [0, 1], x in (0, 1], x in {0, 1}, x finite"
+_FIX = "write it as in x > 0, x >= 0, x != 0, x in [0, 1], x in (0, 1], 0 <= x < 1, x in {0, 1}, x finite"
 
 
 def read_assumptions(given: Stated) -> dict[str, Assumption]:
@@ -58,6 +61,9 @@ def read_assumptions(given: Stated) -> dict[str, Assumption]:
 
 
 def _parted(text: str) -> tuple[str, str]:
+    if match := _BETWEEN.fullmatch(text):
+        number, sign, name, rest = match.groups()
+        return name, f"{_TURNED[sign]} {number}" + (f" and {rest}" if rest else "")
     match = _NAMED.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} states nothing of an input", where=_WHERE, fix=_FIX)

@@ -37,6 +37,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.ops import OPS
+from prism.program.stated import Assumption
 
 EXACT = 2.0**53
 """Up to here float64 holds every whole number."""
@@ -141,6 +142,21 @@ def _may_miss(program: Program) -> bool:
         else:
             of[d.name] = REAL
     return False
+
+
+def legal_places(program: Program) -> dict[str, Assumption]:
+    """What PLACES_ASSUMED says of inputs whose elements are looked up as they are, by name."""
+    found: dict[str, Assumption] = {}
+    read = {t.name: t.name for t in program.arguments if not t.dtype.is_float and t.stated is None}
+    for d in program.definitions:
+        for chosen in filter(None, map(lookup, walk(d.expr))):
+            if isinstance(chosen.place, Read) and chosen.place.tensor in read:
+                fewest, _ = _extent(chosen.axis.extent, program.ranges)
+                name, inside = read[chosen.place.tensor], Assumption(0.0, fewest - 1.0)
+                found[name] = found[name].both(inside) if name in found else inside
+        if isinstance(d.expr, Read) and d.expr.tensor in read:
+            read[d.name] = read[d.expr.tensor]
+    return found
 
 
 def _by_definition(program: Program, int64: Interval) -> tuple[bool, frozenset[DType]]:
