@@ -67,6 +67,11 @@ POINTWISE: Mapping[str, Callable[..., Any]] = {
     "or": lambda a, b: np.maximum(a, b),
     "not": lambda a: (a == 0) * 1.0,
     "floor": np.floor,
+    "round": np.round,
+    "isnan": lambda a: np.isnan(a) * 1.0,
+    "sign": np.sign,
+    "log2": np.log2,
+    "pow": np.power,
     "bitand": lambda a, b: (np.asarray(a).astype(np.int64) & np.asarray(b).astype(np.int64)) * 1.0,
 }
 COMBINE: Mapping[ReduceKind, Callable[[Any, Any], Any]] = {
