@@ -44,7 +44,7 @@ class _Taken:
 
 def shared_extremes(body: Sequence[Stmt], names: Names) -> tuple[Stmt, ...]:
     """The body with one running extreme for those that are its positive multiples; what they took is left, unused."""
-    everything = list(statements(body))
+    everything = statements(body)
     counts = Counter(name for s in everything if (name := defined(s)) is not None)
     made = {name: s for s in everything if (name := defined(s)) is not None and counts[name] == 1}
     # A Full and one Update.

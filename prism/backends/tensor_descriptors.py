@@ -228,7 +228,7 @@ class _Known:
 
     def __init__(self, program: tile.TileProgram) -> None:
         self.program = program
-        everything = list(statements(program.body))
+        everything = statements(program.body)
         self.offsets = {s.dst: s for s in everything if isinstance(s, tile.Offsets)}
         self.bounds = {s.dst: s for s in everything if isinstance(s, tile.InBounds)}
         self.values = {s.dst: s.value for s in everything if isinstance(s, tile.Scalar)}

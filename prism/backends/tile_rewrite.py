@@ -67,7 +67,7 @@ def clean(body: Sequence[tile.Stmt]) -> tuple[tile.Stmt, ...]:
 
 
 def _live(body: Sequence[tile.Stmt]) -> tuple[tile.Stmt, ...]:
-    everything = list(statements(body))
+    everything = statements(body)
     live: set[str] = set()
     grown = True
     while grown:
@@ -89,7 +89,7 @@ def _live(body: Sequence[tile.Stmt]) -> tuple[tile.Stmt, ...]:
 
 def _fold_loads(body: Sequence[tile.Stmt]) -> tuple[tile.Stmt, ...]:
     """Load, then Cast of it and nothing else: one load."""
-    everything = list(statements(body))
+    everything = statements(body)
     uses = Counter(name for s in everything for name in operands(s))
     loads = {s.dst: s for s in everything if isinstance(s, tile.Load)}
     plain = (s for s in everything if isinstance(s, tile.Cast) and s.among is None)

@@ -200,7 +200,7 @@ def footprint(
     dropped = {a for a, r in kernel.roles if drops_dimension(r) or a.extent == 1}
     left = {axes: tuple(a for a in axes if a not in dropped) for axes in set(all_axes.values())}
     f = Footprint(kernel, {v: left[axes] for v, axes in all_axes.items()})
-    all_statements = list(kernel.statements())
+    all_statements = kernel.statements()
     on_chip = sgraph.kept
     used = {id(s): _uses(s) for s in all_statements}
     dot_operands: set[str] = set()
@@ -577,7 +577,7 @@ def feasible(f: Footprint, sgraph: sg.SGraph, device: Device, hints: Mapping[str
     mask: Any = numpy.ones((1,) * len(ranges), dtype=bool)
     for name, ok in checks(f, device, {**hints, **open_}):
         mask = mask & ok
-        if not mask.any():
+        if not numpy.count_nonzero(mask):
             return name
     where = numpy.nonzero(numpy.broadcast_to(mask, tuple(len(v) for v in values)))
     return {**hints, **{d.symbol: v[w] for d, v, w in zip(ranges, values, where, strict=True)}}

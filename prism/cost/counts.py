@@ -125,19 +125,20 @@ class Polynomial:
 
     terms: tuple[Monomial, ...]
 
-    def evaluate(self, binding: Binding, shared: dict[Factor | Visited, Any] | None = None) -> Any:
+    def evaluate(self, binding: Binding, shared: dict[int, Any] | None = None) -> Any:
         """The value under `binding` (symbol name to int or integer array).
 
-        `shared` remembers the values of factors between calls with the same binding.
+        `shared` remembers the values of factors, by their `id`, between calls with the same binding and a kernel's own
+        polynomials, which are of the same few factors.
         """
         memo = {} if shared is None else shared
         total: Any = 0
         for m in self.terms:
             product: Any = m.coefficient
             for f in m.factors:
-                known = memo.get(f)
+                known = memo.get(id(f))
                 if known is None:
-                    known = memo[f] = f.evaluate(binding)
+                    known = memo[id(f)] = f.evaluate(binding)
                 product = product * known
             total = total + product
         return total

@@ -114,7 +114,7 @@ def pipelined_loads(f: Footprint) -> PipelinedLoads:
     grid = [a for a, r in f.kernel.roles if isinstance(r, Grid)]
     found: list[Loaded] = []
     for loop in (s for s in f.kernel.statements() if isinstance(s, Loop)):
-        inner = list(statements(loop.body))
+        inner = statements(loop.body)
         if any(isinstance(s, Loop) for s in inner):
             continue
         product = any(isinstance(s, Contract) and is_dot(f.kernel, s, axes) for s in inner)

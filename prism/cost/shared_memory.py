@@ -121,7 +121,7 @@ def shared_memory(f: Footprint) -> SharedMemory:
     """What a kernel's loops do in shared memory."""
     found: list[Shared] = []
     for loop in (s for s in f.kernel.statements() if isinstance(s, Loop)):
-        body = list(statements(loop.body))
+        body = statements(loop.body)
         products = {s.dst: s for s in body if isinstance(s, Contract) and is_dot(f.kernel, s, f.axes)}
         twice = in_two_layouts([_step(s, products) for s in body if not isinstance(s, Loop)])
         made = {s.dst: sources(s) for s in body if isinstance(s, Pointwise)}

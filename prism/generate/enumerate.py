@@ -22,6 +22,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import sympy
@@ -772,11 +773,12 @@ class _Walk:
                 built += 1
                 pruned[family] += 1
                 continue
-            built += max(1, sum(len(list(k.statements())) for k in family.kernels) // LONG)
-            if family in seen and "duplicate" not in bounds.off:
+            built += max(1, sum(len(k.statements()) for k in family.kernels) // LONG)
+            distinct = len(seen)
+            seen.add(family)
+            if len(seen) == distinct and "duplicate" not in bounds.off:
                 pruned["duplicate"] += 1
                 continue
-            seen.add(family)
             whole = self._whole(plan, family)
             # A library has something for a product, and nothing for what costs the same.
             found = [library_call(k, whole) if task.device.library else None for k in family.kernels]
@@ -954,9 +956,10 @@ def _kernel_rows(kernel: sg.Kernel, sgraph: sg.SGraph, numbers: dict[sympy.Symbo
         own = tuple(symbol(getattr(r, name)) for name in r.__match_args__)
         roles.append((numbers.get(axis.extent, axis.extent), axis.name.endswith(".part"), type(r), own))
 
+    @cache
     def tensor(name: str) -> object:
         declared = sgraph.tensor(name)
-        return declared.dtype, tuple(numbers.get(e, e) for e in declared.shape)
+        return declared.dtype, tuple([numbers.get(e, e) for e in declared.shape])
 
     def kind(s: sg.Stmt) -> object:
         match s:
@@ -973,17 +976,22 @@ def _kernel_rows(kernel: sg.Kernel, sgraph: sg.SGraph, numbers: dict[sympy.Symbo
             case _:
                 return None
 
+    def place(index: Index) -> object:
+        return tuple([(axes.get(a, a) if isinstance(a, Axis) else a, c) for a, c in index.terms])
+
     def body(statements: Sequence[sg.Stmt]) -> tuple[object, ...]:
         return tuple(
-            (
-                type(s),
-                kind(s),
-                tuple(v if isinstance(v, str) else None for v in parts(s, Holds.DEFINES, Holds.CHANGES, Holds.USES)),
-                tuple(map(tensor, parts(s, Holds.TENSOR))),
-                tuple(map(axes.get, parts(s, Holds.AXIS))),
-                tuple(tuple((axes.get(a, a), c) for a, c in i.terms) for i in parts(s, Holds.INDEX)),
-            )
-            for s in statements
+            [
+                (
+                    type(s),
+                    kind(s),
+                    *[v if isinstance(v, str) else None for v in parts(s, Holds.DEFINES, Holds.CHANGES, Holds.USES)],
+                    *map(tensor, parts(s, Holds.TENSOR)),
+                    *map(axes.get, parts(s, Holds.AXIS)),
+                    *map(place, parts(s, Holds.INDEX)),
+                )
+                for s in statements
+            ]
         )
 
     return tuple(roles), body(kernel.body)

@@ -103,7 +103,7 @@ _EMPTY = _Entry(0, 0, 0, 0, 0, 0, 0)
 _LEAF = _Entry(0, 0, 0, 0, 0, 0, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Option:
     """An option of an e-class as sub-forms have it."""
 
@@ -116,21 +116,30 @@ class _Option:
 class _Table:
     """The options of the e-classes below the roots, numbered."""
 
-    def __init__(self, options: Mapping[int, Sequence[Choice]], roots: Sequence[int], weights: Weights) -> None:
+    def __init__(
+        self,
+        options: Mapping[int, Sequence[Choice]],
+        roots: Sequence[int],
+        weights: Weights,
+        priced: dict[int, list[tuple[int, int, tuple[int, ...]]]] | None = None,
+    ) -> None:
+        """Of the e-classes that `priced` has, with the fields of their options, and of others, which it gets."""
+        known = {} if priced is None else priced
         self.roots = roots
         self.order = _bottom_up(options, roots)
         self.options: dict[int, tuple[_Option, ...]] = {}
         self.work: list[int] = []
         self.meaning: list[tuple[int, Choice]] = []
         for cls in self.order:
-            mine: list[_Option] = []
-            for choice in options[cls]:
-                number, work = len(self.work), round(weights.work(cls, choice) * GRAIN)
-                children = tuple(dict.fromkeys(choice.children))
-                mine.append(_Option(number, work, int(choice.op in REDUCING), children))
-                self.work.append(work)
-                self.meaning.append((cls, choice))
-            self.options[cls] = tuple(mine)
+            if cls not in known:
+                known[cls] = [
+                    (round(weights.work(cls, o) * GRAIN), int(o.op in REDUCING), tuple(dict.fromkeys(o.children)))
+                    for o in options[cls]
+                ]
+            first = len(self.work)
+            self.options[cls] = tuple([_Option(first + n, *fields) for n, fields in enumerate(known[cls])])
+            self.work += [o.work for o in self.options[cls]]
+            self.meaning += [(cls, choice) for choice in options[cls]]
         # What costs nothing, needs nothing and is the only option goes without saying.
         self.leaves = {
             cls: mine[0].number
@@ -324,10 +333,11 @@ def shared_once(
         return None
     made: dict[int, Choice] = {}
     given: dict[int, Sequence[Choice]] = {**options}
+    priced: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
     for cls in dict.fromkeys((*shared, *classes.roots)):
         if cls in made:
             continue
-        table = _Table(given, (cls,), weights)
+        table = _Table(given, (cls,), weights, priced)
         best = min(_skeletons(table, 1, table.reducing(), SHARED), key=lambda e: e.by_work, default=None)
         if best is None:
             return None
@@ -335,6 +345,7 @@ def shared_once(
         choices = table.choices(best.options)
         made |= {c: choice for c, choice in choices.items() if choice.op != _GIVEN and c not in made}
         given[cls] = (Choice(_GIVEN, None, ()),)
+        priced.pop(cls)
     return made
 
 

@@ -14,6 +14,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cache
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -139,7 +140,10 @@ class Prepared:
             else:
                 waiting += [k for k in choices[cls].children if k in own]
         outer = _outer(formulas)
-        stored = {c: tuple(map(Index.axis, _dimensions(choices, c, classes.axes[c], outer))) for c in sorted(found)}
+        stored = {
+            c: tuple(map(Index.axis, _dimensions(choices, within.of((c,), _NOTHING).used, classes.axes[c], outer)))
+            for c in sorted(found)
+        }
         left = within.of(classes.roots, stored).used
         return Prepared(own, stored, frozenset(order) - frozenset(left) | found)
 
@@ -199,10 +203,13 @@ def _ends(
     return [c for c in free if c in left or names.of(c)[0] in shared]
 
 
-def _dimensions(choices: Choices, cls: int, axes: frozenset[Axis], outer: Mapping[Axis, int]) -> list[Axis]:
-    """The order of a buffer's dimensions: as far from the end as in the tensors that the value is computed from."""
+def _dimensions(choices: Choices, under: Iterable[int], axes: frozenset[Axis], outer: Mapping[Axis, int]) -> list[Axis]:
+    """The order of a buffer's dimensions: as far from the end as in the tensors that the value is computed from.
+
+    The value, over these axes, is computed from the e-classes `under` it.
+    """
     place: dict[Axis, float] = {}
-    for c in below(choices, [cls]):
+    for c in under:
         payload = choices[c].payload
         if isinstance(payload, Chosen):
             payload = payload.element
@@ -537,13 +544,17 @@ class Planner:
 
         fused = idle(outer)
 
+        @cache
+        def computed_once(cls: int) -> float:
+            return float(full(device, 0.0, sum(work[c] for c in under[cls])))
+
         def saved(cls: int, seen: int) -> float:
             own = classes.axes[cls]
             repeated = 1.0
             for axis in outer:
                 if axis not in classes.axes[seen]:
                     repeated *= max(1.0, weights.size(frozenset({axis})) / CUT_TILE)
-            again, once = (float(full(device, 0.0, sum(work[c] for c in under[k]))) for k in (seen, cls))
+            again, once = computed_once(seen), computed_once(cls)
             if cls in prepared.classes:
                 return again * repeated * fused - float(full(device, weights.size(own) * 4, 0.0))
             stored = 0.0 if cls in outputs else float(full(device, weights.size(own) * 4, 0.0))
@@ -581,7 +592,7 @@ class Planner:
             if stored in outputs:
                 index = outputs[stored].index
             else:
-                index = tuple(map(Index.axis, _dimensions(choices, stored, classes.axes[stored], outer)))
+                index = tuple(map(Index.axis, _dimensions(choices, under[stored], classes.axes[stored], outer)))
             named = [(stored, index)]
             for cls, axes in members[1:]:
                 under_name = {a: Index.axis(b) for a, b in zip(own, axes, strict=True)}
@@ -596,7 +607,7 @@ class Planner:
             elif len(named) > 1 or stored not in outputs or stored in needed:
                 made.append((gains[stored], Cut(tuple(named))))
         for w in (w for w in self.windows if w not in seen):
-            axes = tuple(_dimensions(choices, w.at, classes.axes[w.at], outer))
+            axes = tuple(_dimensions(choices, under[w.at], classes.axes[w.at], outer))
             cut = Cut(((w.at, tuple(map(Index.axis, axes))), (w.seen, w.index(axes))))
             made.append((saved(w.at, w.seen), cut))
         return tuple(cut for _, cut in sorted(made, key=lambda t: -t[0]))
@@ -882,7 +893,7 @@ class Planner:
     def _is_small(self, cls: int, axes: frozenset[Axis]) -> bool:
         """Whether storing the value is next to nothing beside what it is computed from."""
         widest = 0.0
-        for c in below(self.choices, [cls]):
+        for c in self.within.of((cls,), _NOTHING).used:
             choice = self.choices[c]
             if choice.op in ("read", "gather"):
                 held = self.weights.size(self.weights.classes.axes[c])

@@ -604,7 +604,7 @@ class Within:
     _bit: dict[int, int] = field(init=False)
     _operands: list[int] = field(init=False)
     _under: list[int] = field(init=False)
-    _known: dict[tuple[tuple[int, ...], int], Inside] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], tuple[int, dict[int, Inside]]] = field(default_factory=dict)
     _each: dict[tuple[tuple[int, ...], int], Inside] = field(default_factory=dict)
     _stored: Mapping[int, object] | None = None
     _held: int = 0
@@ -629,17 +629,23 @@ class Within:
             stored: what is stored; not to be changed between calls.
         """
         roots = tuple(own)
-        under, mine = 0, self._bits(roots)
-        for c in roots:
-            under |= self._below(c)
         if stored is not self._stored:
             # A plan asks of each of its kernels; what it stores stays the same meanwhile.
             self._stored, self._held = stored, self._bits(stored)
-        held = self._held & under & ~mine
-        known = self._known.get((roots, held))
+        under, found = self._known.get(roots) or self._under_all(roots)
+        held = self._held & under
+        known = found.get(held)
         if known is None:
-            known = self._known[roots, held] = self._inside(roots, mine, held)
+            known = found[held] = self._inside(roots, self._bits(roots), held)
         return known
+
+    def _under_all(self, roots: tuple[int, ...]) -> tuple[int, dict[int, Inside]]:
+        """What is below what a kernel computes, as bits, and what it goes through, by what of that is stored."""
+        under = 0
+        for c in roots:
+            under |= self._below(c)
+        found = self._known[roots] = (under & ~self._bits(roots), {})
+        return found
 
     def _inside(self, roots: tuple[int, ...], mine: int, held: int) -> Inside:
         """The same, results before operands, as bits: thousands of kernels are gone through."""

@@ -21,12 +21,11 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from prism.cost.constraints import Footprint, feasible, footprint, tile_sizes
-from prism.cost.counts import Factor, KernelCost, Polynomial, kernel_cost
+from prism.cost.counts import KernelCost, Polynomial, kernel_cost
 from prism.cost.cpu import shared_work
 from prism.cost.device import Device
 from prism.cost.library import call_measures
 from prism.cost.roofline import a_call, seconds
-from prism.cost.trip_counts import Visited
 from prism.sgraph.library import LibraryCall, library_call
 from prism.sgraph.nodes import Kernel, SGraph, Split, value_axes
 
@@ -195,15 +194,19 @@ class Reach:
 
 
 def front(rows: Array) -> Array:
-    """The rows that no other row matches or beats in every column, each once, first column ascending."""
+    """The rows of (bytes, work, seconds) that no other row matches or beats in all, each once, fewest bytes first."""
     left = rows[np.lexsort(rows.T[::-1])]
-    kept: list[Array] = []
-    while left.shape[0]:
-        # The least of the first column, ties broken by the others, is beaten by nothing that comes after it.
-        best = left[0]
+    _, work, time = left.T
+    # With what others match.
+    more_work, more_time = work * (1 + SLACK), time * (1 + SLACK)
+    kept: list[int] = []
+    places = np.arange(left.shape[0])
+    while places.shape[0]:
+        # The fewest bytes, ties broken by the others: nothing that comes after it beats that.
+        best = int(places[0])
         kept.append(best)
-        left = left[~(best <= left * (1 + SLACK)).all(axis=1)]
-    return np.array(kept).reshape(-1, rows.shape[1])
+        places = places[(more_work[places] < work[best]) | (more_time[places] < time[best])]
+    return left[kept]
 
 
 def reach(
@@ -261,7 +264,7 @@ def reach(
 
 def _measures(f: Footprint, cost: KernelCost, device: Device, binding: Mapping[str, Any]) -> Array:
     """A row of (bytes, work, seconds) for each assignment."""
-    shared: dict[Factor | Visited, Any] = {}
+    shared: dict[int, Any] = {}
 
     def at(polynomial: Polynomial) -> Any:
         return polynomial.evaluate(binding, shared)

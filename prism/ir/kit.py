@@ -18,7 +18,7 @@ is a class and what is particular to it.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
@@ -76,7 +76,10 @@ def parts(node: object, *kinds: Holds) -> list[Any]:
 
 def names(node: object, *kinds: Holds) -> tuple[str, ...]:
     """The names that stand in the node's fields in places of these kinds, in the order of the fields."""
-    return tuple([n for n in parts(node, *kinds) if isinstance(n, str)])
+    found: list[Any] = []
+    for name, collect in _collectors(type(node), kinds):
+        collect(getattr(node, name), found)
+    return tuple([n for n in found if isinstance(n, str)])
 
 
 def operands(node: object) -> tuple[str, ...]:
@@ -131,12 +134,14 @@ def with_names(
     return mapped(node, changes)
 
 
-def statements(body: Sequence[N]) -> Iterator[N]:
+def statements(body: Sequence[N]) -> list[N]:
     """All statements of a body, one that has a body before its own."""
+    found: list[N] = []
     for s in body:
-        yield s
+        found.append(s)
         for name in _bodies(type(s)):
-            yield from statements(getattr(s, name))
+            found += statements(getattr(s, name))
+    return found
 
 
 def rewrite(body: Sequence[N], change: Callable[[N], N | Sequence[N]]) -> tuple[N, ...]:
@@ -235,6 +240,8 @@ def _collector(hint: Any, kinds: tuple[Holds, ...]) -> _Collect | None:
     if get_origin(hint) is tuple:
         elements = get_args(hint)
         if elements[-1] is Ellipsis:
+            if _leaf(elements[0]) is not None:
+                return lambda value, found: found.extend([v for v in value if v is not None])
             one = _collector(elements[0], kinds)
             assert one is not None
 

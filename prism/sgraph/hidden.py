@@ -292,7 +292,7 @@ def _needs(kernel: Kernel, predicates: _Predicates) -> Mapping[str, _Use]:
             else _Use(old.chosen & use.chosen, (old.chosen | old.counted) & (use.chosen | use.counted))
         )
 
-    for s in reversed(list(statements(kernel.body))):
+    for s in reversed(statements(kernel.body)):
         match s:
             case Pointwise(dst, op, args):
                 _operands(op, args, needs.get(dst), predicates, take)

@@ -78,7 +78,7 @@ are divided among them by program id (horizontal fusion). What they compute is t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, TypeAlias
@@ -370,6 +370,7 @@ class Kernel:
     # The type of 16 bits that operands of matrix products have in the program as it is written, and so here
     # (`products.operands_type`); None where they have that of what they are computed from.
     operands: DType | None = None
+    _every: tuple[Stmt, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     def role(self, axis: Axis) -> Role:
         """The axis' role. Raises KeyError: the kernel does not have the axis."""
@@ -396,9 +397,12 @@ class Kernel:
                 found[axis.extent] = None
         return tuple(found)
 
-    def statements(self) -> Iterator[Stmt]:
+    def statements(self) -> tuple[Stmt, ...]:
         """All statements, a loop before its body."""
-        return kit.statements(self.body)
+        if self._every is None:
+            object.__setattr__(self, "_every", tuple(kit.statements(self.body)))
+        assert self._every is not None
+        return self._every
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -574,7 +574,7 @@ def narrow(kernel: sg.Kernel, ranged: Ranged | None = None) -> sg.Kernel:
     those that were found for other kernels' loops, to which what is found is added. Most families of a kernel differ by
     the roles of axes outside of a loop, which is the same in all of them.
     """
-    every = list(kernel.statements())
+    every = kernel.statements()
     if not any(isinstance(s, sg.Pointwise) and s.op in COMPARISONS for s in every):
         return kernel
     # A condition bounds a loop along which it changes, and what changes there is made of positions along it.

@@ -126,7 +126,7 @@ class Scheduler:
             self.order[w.acc] = w.lanes
         blocks = dict(self._blocks(body, -1))
         whole = {id(s) for s in within(self.windows)}
-        for s in reversed(list(statements(body))):
+        for s in reversed(statements(body)):
             if not isinstance(s, tile.For) and id(s) not in whole and self.v.places[id(s)] not in self.windows:
                 self._visit(s, blocks[self.v.places[id(s)]])
         return self._groups(body)

@@ -297,7 +297,7 @@ def find_products(v: Values) -> tuple[dict[str, Product], set[str]]:
     """
     found: dict[str, Product] = {}
     gone: set[str] = set()
-    everything = list(statements(v.program.body))
+    everything = statements(v.program.body)
     uses: dict[str, int] = {}
     types: dict[str, DType | None] = {}
     for s in everything:

@@ -37,7 +37,7 @@ _LINEAR = frozenset({"add", "neg", "maximum", "minimum", "where"})
 
 def binary(program: tile.TileProgram) -> tile.TileProgram:
     """The program with `exp2` in the places of `exp`."""
-    everything = list(statements(program.body))
+    everything = statements(program.body)
     if not any(isinstance(s, tile.Pointwise) and s.op == "exp" for s in everything):
         return program
     work = _Rescale(program)

@@ -46,7 +46,7 @@ class _Sums:
         self.program = program
         self.dims = value_dims(program)
         self.names = names_beside(program)
-        everything = list(statements(program.body))
+        everything = statements(program.body)
         self.uses = Counter(n for s in everything for n in operands(s))
         changes: dict[str, list[Stmt]] = {}
         for s in everything:

@@ -57,7 +57,7 @@ def loads_ahead(program: tile.TileProgram, apart: Collection[str]) -> dict[str, 
     changing = accumulators(program.body)
     stored = {t.name: t.dtype for t in program.tensors}
     for loop in (s for s in statements(program.body) if isinstance(s, tile.For)):
-        everything = list(statements(loop.body))
+        everything = statements(loop.body)
         multiplies = any(isinstance(s, tile.Dot | tile.For) for s in everything)
         places = _places(everything)
         lanes = {s.dst for s in statements(program.body) if isinstance(s, tile.Offsets)}

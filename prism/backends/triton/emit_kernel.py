@@ -140,7 +140,7 @@ class KernelEmitter:
         turns = in_turn(self.program, self._pairs)
         self.program, self._both = products(self.program, turns)
         p = self.program
-        everything = list(statements(p.body))
+        everything = statements(p.body)
         self._uses = Counter(name for s in everything for name in operands(s))
         self._changing = accumulators(p.body)
         self._names = names_beside(p)
@@ -777,7 +777,7 @@ def _number(value: float) -> str:
 
 def is_plain(loop: tile.For) -> bool:
     """Whether the loop loads tiles and neither multiplies matrices nor holds another loop."""
-    body = list(statements(loop.body))
+    body = statements(loop.body)
     return not any(isinstance(s, tile.Dot | tile.For) for s in body) and any(
         isinstance(s, tile.Load) and s.dims for s in body
     )
