@@ -380,7 +380,9 @@ def test_proving_without_a_reference_is_an_error() -> None:
         w.explore([rmsnorm_linear()], Budget())
 
 
-def test_an_e_graph_that_served_before_is_as_a_new_one() -> None:
+def test_an_e_graph_that_served_before_is_as_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prism.egraph.engine.SMALL", 0)
+
     def answers(engine: Engine) -> tuple[EClasses, list[Verdict]]:
         classes = engine.explore([lora()], Budget())
         return classes, engine.prove([[lora()], [rmsnorm_linear()]])
@@ -399,9 +401,29 @@ def test_an_e_graph_that_served_before_is_as_a_new_one() -> None:
     assert answers(used) == answers(Engine(RULES))
 
 
+def test_a_small_reference_hands_its_e_graph_on_once() -> None:
+    a = Axis("a", 8)
+    small = [[reduce("sum", (a,), read(f"x{n}", a))] for n in range(3)]
+    engine = Engine(RULES)
+    engine.explore(small[0], Budget())
+    graph = engine._kept[next(iter(engine._kept))].saturated.graph
+    assert not engine.prepare(), "there is one that may have to make room"
+    before = engine.explore(small[1], Budget(), beside=True)
+    assert engine._current is not None
+    assert engine._current.saturated.graph is graph
+    engine.explore(small[0], Budget(), beside=True)
+    for each in (small[2], small[1], small[0]):
+        engine.explore(each, Budget(), beside=True)
+    assert [r.formulas for r in engine._kept.values() if not r.passing] == [tuple(small[1]), tuple(small[0])]
+    assert digest(engine.explore(small[1], Budget())) == digest(before)
+    assert engine.prove([small[1], small[0]])[0]
+    assert not engine.prove([small[0]])[0]
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_what_is_explored_beside_others_does_not_make_them_go(beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     first, *others = [[reduce("sum", (a,), read("x", a))] for a in (Axis(f"b{n}", 8) for n in range(KEPT))]
+    monkeypatch.setattr("prism.egraph.engine.SMALL", 0)
     engine = Engine(RULES)
     engine.explore(first, Budget())
     for each in others:

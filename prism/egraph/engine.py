@@ -46,9 +46,13 @@ APART_BUDGET = Budget(enodes=5000, iterations=10)
 
 SATURATED = "one e-class with the saturated reference"
 
-# References that stay at hand, and e-graphs that are made ahead of their use.
+# References that stay at hand, e-graphs that are made ahead of their use, and those that are kept to serve again.
 KEPT = 8
-SPARE = 2
+SPARE = 1
+AGAIN = 2
+
+# To saturate so many e-nodes takes less than to make an e-graph for others.
+SMALL = 400
 
 # Expressions that are remembered; past this they are forgotten between two references.
 INTERNED = 500_000
@@ -71,6 +75,7 @@ class _Reference:
     left: list[str] = field(default_factory=list)
     # What a proof by one-sided rules assumes of the formulas' masks, once it was asked for.
     kept: list[str] | None = None
+    passing: bool = False  # whether it is small, and was asked for once: others may have its e-graph
 
     def assumed(self) -> list[str]:
         """That the masks keep an element of every row, where that is not known."""
@@ -109,13 +114,14 @@ class Engine:
     _kept: dict[tuple[object, ...], _Reference] = field(default_factory=dict)
     # Of those the ones that were there before another program was explored: the first to make room.
     _past: list[tuple[object, ...]] = field(default_factory=list)
+    _met: set[tuple[object, ...]] = field(default_factory=set)  # what was asked for
     _spare: list[bindings.EGraph] = field(default_factory=list)
     _interned: Interned = field(default_factory=Interned)
     _serials: Iterator[int] = field(default_factory=itertools.count)
 
     def prepare(self, spare: int = SPARE) -> bool:
         """Make one e-graph ahead of its use, as long as fewer than `spare` are at hand; whether one was made."""
-        if self._past or len(self._spare) >= spare:
+        if self._past or len(self._spare) >= spare or any(r.passing for r in self._kept.values()):
             return False
         self._spare.append(self._install())
         return True
@@ -129,13 +135,16 @@ class Engine:
     def _drop(self, reference: _Reference) -> None:
         """Its e-graphs serve again, with the rules alone in them: to install those takes 20 times as long."""
         for held in (reference.saturated, reference.terms):
-            if held is not None and len(self._spare) < SPARE:
+            if held is not None and len(self._spare) < AGAIN:
                 held.graph.run_program(bindings.Pop(SPAN, 1), bindings.Push(1))
                 self._spare.append(held.graph)
 
     def _fresh(self, facts: TensorFacts) -> Saturation:
         while self._past and not self._spare:
             self._drop(self._kept.pop(self._past.pop(0)))
+        passing = [key for key, r in self._kept.items() if r.passing and r is not self._current]
+        if passing and not self._spare:
+            self._drop(self._kept.pop(passing[0]))
         graph = self._spare.pop() if self._spare else self._install()
         return Saturation(graph, Leaves(facts=facts), serials=self._serials)
 
@@ -160,6 +169,7 @@ class Engine:
         self._current = None
         if len(self._interned.nodes) > INTERNED:
             self._interned = Interned()
+            self._met = set()
         formulas = tuple(self._interned.all(e) for e in reference)
         key = formulas, budget.enodes, budget.iterations, tuple(sorted((t, tuple(f)) for t, f in facts.items()))
         known = self._kept.pop(key, None)
@@ -174,6 +184,8 @@ class Engine:
                 self._drop(known)
                 known = self._explored(formulas, replace(budget, iterations=last - 1), facts, known.stopped)
             known.look(known.saturated, known.saturated.table())
+        known.passing = key not in self._met and known.saturated.enodes() <= SMALL
+        self._met.add(key)
         self._kept[key] = self._current = known
         while len(self._kept) > KEPT:
             oldest = next(iter(self._kept))
