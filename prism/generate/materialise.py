@@ -742,7 +742,8 @@ class Planner:
             groups[m] = min(rank, groups[m][0]), [*groups[m][1], *mine]
         if not any(self._reads_itself(groups[m][1], plan.stored) for m in into.values() if m in groups):
             ordered = sorted(groups.items(), key=lambda t: (t[1][0], t[0]))
-            yield replace(plan, groups=tuple((rank, tuple(targets)) for _, (rank, targets) in ordered))
+            merged = tuple([(rank, tuple(targets)) for _, (rank, targets) in ordered])
+            yield Plan(plan.choices, merged, plan.stored, plan.buffers, plan.cuts)
         elif len(into) > 1:
             for n, m in into.items():
                 yield from self._merged(plan, {n: m})
