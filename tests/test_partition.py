@@ -319,6 +319,23 @@ def test_products_of_a_few_terms_are_no_products(worker: Worker) -> None:
     assert len(best.sgraph.kernels) == 1
 
 
+def test_what_reduces_a_few_terms_alone_may_be_longer() -> None:
+    """There are no loops to find: only what has some is cut at the same length."""
+
+    def steps(count: int, terms: int) -> Program:
+        m, c = Axis("m", 65536), Axis("c", terms)
+        total: Expr = reduce("sum", c, read("x", m, c))
+        for k in range(count):
+            total = op("tanh", op("add", total, const(k + 0.5)))
+        made = Definition("y", (m,), total, DType.FLOAT32)
+        halves = Definition("z", (m,), op("exp", read("y", m)), DType.FLOAT32)
+        return Program("p", (Tensor("x", (65536, terms), DType.FLOAT32),), (made, halves), ("z",))
+
+    assert len(partition(steps(34, 3), device=SM_90)) == 1
+    assert len(partition(steps(34, 64), device=SM_90)) == 2
+    assert len(partition(steps(40, 3), device=SM_90)) == 2
+
+
 def test_a_chain_is_cut_where_recomputing_costs_more_than_storing() -> None:
     # Wide intermediates over many rows: each product alone, no two in one region.
     wide = partition(chain([4096] * 6, 4096))

@@ -325,7 +325,7 @@ def test_ranges_that_were_found_serve_loops_that_take_the_same_from_outside() ->
     assert bounds(narrow(behind(0), known)) == ["j <= i"]
     (key,) = known
     assert bounds(narrow(behind(2), known)) == ["j <= i + 2"]
-    known[key] = ((), ())
+    known[key] = (Loop(KEY, inner),)
     assert not bounds(narrow(behind(0), known)), "what was found is not looked for again"
 
 
@@ -551,6 +551,68 @@ def test_one_accumulator_without_the_mask_keeps_every_tile() -> None:
     more = replace(loop, body=(*loop.body, TileReduce("all", SUM, A, "k1"), TileReduce("every", SUM, KEY, "all"),
                                Accumulate("sum", SUM, "every")))  # fmt: skip
     assert not bounds(narrow(replace(kernel, body=(kernel.body[0], more, *kernel.body[2:]))))
+
+
+def _both_sides(*more: Stmt, other: tuple[Index, Index] = (i, j)) -> SGraph:
+    """Sums over what is before a row and over what comes after it, in one loop."""
+    body: tuple[Stmt, ...] = (
+        Load("k1", "k", at(KEY, A)),
+        Contract("qk", A, "q1", "k1"),
+        Position("pj", j),
+        Position("pi", i),
+        op("before", "le", "pj", "pi"),
+        op("s", "where", "before", "qk", 0.0),
+        TileReduce("s1", SUM, KEY, "s"),
+        Accumulate("l", SUM, "s1"),
+        Position("one", other[0]),
+        Position("two", other[1]),
+        op("after", "le", "one", "two"),
+        op("squared", "mul", "qk", "qk"),
+        op("t", "where", "after", "squared", 0.0),
+        TileReduce("t1", SUM, KEY, "t"),
+        Accumulate("r", SUM, "t1"),
+        *more,
+    )
+    roles = ((ROW, Grid(sym("T_i"))), (KEY, LoopRole(sym("T_j"))), (A, Whole()))
+    after = (op("out", "add", "l", "r"), Store("y", at(ROW), "out"))
+    inputs = (Tensor("q", (37, 16), F32), Tensor("k", (37, 16), F32))
+    kernel = Kernel("sides_kernel", roles, (Load("q1", "q", at(ROW, A)), Loop(KEY, body), *after))
+    return SGraph("sides", inputs, (), (Tensor("y", (37,), F32),), (kernel,))
+
+
+def test_what_masks_show_apart_is_accumulated_in_loops_of_its_own() -> None:
+    g = _both_sides()
+    both = narrowed(g)
+    assert bounds(both.kernels[0]) == ["j <= i", "j >= i"]
+    spec.check(both)
+    assert denote(both) == denote(g)
+    assert narrowed(both) == both
+    rng = np.random.default_rng(5)
+    drawn = {t.name: rng.standard_normal([int(e) for e in t.shape]).astype(np.float32) for t in g.inputs}
+    scores = drawn["q"].astype(float) @ drawn["k"].T
+    expected = np.tril(scores).sum(1) + np.triu(scores**2).sum(1)
+    for binding in ({"T_i": 8, "T_j": 4}, {"T_i": 4, "T_j": 16}):
+        got = simulate(both, drawn, binding)["y"]
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
+    at_cost = [kernel_cost(x.kernels[0], x).evaluate({"T_i": 8, "T_j": 4})["dot_flops"] for x in (both, g)]
+    assert at_cost[0] <= 1.3 * at_cost[1]
+
+
+@pytest.mark.parametrize(
+    "g",
+    [
+        # Both loops would visit nearly all.
+        _both_sides(other=(i, j + 30)),
+        # One sum sees all.
+        _both_sides(TileReduce("k2", SUM, A, "k1"), TileReduce("k3", SUM, KEY, "k2"), Accumulate("sum", SUM, "k3")),
+        # The loop stores.
+        _both_sides(Store("z", at(ROW, KEY), "qk")),
+    ],
+)
+def test_a_loop_is_one_where_several_would_visit_more(g: SGraph) -> None:
+    kernel = narrow(g.kernels[0])
+    assert len([s for s in kernel.statements() if isinstance(s, Loop)]) == 1
+    assert not bounds(kernel)
 
 
 def test_a_loop_that_stores_keeps_every_tile() -> None:

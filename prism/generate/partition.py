@@ -82,6 +82,10 @@ FEW_OPERATORS = 2
 """Pointwise operations that a sum of a few terms counts as: a product and an addition."""
 
 
+WITHOUT_LOOPS = 1.5
+"""So many times the pointwise operations where all reductions are of a few terms: kernels differ by grids alone."""
+
+
 DEEP = 128
 """Definitions one within another in a long region without reductions: walks are recursive, and end at some 190."""
 
@@ -108,10 +112,10 @@ class RegionBounds:
 
     def admits(self, size: Size) -> bool:
         """Whether a region of that size is within the bounds."""
-        if size.few == size.products == size.reductions == 0:
-            fits = 2 * size.again <= size.operators and size.depth <= DEEP
-            return size.operators <= max(self.operators, self.unreduced if fits else 0)
         operators = size.operators + FEW_OPERATORS * size.few
+        if size.products == size.reductions == 0 and 2 * size.again <= size.operators and size.depth <= DEEP:
+            more = WITHOUT_LOOPS * self.operators if size.few else self.unreduced
+            return operators <= max(self.operators, more)
         return size.products <= self.products and size.reductions <= self.reductions and operators <= self.operators
 
 

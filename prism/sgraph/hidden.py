@@ -22,20 +22,16 @@ element itself is infinite or NaN, so would the product be, and is 0.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from operator import mul
 from typing import TypeAlias
 
 from prism.ir.kit import sources, statements
-from prism.program.extents import Extent, evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 from prism.sgraph.nodes import Contract, Kernel, Load, Loop, Pointwise, Position, Stmt, TileReduce, value_axes
-from prism.sgraph.ranges import Absolute, Fact, negated, placed
+from prism.sgraph.ranges import Absolute, Fact, negated, placed, share
 
 LINE = 64
 """Bytes that come together from memory: those of which none is needed are not loaded."""
@@ -45,9 +41,6 @@ WORTH = 0.9
 
 MOST = 8
 """Conditions of a predicate, and alternatives of a condition: of a longer one nothing is known."""
-
-SAMPLES = 16
-"""Places of an axis that are looked at to tell whether hiding is worth a mask."""
 
 Condition: TypeAlias = tuple[Index, ...]
 Needed: TypeAlias = frozenset[Condition]
@@ -90,7 +83,7 @@ def hidden(kernel: Kernel) -> Mapping[str, tuple[Condition, ...]]:
         use = needs.get(load.dst, _Use())
         axes = frozenset(a for i in load.index for a in i.axes())
         wanted = (c for c in use.chosen | use.counted if all(i.axes() <= axes for i in c))
-        kept = [c for c in wanted if ranged.isdisjoint(a for i in c for a in i.axes()) and _share(c) <= WORTH]
+        kept = [c for c in wanted if ranged.isdisjoint(a for i in c for a in i.axes()) and share(c) <= WORTH]
         if kept:
             made[load.dst] = tuple(sorted(kept, key=lambda c: [str(i) for i in c]))
     return made
@@ -111,35 +104,6 @@ def line(tensor: Tensor, index: Sequence[Index]) -> tuple[Axis, int] | None:
         return None
     axis = next((a for a, c in index[-1].terms if c == 1 and isinstance(a, Axis)), None)
     return None if axis is None else (axis, LINE // tensor.dtype.bytes)
-
-
-@lru_cache(maxsize=1024)
-def _share(condition: Condition) -> float:
-    """The share of the elements for which a condition holds, at a few of them; symbols stand at 1024."""
-    axes = sorted({a for i in condition for a in i.axes()}, key=lambda a: a.name)
-    symbols = {str(x): 1024 for i in condition for e in _extents(i) for x in getattr(e, "free_symbols", ())}
-
-    def number(e: Extent) -> int:
-        return evaluate(e, symbols)
-
-    if len(axes) > 2 or any(not i.is_affine() for i in condition):
-        return 1.0
-    places = []
-    for a in axes:
-        n = number(a.extent)
-        places.append([(2 * k + 1) * n // (2 * SAMPLES) for k in range(SAMPLES)] if n > SAMPLES else list(range(n)))
-    lines = [([number(dict(i.terms).get(a, 0)) for a in axes], number(i.offset)) for i in condition]
-    points = list(itertools.product(*places))
-    holds = sum(any(sum(map(mul, c, p)) + offset >= 0 for c, offset in lines) for p in points)
-    return holds / len(points)
-
-
-def _extents(index: Index) -> Iterator[Extent]:
-    yield index.offset
-    for atom, c in index.terms:
-        yield c
-        if isinstance(atom, Axis):
-            yield atom.extent
 
 
 # Predicates of positions, and what they make 0 or -inf.

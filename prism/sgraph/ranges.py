@@ -36,19 +36,24 @@ does not arise where a tile is skipped and may where it is visited. And where a 
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import TypeAlias
 
 from prism.errors import IllegalIRError
-from prism.ir.kit import defined, sources, statements
-from prism.program.extents import Extent, add, at_most, is_static, mul
+from prism.ir.kit import Holds, defined, free_name, sources, statements, with_names
+from prism.program.extents import Extent, add, at_most, evaluate, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind
 from prism.program.ops import COMPARISONS
 from prism.sgraph import nodes as sg
+
+TWICE = 1.1
+"""Loops in place of one visit at most so many times its tiles; on the diagonal of a mask both sides have a tile."""
 
 MOST_PAIRED = 6
 """Conditions of one direction of which pairs are looked at."""
@@ -561,9 +566,10 @@ def assumed(kernels: Sequence[sg.Kernel]) -> tuple[str, ...]:
 
 # Finding them.
 
-# The range of a loop, and its gap; and those of loops, by what they depend on.
+# The range of a loop, and its gap.
 Ends: TypeAlias = "tuple[tuple[Index, ...], tuple[Index, ...]]"
-Ranged: TypeAlias = "dict[object, Ends]"
+# What stands for loops, by what that depends on.
+Ranged: TypeAlias = "dict[object, tuple[sg.Loop, ...]]"
 
 
 def narrow(kernel: sg.Kernel, ranged: Ranged | None = None) -> sg.Kernel:
@@ -573,6 +579,9 @@ def narrow(kernel: sg.Kernel, ranged: Ranged | None = None) -> sg.Kernel:
     the one that the others follow from, else the first by its text. The kernel's loops have no ranges; `ranged` are
     those that were found for other kernels' loops, to which what is found is added. Most families of a kernel differ by
     the roles of axes outside of a loop, which is the same in all of them.
+
+    A loop that has no range, as one accumulator sees what the mask hides from another, is several, each with a range,
+    where all of them together visit no more.
     """
     every = kernel.statements()
     if not any(isinstance(s, sg.Pointwise) and s.op in COMPARISONS for s in every):
@@ -582,28 +591,76 @@ def narrow(kernel: sg.Kernel, ranged: Ranged | None = None) -> sg.Kernel:
     if not any(isinstance(s, sg.Position) and not loops.isdisjoint(s.index.axes()) for s in every):
         return kernel
     grid = frozenset(a for a, r in kernel.roles if isinstance(r, sg.Grid))
-    body = _narrowed(kernel.body, _Facts({}), grid, {} if ranged is None else ranged)
+    split = frozenset(a for a, r in kernel.roles if isinstance(r, sg.Split))
+    body = _narrowed(kernel.body, _Facts({}), grid, split, {} if ranged is None else ranged)
     return kernel if body == kernel.body else replace(kernel, body=body)
 
 
 def _narrowed(
-    body: Sequence[sg.Stmt], facts: _Facts, open_axes: frozenset[Axis], ranged: Ranged
+    body: Sequence[sg.Stmt], facts: _Facts, open_axes: frozenset[Axis], split: frozenset[Axis], ranged: Ranged
 ) -> tuple[sg.Stmt, ...]:
     made: list[sg.Stmt] = []
     for s in body:
         if isinstance(s, sg.Loop):
-            inner = _narrowed(s.body, _Facts(dict(facts.known)), open_axes | {s.axis}, ranged)
+            inner = _narrowed(s.body, _Facts(dict(facts.known)), open_axes | {s.axis}, split, ranged)
             loop = sg.Loop(s.axis, inner)
             used = dict.fromkeys(v for x in statements(inner) for v in sources(x) if v in facts.known)
-            key = loop, open_axes, tuple((v, facts.known[v]) for v in used)
+            key = loop, open_axes, s.axis in split, tuple((v, facts.known[v]) for v in used)
             found = ranged.get(key)
             if found is None:
-                found = ranged[key] = _ends(loop, facts.known, open_axes)
-            made.append(sg.Loop(s.axis, inner, *found))
+                found = (replace(loop, range=(ends := _ends(loop, facts.known, open_axes))[0], gap=ends[1]),)
+                if ends == ((), ()) and s.axis not in split:
+                    found = _several(loop, facts.known, open_axes) or found
+                ranged[key] = found
+            made += found
         else:
             made.append(s)
         facts.statement(s)
     return tuple(made)
+
+
+def _several(loop: sg.Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) -> tuple[sg.Loop, ...]:
+    """Loops with ranges that accumulate what a loop without one does; none where they visit more together."""
+    if any(isinstance(s, sg.Store | sg.Scan) for s in statements(loop.body)):
+        return ()
+    apart = _apart_from_others(loop.body)
+    if len(apart) < 2:
+        return ()
+    by: dict[Ends, frozenset[int]] = {}
+    for of in apart:
+        ends = _ends(_of(loop, of), known, open_axes)
+        if ends == ((), ()):
+            return ()
+        by[ends] = by.get(ends, frozenset()) | of
+    loops = [replace(_of(loop, of), range=ends[0], gap=ends[1]) for ends, of in by.items()]
+    if sum(min(share(side) for side in each.sides) for each in loops) > TWICE:
+        return ()
+    taken = {name for s in statements(loop.body) if (name := defined(s)) is not None}
+    made: list[sg.Loop] = []
+    for n, each in enumerate(loops):
+        inner = [s for s in statements(each.body) if not isinstance(s, sg.Accumulate) or s not in each.body]
+        names = {d: free_name(d, taken) for s in inner if (d := defined(s)) is not None} if n else {}
+        made.append(with_names(each, names, Holds.DEFINES, Holds.CHANGES, Holds.USES))
+    return tuple(made)
+
+
+def _apart_from_others(body: Sequence[sg.Stmt]) -> tuple[frozenset[int], ...]:
+    """For each group of accumulators that need nothing of one another's, the places of what they are made by."""
+    maker = {name: n for n, s in enumerate(body) for x in statements((s,)) if (name := defined(x)) is not None}
+    needs: list[frozenset[int]] = []
+    groups: list[frozenset[int]] = []
+    for n, s in enumerate(body):
+        used = {m for x in statements((s,)) for v in sources(x) if (m := maker.get(v, n)) < n}
+        needs.append(frozenset({n}).union(*(needs[m] for m in used)))
+        if isinstance(s, sg.Accumulate):
+            sums = {m for m in needs[n] if isinstance(body[m], sg.Accumulate)}
+            with_it = [g for g in groups if not sums.isdisjoint(g)]
+            groups = [g for g in groups if g not in with_it] + [needs[n].union(*with_it)]
+    return tuple(groups)
+
+
+def _of(loop: sg.Loop, places: frozenset[int]) -> sg.Loop:
+    return replace(loop, body=tuple(s for n, s in enumerate(loop.body) if n in places))
 
 
 def _ends(loop: sg.Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) -> Ends:
@@ -710,6 +767,39 @@ def _over(index: Index, axes: frozenset[Axis]) -> Index | None:
         elif sign(c) > 0:
             total = total + Index.const(mul(c, add(axis.extent, -1)))
     return total
+
+
+SAMPLES = 16
+"""Places of an axis that are looked at to tell how much a condition leaves."""
+
+
+@lru_cache(maxsize=1024)
+def share(condition: tuple[Index, ...]) -> float:
+    """The share of the elements for which one of these holds, at a few of them; symbols stand at 1024."""
+    axes = sorted({a for i in condition for a in i.axes()}, key=lambda a: a.name)
+    symbols = {str(x): 1024 for i in condition for e in _extents(i) for x in getattr(e, "free_symbols", ())}
+
+    def number(e: Extent) -> int:
+        return evaluate(e, symbols)
+
+    if len(axes) > 2 or any(not i.is_affine() for i in condition):
+        return 1.0
+    places = []
+    for a in axes:
+        n = number(a.extent)
+        places.append([(2 * k + 1) * n // (2 * SAMPLES) for k in range(SAMPLES)] if n > SAMPLES else list(range(n)))
+    lines = [([number(dict(i.terms).get(a, 0)) for a in axes], number(i.offset)) for i in condition]
+    points = list(itertools.product(*places))
+    holds = sum(any(sum(map(operator.mul, c, p)) + offset >= 0 for c, offset in lines) for p in points)
+    return holds / len(points)
+
+
+def _extents(index: Index) -> Iterator[Extent]:
+    yield index.offset
+    for atom, c in index.terms:
+        yield c
+        if isinstance(atom, Axis):
+            yield atom.extent
 
 
 SECTION = 512
