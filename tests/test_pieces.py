@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,10 +27,12 @@ from prism.errors import IllegalIRError
 from prism.events import Recorder
 from prism.generate.partition import searchable
 from prism.ir import kit
+from prism.program.build import const, op, position
+from prism.program.build import read as read_of
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
-from prism.program.inline import aligned, inline
-from prism.program.nodes import Program
+from prism.program.inline import aligned, decided, inline
+from prism.program.nodes import Program, Read, Reduce, walk
 from prism.program.pieces import formulas_of, in_pieces
 from prism.sgraph import spec
 from prism.sgraph.config import Config
@@ -84,6 +87,20 @@ def sides(p: torch.Tensor) -> torch.Tensor:
     for n, side in enumerate((-h, -w, h, w)):
         found = found + torch.zeros_like(p).select_scatter(slope * side, 1, n)
     return found
+
+
+def beside_a_bank(z: torch.Tensor, p: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """How much a row prefers its own to a bank, of scores that lie side by side."""
+    return torch.cat([(z * p).sum(-1, keepdim=True), z @ n.T], 1).log_softmax(-1)[:, 0]
+
+
+def after_a_prefix(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    place = torch.arange(40, device=x.device)
+    return torch.where((place < 5) | (place <= place[:, None]), x @ w, -math.inf).logsumexp(-1)
+
+
+def two_banks(z: torch.Tensor, p: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    return torch.cat([z @ p.T, z @ n.T], 1).logsumexp(-1)
 
 
 def traced(fn: Callable[..., object], *shapes: tuple[int, ...]) -> Program:
@@ -337,6 +354,41 @@ def test_pieces_that_do_not_say_of_what_have_no_denotation(found: list[SGraph]) 
     wrong = changed(found[0], lambda s: moved(s, lambda i: Index(((other, 1),), i.offset)))
     with pytest.raises(IllegalIRError, match="has 2 stores"):
         denote(wrong)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "lengths"),
+    [
+        (beside_a_bank, [(12, 8), (12, 8), (40, 8)], {8, 40}),
+        (two_banks, [(12, 8), (24, 8), (40, 8)], {8, 24, 40}),
+        # What is chosen is read, or what all rows see of scores: one reduction.
+        (lambda x, y: torch.cat([x, y], 1).logsumexp(-1), [(12, 5), (12, 40)], {45}),
+        (after_a_prefix, [(40, 8), (8, 40)], {8, 40}),
+    ],
+)
+def test_what_is_computed_side_by_side_is_reduced_stretch_by_stretch(
+    fn: Callable[..., object], shapes: list[tuple[int, ...]], lengths: set[int], worker: Worker
+) -> None:
+    program = traced(fn, *shapes)
+    ((formula,), _) = formulas_of(program)
+    assert {int(e.axis.extent) for e in walk(formula.expr) if isinstance(e, Reduce)} == lengths
+    given = drawn(program)
+    (expected,) = evaluate(program, given).values()
+    np.testing.assert_allclose(evaluate_formula(formula, given, {}), expected, rtol=1e-12)
+    found = run_search(program, device("sm_90"), SearchBudget(), worker, Recorder()).proved
+    assert found
+    np.testing.assert_allclose(
+        next(iter(simulate(found[0].sgraph, given, dict.fromkeys(map(str, found[0].sgraph.symbols), 8)).values())),
+        expected,
+        rtol=1e-6,
+    )
+
+
+def test_a_place_that_is_never_met_is_not_asked_for() -> None:
+    m = Axis("m", 6)
+    for shift, border, left in ((1, 0.0, False), (0, 6.0, False), (0, 5.0, True), (1, 1.0, True)):
+        asked = op("where", op("eq", position(Index.axis(m) + shift), const(border)), read_of("x", m), const(2.0))
+        assert any(isinstance(e, Read) for e in walk(decided(asked))) is left
 
 
 def test_a_program_counts_by_its_pieces() -> None:

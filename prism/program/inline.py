@@ -519,6 +519,10 @@ def decided(expr: Expr) -> Expr:
                 known := _always(index + end.scaled(-1), 0.0 if name == "lt" else 0.5)
             ) is not None:
                 done[id(e)] = Const(float(known))
+            case Map("eq", (Position(index), Const(border))) if index.terms and (
+                _always(index, border) or _always(index, border + 1.0) is False
+            ):
+                done[id(e)] = Const(0.0)
             case Map("eq", (Position(index), Position(end))) if not (index + end.scaled(-1)).terms:
                 done[id(e)] = Const(float(index == end))
             case Map(name, args):

@@ -16,6 +16,9 @@ no tile is over both. Pieces, which may be of several lengths, are also made whe
 
 A piece may be one place, where all are: the four sides of a box's gradient, which are chosen among what they share.
 Such an output is also proved as the choice among its places.
+
+What reduces such a choice, as a softmax over one score and many others side by side does, reduces each stretch by
+itself where what is chosen is computed: no product of matrices has a column more than its operand has rows.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
 
 from prism.program.equal_lengths import follows, of_equal_lengths
 from prism.program.extents import evaluate, is_static
@@ -31,7 +36,7 @@ from prism.program.index import Axis, Index
 from prism.program.inline import aligned, decided, inline, named_as
 from prism.program.nodes import Const, Expr, Formula, Map, Position, Program, Read, Reduce, free_axes, walk
 from prism.program.products import work
-from prism.program.transform import canonical, least_instance, substitute
+from prism.program.transform import canonical, least_instance, rebuilt, substitute
 
 _PIECE = ".piece"
 
@@ -48,7 +53,7 @@ def formulas_of(program: Program) -> tuple[tuple[Formula, ...], tuple[Formula, .
 
     What is as long as pieces that it reads alike goes along with them.
     """
-    formulas = by_groups(aligned(inline(program)))
+    formulas = by_groups(aligned(_stretched(inline(program))))
     found = [_pieces(f, program.hints) for f in formulas]
     cut = [p for pieces in found if len(pieces) > 1 for p in pieces]
     if cut:
@@ -56,6 +61,43 @@ def formulas_of(program: Program) -> tuple[tuple[Formula, ...], tuple[Formula, .
         formulas = tuple(_choice(f, p) if len(p) > 1 else named_as(f, cut) for f, p in both)
         found = [p if len(p) > 1 else (f,) for f, p in zip(formulas, found, strict=True)]
     return formulas, of_equal_lengths([p for pieces in found for p in pieces])
+
+
+def _stretched(formulas: Sequence[Formula]) -> Sequence[Formula]:
+    """The formulas with reductions stretch by stretch, where what is chosen along them is computed."""
+    if not any(isinstance(e, Reduce) and _chosen(e) for f in formulas for e in walk(f.expr)):
+        return formulas
+    made = rebuilt([f.expr for f in formulas], _by_stretches)
+    return [replace(f, expr=canonical(e)) for f, e in zip(formulas, made, strict=True)]
+
+
+def _chosen(e: Reduce) -> bool:
+    """Whether a choice by the place along the reduction is one of what other reductions make, and no mask of it."""
+    return any(
+        isinstance(c, Map)
+        and c.op == "where"
+        and not any(isinstance(x, Const) for x in c.args[1:])
+        and any(True for _ in _borders(c.args[0], e.axis))
+        and any(isinstance(r, Reduce) and e.axis in free_axes(r) for x in c.args[1:] for r in walk(x))
+        for c in walk(e.body)
+    )
+
+
+def _by_stretches(e: Expr) -> Expr:
+    """The reduction, each stretch by itself where what is chosen along it is computed; anything else as it is."""
+    if not isinstance(e, Reduce) or not is_static(e.axis.extent) or not _chosen(e):
+        return e
+    extent = int(e.axis.extent)
+    ends = [0, *sorted({b for b in _borders(e.body, e.axis) if 0 < b < extent}), extent]
+    if not 2 < len(ends) <= MOST + 1:
+        return e
+    parts = []
+    for start, end in itertools.pairwise(ends):
+        along = least_instance(end - start, free_axes(e))
+        place = Index.const(start) if end - start == 1 else Index.axis(along) + start
+        body = decided(substitute(e.body, {e.axis: place}))
+        parts.append(body if end - start == 1 else Reduce(e.kind, along, body))
+    return reduce(lambda a, b: Map(e.kind.op, (a, b)), parts)
 
 
 def in_pieces(formulas: Sequence[Formula], hints: Mapping[str, int]) -> tuple[Formula, ...]:
