@@ -24,6 +24,7 @@ from prism.generate.schedule import Output, Unschedulable
 from prism.generate.values import Builder
 from prism.program.index import Axis, Index
 from prism.program.nodes import Read, Tensor
+from prism.sgraph.hidden import without_unneeded
 from prism.sgraph.nodes import Kernel, SGraph, Split
 from prism.sgraph.ranges import narrow
 
@@ -226,9 +227,9 @@ class BruteForce:
                     if any(isinstance(r, Split) for r in given.values()):
                         family = _split(outputs, given, builder.values, f"k{suffix}", suffix)
                         if family is not None:
-                            yield tuple(map(narrow, family.kernels)), family.buffers
+                            yield tuple(without_unneeded(narrow(k)) for k in family.kernels), family.buffers
                     else:
-                        yield (narrow(_kernel(f"k{suffix}", outputs, given)),), ()
+                        yield (without_unneeded(narrow(_kernel(f"k{suffix}", outputs, given))),), ()
                 except Unschedulable:
                     continue
         if len(group) == 1:
@@ -254,11 +255,11 @@ class BruteForce:
         stores = Output(target.tensor, target.index, begin)
         for first in itertools.product([Kind.GRID, Kind.ONE, Kind.WHOLE], repeat=len(target.axes)):
             given = roles(dict(zip(target.axes, first, strict=True)), target.axes, frozenset(), "_b")
-            kernel = narrow(_kernel("begin", [stores], given))
+            kernel = without_unneeded(narrow(_kernel("begin", [stores], given)))
             for picks in itertools.product(*(every if a in adds.axes else whole for a in order)):
                 try:
                     given = roles(dict(zip(order, picks, strict=True)), order, frozenset(), "_a")
-                    yield (kernel, narrow(_kernel("adds", [adds], given))), ()
+                    yield (kernel, without_unneeded(narrow(_kernel("adds", [adds], given)))), ()
                 except Unschedulable:
                     continue
 

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from compiled_code import CodeOf
+from cpu_batch import Case, run_batch
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, SUM, at, masked_rows, op, sym
+from sgraph_simulator import simulate
 from tile_simulator import run_module
 from torch import Tensor as Torch
 
 import prism
 from prism.api.region_search import SearchBudget, run_search
 from prism.backends.lower import lower
+from prism.backends.triton.emit import emit_module
 from prism.cost.counts import kernel_cost
 from prism.cost.device import device
 from prism.egraph.worker import Worker
+from prism.errors import IllegalIRError
 from prism.events import Recorder
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Program, Tensor
+from prism.sgraph import spec
 from prism.sgraph.config import Config
-from prism.sgraph.hidden import hidden
+from prism.sgraph.denote import denote
+from prism.sgraph.hidden import hidden, without_unneeded
 from prism.sgraph.nodes import (
     Accumulate,
+    Contract,
     Grid,
     Kernel,
     Load,
@@ -215,3 +226,111 @@ def test_neighbours_are_still_loaded_together(version: str, code_of: CodeOf) -> 
     loads = re.findall(r"ld\.global\S*", code.ptx)
     assert loads
     assert all(".v4.b32" in x for x in loads), loads
+
+
+# What loops leave out as a whole.
+
+DEPTH = Axis("a", 32)
+
+
+def scores(*mask: Stmt, also: tuple[Stmt, ...] = ()) -> SGraph:
+    """y[i, j] = what is seen of sum_a q[i, a] k[j, a], a loop over a."""
+    body = (
+        Load("q1", "q", at(ROW, DEPTH)),
+        Load("k1", "k", at(COLUMN, DEPTH)),
+        Contract("part", DEPTH, "q1", "k1"),
+        Accumulate("qk", SUM, "part"),
+    )
+    mask = mask or (*seen(), op("out", "where", "seen", "qk", -1.0))
+    roles = ((ROW, Grid(sym("T_i"))), (COLUMN, Grid(sym("T_j"))), (DEPTH, LoopRole(sym("T_a"))))
+    kernel = Kernel("scores_kernel", roles, (Loop(DEPTH, body), *mask, *also, Store("y", at(ROW, COLUMN), "out")))
+    inputs = (Tensor("q", (N, 32), F32), Tensor("k", (N, 32), F32))
+    return SGraph("scores", inputs, (), (Tensor("y", (N, N), F32),), (kernel,))
+
+
+def shorter(g: SGraph) -> SGraph:
+    return replace(g, kernels=tuple(map(without_unneeded, g.kernels)))
+
+
+def ranges_of(g: SGraph) -> list[tuple[str, ...]]:
+    return [tuple(s.bounds) for k in g.kernels for s in k.statements() if isinstance(s, Loop) and s.skips]
+
+
+def test_a_program_that_a_mask_hides_computes_nothing(tmp_path: Path) -> None:
+    g = shorter(scores())
+    assert ranges_of(g) == [("i - 1*j >= 0",)]
+    spec.check(g)
+    assert denote(g) == denote(scores())
+    assert shorter(g) == g
+    rng = np.random.default_rng(2)
+    drawn = {t.name: rng.standard_normal([int(e) for e in t.shape]).astype(np.float32) for t in g.inputs}
+    expected = np.where(np.tril(np.ones((N, N), bool)), drawn["q"].astype(float) @ drawn["k"].T, -1.0)
+    binding = {"T_i": 8, "T_j": 16, "T_a": 16}
+    visits: dict[str, list[int]] = {}
+    np.testing.assert_allclose(simulate(g, drawn, binding, visits)["y"], expected, rtol=1e-6, atol=1e-6)
+    seen_tiles, all_of_them = visits["a"]
+    assert seen_tiles == 2 * sum(-(-8 * (n + 1) // 16) for n in range(8))
+    cost = kernel_cost(g.kernels[0], g).evaluate(binding)
+    assert cost["loop_trips"] * cost["programs"] == pytest.approx(seen_tiles, rel=0.1)
+    assert cost["dot_flops"] == pytest.approx(
+        kernel_cost(scores().kernels[0], g).evaluate(binding)["dot_flops"] * seen_tiles / all_of_them, rel=0.1
+    )
+    ((got,),) = run_batch([Case(g, binding, list(drawn.values()))], tmp_path)
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_emitted_programs_that_a_mask_hides_visit_nothing(interpreter: InterpreterPool, tmp_path: Path) -> None:
+    g = shorter(scores())
+    rng = np.random.default_rng(4)
+    drawn = [rng.standard_normal([int(e) for e in t.shape]).astype(np.float32) for t in g.inputs]
+    # What is hidden is not read: programs above the diagonal would meet it.
+    drawn[1][48:] = np.nan
+    source = emit_module(g, formula="f", configs={})
+    module = tmp_path / "scores.py"
+    module.write_text(source.text)
+    binding = {"T_i": 16, "T_j": 16, "T_a": 16}
+    config = Config(binding, dict.fromkeys(source.kernels, 4), dict.fromkeys(source.kernels, 2))
+    (result,) = interpreter.run_many([InterpretJob(module, source.entry, tuple(drawn), ("float32",) * 2, config)])
+    assert not result.error
+    visible = np.tril(np.ones((N, N), bool))
+    visible[:, 48:] = False
+    wanted = np.where(visible, drawn[0].astype(float) @ np.nan_to_num(drawn[1]).T, -1.0)
+    np.testing.assert_allclose(result.outputs[0][:48], wanted[:48], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "g",
+    [
+        # Something looks at all of it; nothing is hidden; next to nothing is.
+        scores(*seen(), op("s", "where", "seen", "qk", 0.0), op("out", "add", "s", "qk")),
+        scores(op("out", "add", "qk", 1.0)),
+        scores(Position("pi", i + 60), Position("pj", j), op("seen", "le", "pj", "pi"),
+               op("out", "where", "seen", "qk", 0.0)),
+        # It is hidden from a product alone: 0 times infinity is no 0.
+        scores(*seen(), op("s", "where", "seen", 1.0, 0.0), op("out", "mul", "s", "qk")),
+    ],
+)  # fmt: skip
+def test_what_is_looked_at_is_computed(g: SGraph) -> None:
+    assert ranges_of(shorter(g)) == []
+
+
+def test_a_loop_that_leaves_out_what_is_looked_at_has_no_denotation() -> None:
+    g = scores(*seen(), op("s", "where", "seen", "qk", 0.0), op("out", "add", "s", "qk"))
+    (kernel,) = g.kernels
+    loop, *rest = kernel.body
+    assert isinstance(loop, Loop)
+    for range_ in ((i + j.scaled(-1),), (j + i.scaled(-1),)):
+        wrong = replace(g, kernels=(replace(kernel, body=(replace(loop, range=range_), *rest)),))
+        with pytest.raises(IllegalIRError, match="not known to be looked at"):
+            denote(wrong)
+
+
+def test_masked_scores_are_found_with_half_the_work(worker: Worker) -> None:
+    def masked(q: Torch, k: Torch) -> Torch:
+        hidden_ = torch.ones(2048, 2048, dtype=torch.bool, device=q.device).triu(1)
+        return (q @ k.T).relu().masked_fill(hidden_, -math.inf)
+
+    q = torch.empty(2048, 512, dtype=torch.float16, device="meta")
+    program = prism.trace(masked, (q, q))
+    best = run_search(program, device("sm_90"), SearchBudget(), worker, Recorder()).proved[0]
+    assert any(s.all_or_none for k in best.sgraph.kernels for s in k.statements() if isinstance(s, Loop))

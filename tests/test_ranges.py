@@ -659,7 +659,7 @@ def test_an_accumulator_without_a_mask_makes_a_range_unjustified() -> None:
     ("conditions", "message"),
     [
         ((line(0, (A, 1), (KEY, -1)),), "its tile is not known"),
-        ((line(3, (ROW, 1)),), "has no bound"),
+        ((line(3),), "has no bound"),
         ((line(0, (ROW, 1), (KEY, -1)), line(2, (ROW, 1), (KEY, -1))), "two bounds"),
     ],
 )

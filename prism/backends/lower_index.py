@@ -118,6 +118,8 @@ class Indexing:
         # 1 where the program visits all tiles whatever bounds them, else 0.
         every = self._scalar("everywhere", axis, sympy.Min(sympy.Max(*highs, 0), 1)) if highs else None
         above, below = self._ends(loop.range, axis, every)
+        if loop.all_or_none:
+            stop = self._scalar("stop", axis, sympy.Min(stop, mul(every, axis.extent)))
         if above:
             stop = self._scalar("stop", axis, sympy.Min(stop, sympy.Max(*above)))
         if below:

@@ -475,6 +475,8 @@ class _Counter:
                 continue
             loop = ranges[axis]
             others = {a for side in loop.sides for c in side for a in c.axes()} - {axis}
+            if loop.all_or_none and not others <= mentioned:
+                continue  # a program that visits all has it
             if axis in mentioned and mentioned.isdisjoint(others):
                 sizes[axis] = Factor("size", allowed(axis, loop.range, loop.gap))
             else:

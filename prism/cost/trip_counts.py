@@ -66,13 +66,18 @@ class Visited:
     # Whether only tiles count on all of whose elements the conditions hold, in all of the program's tile.
     whole: bool = False
 
+    @property
+    def all_or_none(self) -> bool:
+        """Whether programs visit all tiles or none."""
+        return bool(self.everywhere) and not self.bounds and not self.gap
+
     def evaluate(self, binding: Mapping[str, Any]) -> Any:
         """The share under `binding` (symbol name to int or integer array)."""
         if self.busiest:
             return self._most(binding)
         t = _size(self.tile, binding)
         tiles = -(-value(self.extent, binding) // t)
-        seen = self._mean(t, binding, tiles, whole=self.whole) / tiles
+        seen = 0.0 if self.all_or_none else self._mean(t, binding, tiles, whole=self.whole) / tiles
         for b in self.everywhere:
             line = _Line.of(b, 1, binding)
             seen = seen + (1.0 - seen) * (line.sum(1) / line.count)
@@ -104,6 +109,7 @@ class Visited:
             if self.gap:
                 behind = reduce(_smaller, ends(self.gap, 1, place))
                 seen = seen - _clamp(behind - reduce(_larger, ends(self.gap, -1, place)), 0, None)
+            seen = 0 if self.all_or_none else seen
             for b in self.everywhere:
                 seen = _larger(seen, tiles * _Line.of(b, 1, binding).part(place, 1))
             best = _larger(best, seen)
@@ -111,6 +117,8 @@ class Visited:
 
     def lower(self, hints: Mapping[str, Any]) -> float:
         """The share of the elements on which the conditions hold, or less: what tiles of any size visit."""
+        if self.all_or_none:
+            return 0.0
         n = value(self.extent, hints)
         fine = replace(self, bounds=tuple(map(_unit, self.bounds)), gap=tuple(map(_unit, self.gap)))
         return float(fine._mean(1, hints, n, least=True)) / float(n)

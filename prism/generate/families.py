@@ -20,6 +20,7 @@ from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.program.transform import least_instance
+from prism.sgraph.hidden import without_unneeded
 from prism.sgraph.nodes import Grid, Kernel, Loop, Moment, Role, Split, Statistic, Whole, part_axis
 from prism.sgraph.ranges import Ranged, narrow
 
@@ -168,7 +169,9 @@ def _kernels(
             else:
                 reasons = [too_large(needed(split), given, free, space.device, p) for p in space.points]
                 if None in reasons:
-                    yield replace(family, kernels=tuple(narrow(k, space.ranged) for k in family.kernels))
+                    yield replace(
+                        family, kernels=tuple(without_unneeded(narrow(k, space.ranged)) for k in family.kernels)
+                    )
                 else:
                     yield str(reasons[-1])
 
@@ -228,7 +231,7 @@ def _adding(
 
     def grid(outputs: list[Output], end: str) -> Kernel:
         tiles = {a: Grid(sympy.Symbol(f"T_{a.name}{suffix}{end[1]}", integer=True, positive=True)) for a in target.axes}
-        return narrow(_kernel(name + end, outputs, tiles), space.ranged)
+        return without_unneeded(narrow(_kernel(name + end, outputs, tiles), space.ranged))
 
     def adds(made: Builder) -> list[Output]:
         value, places = found.values(made)

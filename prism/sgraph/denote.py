@@ -69,6 +69,7 @@ from prism.program.sign_analysis import Facts
 from prism.program.transform import Canonical, Interned, canonical, substitute, with_children, with_tensors
 from prism.sgraph import nodes as sg
 from prism.sgraph import rescaled
+from prism.sgraph.hidden import check_needed
 from prism.sgraph.ranges import check_ranges
 from prism.sgraph.value_bounds import Bounds
 
@@ -772,6 +773,7 @@ class Denotations:
         shared = _Shared()
         for kernel in sgraph.kernels:
             check_ranges(kernel)
+            check_needed(kernel)
             _Reader(kernel, shared, memory).run()
         values = [memory.told(memory.interned.all(shared.held(t.name)[1])) for t in sgraph.outputs]
         for t, v in zip(sgraph.outputs, values, strict=True):
@@ -828,6 +830,7 @@ def kernel_stores(kernel: sg.Kernel) -> dict[str, tuple[tuple[Index, ...], Expr]
         IllegalIRError: it has no denotation, or a loop whose range leaves out what counts.
     """
     check_ranges(kernel)
+    check_needed(kernel)
     own = _Shared()
     _Reader(kernel, own, _Memory()).run()
     return {name: (index, rescaled.told(value)) for name, (index, value) in own.stored.items()}

@@ -24,14 +24,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from prism.errors import IllegalIRError
 from prism.ir.kit import sources, statements
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
-from prism.sgraph.nodes import Contract, Kernel, Load, Loop, Pointwise, Position, Stmt, TileReduce, value_axes
-from prism.sgraph.ranges import Absolute, Fact, negated, placed, share
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    Pointwise,
+    Position,
+    Scan,
+    Stmt,
+    Store,
+    TileReduce,
+    value_axes,
+)
+from prism.sgraph.ranges import Absolute, Fact, negated, placed, share, sign
 
 LINE = 64
 """Bytes that come together from memory: those of which none is needed are not loaded."""
@@ -46,6 +61,8 @@ Condition: TypeAlias = tuple[Index, ...]
 Needed: TypeAlias = frozenset[Condition]
 
 EVERYWHERE: Needed = frozenset()
+
+_ALL: tuple[float, str, Condition] = (1.0, "", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +88,9 @@ def hidden(kernel: Kernel) -> Mapping[str, tuple[Condition, ...]]:
     """
     if not any(isinstance(s, Position) for s in kernel.statements()):
         return {}
-    facts = placed(kernel)
-    predicates = _Predicates(facts)
-    for s in kernel.statements():
-        predicates.statement(s)
-    if not predicates.found:
+    needs = _needed_of(kernel)
+    if not needs:
         return {}
-    needs = _needs(kernel, predicates)
     made: dict[str, tuple[Condition, ...]] = {}
     for load, ranged in _loads(kernel.body, frozenset()):
         use = needs.get(load.dst, _Use())
@@ -87,6 +100,75 @@ def hidden(kernel: Kernel) -> Mapping[str, tuple[Condition, ...]]:
         if kept:
             made[load.dst] = tuple(sorted(kept, key=lambda c: [str(i) for i in c]))
     return made
+
+
+def check_needed(kernel: Kernel) -> None:
+    """Checks that what loops leave out as a whole is not needed; trusts nobody who made their ranges.
+
+    Raises:
+        IllegalIRError: something is made of what such a loop accumulates where it visits nothing.
+    """
+    if not any(isinstance(s, Loop) and s.all_or_none for s in kernel.statements()):
+        return
+    needs = _needed_of(kernel)
+    for loop in (s for s in kernel.statements() if isinstance(s, Loop) and s.all_or_none):
+        if loop.range not in _asked_of(loop, needs):
+            raise IllegalIRError(
+                f"the loop over {loop.axis} visits nothing without {' or '.join(loop.bounds)}",
+                where=f"kernel {kernel.name}",
+                why="what it accumulates is not known to be looked at under that alone",
+                fix="this is a bug in prism; please report it",
+            )
+
+
+def without_unneeded(kernel: Kernel) -> Kernel:
+    """The kernel with loops that visit nothing in programs in which a mask hides all that they accumulate.
+
+    As of scores that are masked and stored: of a causal square half of the programs look at none.
+    """
+    bare = any(isinstance(s, Loop) and not s.skips for s in kernel.statements())
+    if not bare or not any(isinstance(s, Position) for s in kernel.statements()):
+        return kernel
+    needs = _needed_of(kernel)
+    if not needs:
+        return kernel
+    grid = frozenset(a for a, r in kernel.roles if isinstance(r, Grid))
+
+    def visit(body: Sequence[Stmt], known: frozenset[Axis]) -> tuple[Stmt, ...]:
+        made: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop):
+                s = replace(s, body=visit(s.body, known | {s.axis}))
+                if not s.skips:
+                    asked = (
+                        c
+                        for c in _asked_of(s, needs)
+                        if all(i.axes() and i.axes() <= known and all(sign(n) for _, n in i.terms) for i in c)
+                    )
+                    s = replace(
+                        s, range=min(((share(c), str(c), c) for c in asked if share(c) <= WORTH), default=_ALL)[2]
+                    )
+            made.append(s)
+        return tuple(made)
+
+    body = visit(kernel.body, grid)
+    return kernel if body == kernel.body else replace(kernel, body=body)
+
+
+def _needed_of(kernel: Kernel) -> Mapping[str, _Use]:
+    """Where values are needed, if any predicate of positions says something; see `_needs`."""
+    predicates = _Predicates(placed(kernel))
+    for s in kernel.statements():
+        predicates.statement(s)
+    return _needs(kernel, predicates) if predicates.found else {}
+
+
+def _asked_of(loop: Loop, needs: Mapping[str, _Use]) -> Needed:
+    """Conditions all of which hold wherever a choice takes something of what the loop accumulates."""
+    if any(isinstance(s, Store | Scan) for s in statements(loop.body)):
+        return EVERYWHERE
+    made = [needs.get(s.dst, _Use()).chosen for s in loop.body if isinstance(s, Accumulate)]
+    return frozenset.intersection(*made) if made else EVERYWHERE
 
 
 def _loads(body: Sequence[Stmt], ranged: frozenset[Axis]) -> Iterator[tuple[Load, frozenset[Axis]]]:

@@ -253,7 +253,8 @@ class Loop:
     body: tuple[Annotated[Stmt, Holds.BODY], ...]  # the statements
     # Conditions `index >= 0`, over the loop's axis, grid axes and the axes of enclosing loops. A tile is visited when
     # of those that bound the axis from above, and of those from below, one at least holds for some element of it and
-    # some of the program's tiles of the others; all are where one without the axis holds.
+    # some of the program's tiles of the others; all are where one without the axis holds. Where none bounds the axis,
+    # all tiles are visited or none: what the loop accumulates is looked at under these alone.
     range: tuple[Affine, ...] = ()
     # Further conditions on the axis, of which one has to hold in the same way: of those that bound it from above before
     # the gap, of the others behind it. As all places before it and a window see each other.
@@ -268,6 +269,11 @@ class Loop:
     def everywhere(self) -> tuple[Index, ...]:
         """The conditions without the axis: where one of them holds all tiles are visited."""
         return tuple(c for c in self.range if not c.slope(self.axis))
+
+    @property
+    def all_or_none(self) -> bool:
+        """Whether a program visits all tiles or none."""
+        return bool(self.range) and not self.gap and len(self.everywhere) == len(self.range)
 
     @property
     def back(self) -> bool:
@@ -648,11 +654,11 @@ def _operand(a: Operand) -> str:
 def sides(conditions: Sequence[Index], axis: Axis) -> tuple[tuple[Index, ...], ...]:
     """Of conditions `index >= 0` those that bound the axis from above, and those from below; none that is empty.
 
-    Those without the axis are in both, last.
+    Those without the axis are in both, last; where there is nothing else, they are all that is asked for.
     """
     everywhere = [c for c in conditions if not c.slope(axis)]
     found = ([c for c in conditions if way * c.slope(axis) > 0] for way in (-1, 1))
-    return tuple((*side, *everywhere) for side in found if side)
+    return tuple((*side, *everywhere) for side in found if side) or ((tuple(everywhere),) if everywhere else ())
 
 
 def _bound(condition: Index, axis: Axis) -> str:

@@ -534,7 +534,8 @@ def check_ranges(kernel: sg.Kernel) -> None:
     def visit(body: Sequence[sg.Stmt], facts: _Facts) -> None:
         for s in body:
             if isinstance(s, sg.Loop):
-                if not _hold(s, s.sides, facts.known, partial(_justified, s, known=facts.known)):
+                # Of the others `prism.sgraph.hidden` asks where what they accumulate is needed.
+                if not s.all_or_none and not _hold(s, s.sides, facts.known, partial(_justified, s, known=facts.known)):
                     raise IllegalIRError(
                         f"the loop over {s.axis} skips tiles without {' and '.join(s.bounds)}",
                         where=f"kernel {kernel.name}",
@@ -553,7 +554,7 @@ def assumed(kernels: Sequence[sg.Kernel]) -> tuple[str, ...]:
     def rests(body: Sequence[sg.Stmt], facts: _Facts) -> bool:
         for s in body:
             if isinstance(s, sg.Loop):
-                grounds = [_justified(s, side, facts.known) for side in s.sides]
+                grounds = [] if s.all_or_none else [_justified(s, side, facts.known) for side in s.sides]
                 if any(g is not None and g.visible for g in grounds) or rests(s.body, _Facts(dict(facts.known))):
                     return True
             facts.statement(s)
