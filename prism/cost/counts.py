@@ -215,6 +215,8 @@ class Access:
                 held = np.where(np.logical_or(held >= step, spread), np.maximum(held, step * size), held)
             held = np.minimum(held, length)
             run, whole = np.where(whole, run * held, run), np.logical_and(whole, held >= length)
+            if not np.count_nonzero(whole):
+                break  # a tile has no dimension as a whole, so what lies beyond it is apart
         if not self.row:
             return 1.0
         return np.minimum(unit / self.element, apart * np.maximum(1.0, unit / run))

@@ -404,6 +404,7 @@ class _Listed:
     place: int  # in the order in which plans were listed
     plan: Plan
     estimate: PlanEstimate  # what looks at it
+    kind: object  # its signature
     seconds: float  # what it looks as if it took, or at least takes while it was not looked at
     looked: bool = False  # whether it was looked at
 
@@ -463,7 +464,7 @@ class _Agenda:
         for plan in plans:
             least = estimate.at_least(plan)
             if least < below:
-                self._plans.append(_Listed(len(self._plans), plan, estimate, least))
+                self._plans.append(_Listed(len(self._plans), plan, estimate, plan.cut_signature(), least))
             else:
                 self.hopeless += 1
 
@@ -475,7 +476,7 @@ class _Agenda:
         kinds: dict[object, list[_Listed]] = {}
         for listed in self._plans:
             if listed.seconds < below:
-                kinds.setdefault(listed.plan.cut_signature(), []).append(listed)
+                kinds.setdefault(listed.kind, []).append(listed)
         for alike in kinds.values():
             heapq.heapify(alike)
         # Of equals those that were not looked at are first, so that they are before it is their turn.

@@ -96,7 +96,7 @@ class Plan:
 
     def cut_signature(self) -> object:
         """What plans of different forms share that cut the program in the same way."""
-        return tuple((rank, tuple(sorted(a.name for t in group for a in t.axes))) for rank, group in self.groups)
+        return tuple([(rank, tuple(sorted([a.name for t in group for a in t.axes]))) for rank, group in self.groups])
 
 
 @dataclass(frozen=True, slots=True)
