@@ -184,6 +184,20 @@ def test_a_function_that_differentiates_need_not_say_that_gradients_are_recorded
     assert program.conformance.draws
 
 
+def test_the_gradient_of_what_is_convolved_alone_is_read() -> None:
+    """Of three results of one operator torch asks for one."""
+    x, w, dy = drawn(2, 3, 5, 6), drawn(4, 3, 3, 3), drawn(2, 4, 5, 6)
+
+    def gradient(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> Any:
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(F.conv2d(x, w, padding=1), [x], dy)
+
+    program = trace(gradient, (x, w, dy))
+    found = evaluate(program, {t.name: a.numpy() for t, a in zip(program.inputs, (x, w, dy), strict=True)})
+    np.testing.assert_allclose(found[program.outputs[0]], gradient(x, w, dy)[0].numpy(), rtol=1e-10, atol=1e-10)
+
+
 def test_what_fails_in_any_case_is_said_to_fail() -> None:
     def gradient(x: torch.Tensor) -> Any:
         return torch.autograd.grad(x.sum(), x)[0]

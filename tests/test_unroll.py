@@ -26,6 +26,8 @@ from prism.program.nodes import (
     Tensor,
     walk,
 )
+from prism.program.prefix import carried
+from prism.program.transform import canonical
 
 I2, I3, J, S = Axis("i", 2), Axis("i", 3), Axis("j", 6), Axis("s", symbol("s"))
 
@@ -203,3 +205,55 @@ def test_a_product_with_a_part_after_it_is_a_sum_of_the_product_and_one_of_the_p
     given = {"c": rng.normal(size=7), "u": rng.normal(size=(20, 7)), "p": rng.normal(size=8), "q": rng.normal(size=20)}
     before, after = (evaluate_expr(x, given, {}, ()) for x in (e, found))
     np.testing.assert_allclose(after, before, rtol=1e-12)
+
+
+def running(kind: str, op: str, places: int, along: int, shift: int, *, back: bool) -> Reduce:
+    """What a mask leaves of `places`, each moved on by `shift`, along an axis of another length."""
+    r, n = Axis("r", places), Axis("n", along)
+    sides = Position(Index.axis(r) + shift), position(n)
+    compared = fold.op(op, *(sides[::-1] if back else sides))
+    outside = {"sum": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf}[kind]
+    body = reduce(kind, r, Map("where", (compared, fold.op("exp", read("x", r)), Const(outside))))
+    assert isinstance(body, Reduce)
+    return body
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize("op", ["le", "lt"])
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("places", [11, 12, 13, 15])
+@pytest.mark.parametrize("shift", [-3, -1, 0, 1, 2])
+def test_what_runs_along_an_axis_has_as_many_places(kind: str, op: str, back: bool, places: int, shift: int) -> None:
+    """Whatever is found is what was asked for, read within the tensor alone."""
+    e = running(kind, op, places, 12, shift, back=back)
+    found = unrolled(e)
+    tensors = {"x": np.random.default_rng(places).standard_normal(places)}
+    before, after = (evaluate_expr(x, tensors, {}, (Axis("n", 12),)) for x in (e, found))
+    np.testing.assert_allclose(after, before, rtol=1e-12)
+    if found is not e:
+        (loop,) = [x for x in walk(found) if isinstance(x, Reduce)]
+        assert carried(loop) is not None
+
+
+@pytest.mark.parametrize(
+    ("op", "places", "shift", "back"),
+    [
+        ("lt", 11, 0, False),  # sums that begin with 0 and end with all of it
+        ("le", 11, 1, False),  # what stood behind a 0 that was put first
+        ("lt", 13, 0, True),  # the gradient of the former
+        ("lt", 12, -1, True),
+        ("le", 11, 0, True),  # sums from a place on that end with 0
+        ("le", 12, 3, False),
+    ],
+)
+def test_sums_that_begin_or_end_with_nothing_run_along(op: str, places: int, shift: int, back: bool) -> None:
+    e = running("sum", op, places, 12, shift, back=back)
+    assert carried(e) is None
+    found = unrolled(e)
+    assert carried(found) is not None
+    assert canonical(unrolled(found)) == canonical(found)
+
+
+def test_few_places_or_those_before_the_first_do_not_run_along() -> None:
+    for e in (running("sum", "lt", 5, 12, 0, back=False), running("sum", "le", 12, 12, -1, back=False)):
+        assert unrolled(e) is e

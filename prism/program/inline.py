@@ -34,6 +34,14 @@ begins with 1:
 
     where(i < 1, 1, prod_r where(r < i, x[r], 1))
     ->  prod_r where(r < i, x[r], 1)
+
+What runs along an axis of another length than its places have is made as long, so that one loop goes along both, as sums
+of what comes before are that begin with 0 and end with all of it (`_as_long`):
+
+    sum_r where(r < i, x[r], 0)                          r in [0, n), i in [0, n + 1)
+    ->  sum_r where(r < i, where(r < n, x[r], 0), 0)     r in [0, n + 1)
+    sum_r where(i < r, x[r], 0)                          r in [0, n + 1), i in [0, n)
+    ->  sum_r where(i <= r, x[r + 1], 0)                 r in [0, n)
 """
 
 from __future__ import annotations
@@ -48,7 +56,7 @@ from prism.errors import UnsupportedError
 from prism.program import fold
 from prism.program.blocks import by_blocks, own_block
 from prism.program.build import op, position, size
-from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
+from prism.program.extents import Extent, add, at_most, cdiv, is_static, mul, normal
 from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.integers import Interval, floor_quotient, range_of
 from prism.program.lookup import looked_up
@@ -68,6 +76,7 @@ from prism.program.nodes import (
 )
 from prism.program.of_looked_up import of_looked_up
 from prism.program.ops import COMPARISONS
+from prism.program.prefix import UpTo
 from prism.program.sign_analysis import Facts
 from prism.program.transform import canonical, flat, indices, least_instance, rebuilt, reindexed, replaced, substitute
 
@@ -342,12 +351,50 @@ def unrolled(expr: Expr) -> Expr:
         if ends is None:
             border = _joint(e.axis, e.body)
             parts = [] if border is None else [(0, border), (border, int(e.axis.extent))]
-            return _combined(e.kind, [written(_part(e, *part)) for part in parts]) if parts else e
+            return _combined(e.kind, [written(_part(e, *part)) for part in parts]) if parts else _as_long(e)
         first, last = ends
         few = [n for n in range(int(e.axis.extent)) if not first <= n < last]
-        return _combined(e.kind, [_part(e, first, last), *(_at(e.body, e.axis, n) for n in few)])
+        return _combined(e.kind, [_as_long(_part(e, first, last)), *(_at(e.body, e.axis, n) for n in few)])
 
     return decided(rebuilt([expr], written)[0])
+
+
+def _as_long(e: Expr) -> Expr:
+    """What runs along its axis, as a reduction over one as long as that of its places; anything else as it is."""
+    match e:
+        case Reduce(kind, bound, Map("where", (Map("le" | "lt" as op_name, (Position(m), Position(n))), f, outside))):
+            pass
+        case _:
+            return e
+    if outside != Const(kind.identity) or bound not in free_axes(f):
+        return e
+    for back, (own, end) in enumerate(((m, n), (n, m))):
+        axis = (end + Index.const(mul(-1, end.offset))).as_axis()
+        if axis is None or axis == bound or axis in free_axes(f) or own.terms != Index.axis(bound).terms:
+            continue
+        more = add(bound.extent, mul(-1, axis.extent))
+        last = add(end.offset, mul(-1, own.offset))
+        if not (is_static(more) and is_static(last)):
+            return e
+        if is_static(axis.extent) and 2 * int(bound.extent) < int(axis.extent):
+            return e  # few places are few terms
+        # Places up to axis + last count, or from there on. Moved, they are those up to the axis, or before it.
+        last = int(last) + (op_name == "lt") * (1 if back else -1)
+        before = (last == 1 and more <= 0) if back else last < 0
+        move = last + before * (-1 if back else 1)
+        covered = move >= more if back else move <= 0
+        if not covered or (more == 0 and own.offset == end.offset == 0):
+            return e
+        along = Axis(f"{bound.name}.along", axis.extent)
+        term, ends = substitute(f, {bound: Index.axis(along) + move}), add(bound.extent, -move)
+        if move < 0:
+            term = op("where", op("lt", position(Index.axis(along)), Const(float(-move))), outside, term)
+        if more < move:
+            term = op("where", op("lt", position(Index.axis(along)), size(ends)), term, outside)
+        compare, sides = UpTo(axis, bool(before), bool(back)).compare(along, axis)
+        mask = op(compare, *(position(Index.axis(a)) for a in sides))
+        return Reduce(kind, along, op("where", mask, term, outside))
+    return e
 
 
 def _own_place(e: Reduce) -> Expr | None:

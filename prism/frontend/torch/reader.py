@@ -651,7 +651,8 @@ class _Translation:
             source, position = node.args
             assert isinstance(source, torch.fx.Node)
             assert isinstance(position, int)
-            part = self._values[source][position]
+            several = self._values[source]
+            part = several if isinstance(several, TorchValue) else several[position]  # of the results one alone is made
             if source in self._known and isinstance(part, TorchValue) and _is_followed(node, part):
                 part = self._knowing(node, part, self._known[source][position])
             self._values[node] = part
