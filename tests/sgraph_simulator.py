@@ -182,8 +182,10 @@ class _Run:
         return at, found
 
     def add(self, s: Store) -> None:
-        """Adds each element of what is added where it goes."""
+        """Adds each element of what is added where it goes; along a grid axis that it lacks, by the first program."""
         over = {a for i in s.index for a in i.axes()} | self.kernel.added_along(s)
+        if any(isinstance(r, Grid) and a not in over and self.at[a][0] > 0 for a, r in self.kernel.roles):
+            return
         axes = tuple(sorted(over, key=lambda a: a.name))
         at, found = self.at_places(s.index, s.places, axes)
         value = np.broadcast_to(self.operand(s.src, axes), found.shape)

@@ -148,6 +148,35 @@ def test_a_sum_that_goes_where_data_say_is_added_up_there(
         np.testing.assert_allclose(out, want, rtol=tolerance, atol=tolerance)
 
 
+def test_sums_over_the_same_terms_are_added_up_by_one_kernel(
+    engine: Engine, interpreter: InterpreterPool, tmp_path: Path
+) -> None:
+    """As the gradients of tables that one loss looks up, one of them at two places; nothing is read back between."""
+
+    def tables(y: torch.Tensor, z: torch.Tensor, i: torch.Tensor, j: torch.Tensor, k: torch.Tensor) -> Any:
+        return Z(11, 6).index_add(0, i, y).index_add(0, j, z), Z(4, 6).index_add(0, k, y * z)
+
+    given = [X, torch.randn(37, 6), ids(37), ids(38)[:37], ids(37, below=4)]
+    program = prism.trace(tables, given)
+    want = [t.numpy() for t in tables(*given)]
+    inputs = [x.numpy() for x in given]
+    found = [g for g in adding(engine, program) if any(len(k.additions) == 3 for k in g.kernels)]
+    assert any(not g.buffers and len(g.kernels) == 3 for g in found)
+    for g in found:
+        spec.check(g)
+        assert record.sgraph_of(record.plain(g)) == g
+        named = dict(zip((t.name for t in program.inputs), inputs, strict=True))
+        for got, expected in zip(simulate(g, named, {s.name: 4 for s in g.symbols}).values(), want, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    cases = [Case(g, {s.name: 8 for s in g.symbols}, inputs) for g in found[:2]]
+    outputs = [*run_batch(cases, tmp_path / "cpu")] if find_compiler() is not None else []
+    dtypes = tuple(t.dtype.value for t in program.inputs)
+    outputs += [interpreted(c, dtypes, interpreter, tmp_path / f"{n}.py") for n, c in enumerate(cases)]
+    for made in outputs:
+        for got, expected in zip(made, want, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
 PLACES = (Place("i1", 0, 3),)
 ADDS = Store("sums", (Index.const(0), Index.axis(Axis("d", 40))), "twice", None, PLACES)
 ILLEGAL: dict[str, tuple[Callable[[SGraph], SGraph], str]] = {

@@ -12,7 +12,7 @@ import sympy
 
 from prism.cost.constraints import Needed, RoleBounds, too_large
 from prism.cost.device import Device
-from prism.generate.adding import added
+from prism.generate.adding import added_along
 from prism.generate.roles import Kind, assignments, batch_axes, reduced_axes, roles, scanned_axes, single_axes
 from prism.generate.schedule import Output, Scheduler, Unschedulable
 from prism.generate.values import Builder, KernelValue, Values, reachable
@@ -100,10 +100,9 @@ def families(
 
     free = tuple(dict.fromkeys(a for t in targets for a in t.axes))
     found = _kernels(stored, free, builder, name, suffix, space, pruned)
-    if len(targets) == 1 and targets[0].tensor in (tensors or {}) and not space.looping:
-        (target,) = targets
-        adding = _adding(target, (tensors or {})[target.tensor], builder, name, suffix, space, pruned)
-        found = chain(found, adding)
+    known = tensors or {}
+    if all(t.tensor in known for t in targets) and not space.looping:
+        found = chain(found, _adding([(t, known[t.tensor]) for t in targets], builder, name, suffix, space, pruned))
     for family in found:
         if isinstance(family, Family) and space.operands is not None:
             kernels = tuple(replace(k, operands=space.operands) for k in family.kernels)
@@ -210,47 +209,63 @@ ADDED_IN = frozenset({DType.FLOAT32, DType.INT32, DType.INT64})
 
 
 def _adding(
-    target: Target, tensor: Tensor, builder: Builder, name: str, suffix: str, space: Space, pruned: Counter[str]
+    targets: Sequence[tuple[Target, Tensor]],
+    builder: Builder,
+    name: str,
+    suffix: str,
+    space: Space,
+    pruned: Counter[str],
 ) -> Iterator[Family | str]:
-    """The families that store what a sum that goes where data say is added to, and then add each term where it goes."""
-    found = added(builder.choices, builder.class_axes, target.cls)
-    own = [i.as_axis() for i in target.index]
-    if found is None or not (tensor.dtype in ADDED_IN or tensor.dtype.is_half):
-        return
-    # All of the tensor, each axis a dimension of it.
-    if [a and a.extent for a in own] != list(tensor.shape) or len(set(own)) < len(own):
+    """The families that store what sums that go where data say are added to, and then add each term where it goes."""
+    found = added_along(builder.choices, builder.class_axes, [t.cls for t, _ in targets], builder.stored)
+    if not found or not all(t.dtype in ADDED_IN or t.dtype.is_half for _, t in targets):
         return
     plain = Builder(builder.choices, builder.class_axes, builder.stored, {})
-    begin = plain.values.const(0.0) if found.base is None else plain.build(found.base)
-    if reduced_axes([begin]) or scanned_axes([begin]):
+    begin = [plain.values.const(0.0) if f[-1].base is None else plain.build(f[-1].base) for f in found]
+    if reduced_axes(begin) or scanned_axes(begin):
         return
-    buffers: tuple[Tensor, ...] = ()
-    if tensor.dtype.is_half:
-        buffers = (Tensor(f"{name}_sums", tensor.shape, DType.FLOAT32),)
-    sums = buffers[0].name if buffers else tensor.name
+    own = [[i.as_axis() for i in target.index] for target, _ in targets]
+    for axes, (_, tensor) in zip(own, targets, strict=True):
+        # All of the tensor, each axis a dimension of it.
+        if [a and a.extent for a in axes] != list(tensor.shape) or len(set(axes)) < len(axes):
+            return
+    nth = [str(n) if n else "" for n in range(len(targets))]
+    sums = [
+        Tensor(f"{name}_sums{n}", t.shape, DType.FLOAT32) if t.dtype.is_half else t
+        for n, (_, t) in zip(nth, targets, strict=True)
+    ]
 
-    def grid(outputs: list[Output], end: str) -> Kernel:
-        tiles = {a: Grid(sympy.Symbol(f"T_{a.name}{suffix}{end[1]}", integer=True, positive=True)) for a in target.axes}
-        return without_unneeded(narrow(_kernel(name + end, outputs, tiles), space.ranged))
+    def grid(n: int, tensor: str, value: KernelValue, end: str) -> Kernel:
+        target, _ = targets[n]
+        mine = f"{suffix}{end[1]}{nth[n]}"
+        tiles = {a: Grid(sympy.Symbol(f"T_{a.name}{mine}", integer=True, positive=True)) for a in target.axes}
+        stored = [Output(tensor, target.index, value)]
+        return without_unneeded(narrow(_kernel(f"{name}{end}{nth[n]}", stored, tiles), space.ranged))
 
     def adds(made: Builder) -> list[Output]:
-        value, places = found.values(made)
-        at = dict(zip(found.along, places, strict=True))
-        index = tuple(Index.const(0) if a in at else i for a, i in zip(own, target.index, strict=True))
-        where = tuple((n, a.extent, at[a]) for n, a in enumerate(own) if a in at)
-        return [Output(sums, index, value, None, where)]
+        stored: list[Output] = []
+        for one, (target, _), axes, into in zip(found, targets, own, sums, strict=True):
+            for f in reversed(one):
+                value, places = f.values(made)
+                at = dict(zip(f.along, places, strict=True))
+                index = tuple(Index.const(0) if a in at else i for a, i in zip(axes, target.index, strict=True))
+                where = tuple((n, a.extent, at[a]) for n, a in enumerate(axes) if a in at)
+                stored.append(Output(into.name, index, value, None, where))
+        return stored
 
-    first = grid([Output(sums, target.index, begin)], "_begin")
-    last: tuple[Kernel, ...] = ()
-    if buffers:
-        last = (grid([Output(tensor.name, target.index, plain.values.read(sums, target.index))], "_end"),)
-    (output,) = adds(plain)
-    free = (*sorted(output.added, key=lambda a: found.bound.index(a)), *(a for a in target.axes if a in output.axes))
+    first = [grid(n, into.name, b, "_begin") for n, (into, b) in enumerate(zip(sums, begin, strict=True))]
+    halves = [n for n, (into, (_, t)) in enumerate(zip(sums, targets, strict=True)) if into != t]
+    last = [grid(n, targets[n][1].name, plain.values.read(sums[n].name, targets[n][0].index), "_end") for n in halves]
+    stored = adds(plain)
+    along = frozenset(a for o in stored for a in o.added)
+    kept = dict.fromkeys(a for t, _ in targets for a in t.axes if any(a in o.axes for o in stored))
+    free = (*sorted(along, key=found[0][0].bound.index), *kept)
     for family in _kernels(adds, free, builder, name, suffix, space, pruned):
         if isinstance(family, str):
             yield family
         else:
-            yield Family((first, *family.kernels, *last), (*buffers, *family.buffers))
+            buffers = (*(sums[n] for n in halves), *family.buffers)
+            yield Family((*first, *family.kernels, *last), buffers)
 
 
 def bound_names(values: Sequence[KernelValue], free: Sequence[Axis]) -> dict[Axis, Axis]:

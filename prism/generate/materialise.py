@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from prism.cost.device import Device
 from prism.cost.roofline import CUT_TILE, full
-from prism.generate.adding import added
+from prism.generate.adding import added, added_along
 from prism.generate.families import Target
 from prism.generate.options import (
     FIRST,
@@ -705,6 +705,19 @@ class Planner:
                 yield from self._crossed(joined)
         yield from self._crossed(plan)
         yield from self._taken_along(plan)
+        yield from self._added_along(plan)
+
+    def _added_along(self, plan: Plan) -> Iterator[Plan]:
+        """The plan with kernels as one whose sums go where data say: it goes along the axes that all sum over."""
+        into: dict[int, int] = {}
+        first: dict[tuple[int, frozenset[Axis]], int] = {}
+        for n, (rank, group) in enumerate(plan.groups):
+            sums = added_along(self.choices, self.weights.classes.axes, [t.cls for t in group], plan.stored)
+            if sums and rank != PREPARED:
+                m = first.setdefault((rank, frozenset(sums[0][0].bound)), n)
+                into |= {n: m} if m != n else {}
+        if into:
+            yield from self._merged(plan, into)
 
     def _taken_along(self, plan: Plan) -> Iterator[Plan]:
         """The plan with kernels as one where outputs reduce what another before them stores, and may run as early.

@@ -31,7 +31,7 @@ from typing import TypeAlias
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device, Tiles
 from prism.cost.roofline import TILE, full
-from prism.generate.adding import Added, added
+from prism.generate.adding import Added, added, added_along
 from prism.generate.families import Target
 from prism.generate.materialise import PREPARED, Choices, Plan
 from prism.generate.options import REDUCING, Chosen, Inside, Weights, Within, below
@@ -216,7 +216,7 @@ class PlanEstimate:
     _costs: dict[int, tuple[frozenset[Axis], float, float]] = field(default_factory=dict)
     _known: dict[Inside, float] = field(default_factory=dict)
     _least: dict[Inside, float] = field(default_factory=dict)
-    _sums: dict[int, Added | None] = field(default_factory=dict)
+    _sums: dict[tuple[tuple[int, ...], frozenset[int]], tuple[Added, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._width = {t.name: t.dtype.bytes for t in self.inputs}
@@ -286,7 +286,7 @@ class PlanEstimate:
         if known is not None:
             return known
         moved, work = sum(self.weights.size(self.weights.classes.axes[t.cls]) * 4 for t in group), 0.0
-        if self._added(group) is None:
+        if not self._added(plan, group):
             read = self._read(plan, inside)
             for cls in inside.used:
                 if cls in read:
@@ -320,26 +320,27 @@ class PlanEstimate:
     def _adding(self, plan: Plan, group: Sequence[Target]) -> float:
         """The time where the kernel's value is added up where data say; infinite where it goes nowhere."""
         axes = self.weights.classes.axes
-        sums = self._added(group)
-        if sums is None:
+        sums = self._added(plan, group)
+        if not sums:
             return math.inf
-        operands = [*sums.operands, *(() if sums.base is None else (sums.base,))]
+        operands = [c for s in sums for c in s.operands]
+        operands += [s.base for s in sums if s.base is not None and added(self.choices, axes, s.base) is None]
         inside = self.within.of(sorted({c for c in operands if c not in plan.stored}), plan.stored)
         read = inside.back.union(c for c in operands if c in plan.stored)
         costs = [self._cost(c) for c in inside.used if c not in inside.back]
-        terms = self.weights.size(frozenset[Axis]().union(*(axes[c] for c in sums.operands)))
+        terms = sum(self.weights.size(frozenset[Axis]().union(*(axes[c] for c in s.operands))) for s in sums)
         moved = sum(loaded for _, loaded, _ in costs) + sum(self.weights.size(axes[c]) * 4 for c in read)
-        moved += self.weights.size(axes[group[0].cls]) * 4 + terms * 8
+        moved += sum(self.weights.size(axes[t.cls]) * 4 for t in group) + terms * 8
         work = sum(computed for _, _, computed in costs) + terms
-        return float(full(self.device, moved, work)) + 2 * self.device.launch_overhead_s
+        return float(full(self.device, moved, work)) + (1 + len(group)) * self.device.launch_overhead_s
 
-    def _added(self, group: Sequence[Target]) -> Added | None:
-        if len(group) != 1:
-            return None
-        cls = group[0].cls
-        if cls not in self._sums:
-            self._sums[cls] = added(self.choices, self.weights.classes.axes, cls)
-        return self._sums[cls]
+    def _added(self, plan: Plan, group: Sequence[Target]) -> tuple[Added, ...]:
+        """The sums that go where data say, all over the same axes, that a kernel stores; none where one is not."""
+        key = tuple(t.cls for t in group), frozenset(plan.stored)
+        if key not in self._sums:
+            found = added_along(self.choices, self.weights.classes.axes, key[0], plan.stored)
+            self._sums[key] = tuple(s for sums in found for s in sums)
+        return self._sums[key]
 
     def _read(self, plan: Plan, inside: Inside) -> dict[int, Tensor]:
         """What a kernel reads back."""

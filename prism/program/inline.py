@@ -35,8 +35,8 @@ begins with 1:
     where(i < 1, 1, prod_r where(r < i, x[r], 1))
     ->  prod_r where(r < i, x[r], 1)
 
-What runs along an axis of another length than its places have is made as long, so that one loop goes along both, as sums
-of what comes before are that begin with 0 and end with all of it (`_as_long`):
+What runs along an axis of another length than its places have is made as long, so that one loop goes along both, as
+sums of what comes before are that begin with 0 and end with all of it (`_as_long`):
 
     sum_r where(r < i, x[r], 0)                          r in [0, n), i in [0, n + 1)
     ->  sum_r where(r < i, where(r < n, x[r], 0), 0)     r in [0, n + 1)

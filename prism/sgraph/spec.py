@@ -558,8 +558,8 @@ class _KernelChecker:
         mentioned = self.index_axes(s.index)
         shape, by = self.tensors[s.tensor].shape, f"addition to {s.tensor}"
         places = {p.dimension: p.extent for p in s.places}
-        if len(places) != len(s.places) or s.moment is not None or s.tensor in self.added:
-            self.fail(f"{by} has two places along one dimension, a moment, or another one beside it")
+        if len(places) != len(s.places) or s.moment is not None:
+            self.fail(f"{by} has two places along one dimension, or a moment")
         for n, (i, extent) in enumerate(zip(s.index, shape, strict=True)):
             axis = i.as_axis()
             if i == Index.const(0) and places.get(n, 1) == extent:
