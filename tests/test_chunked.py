@@ -50,6 +50,13 @@ def _steps(a: torch.Tensor) -> torch.Tensor:
     return torch.where(steps >= 0, torch.exp(steps * a[:, None, None]), 0.0)
 
 
+def _ahead(a: torch.Tensor, far: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """The same by another spelling: the decay first, and places that are no negative number without a mask either."""
+    places = torch.arange(N)
+    mask = torch.ones(N, N, dtype=torch.bool).tril()
+    return torch.where(mask, torch.exp(a[:, None, None] * far(places[:, None] - places[None])), 0.0)
+
+
 CHUNKED: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     "linear attention": (lambda q, k, v: (q @ k.mT).tril() @ v, QKV),
     "scaled": (lambda q, k, v: (q @ k.mT * 0.5).tril() @ v, QKV),
@@ -79,6 +86,16 @@ CHUNKED: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
         (*QKV, (H, N)),
     ),
     "a decay a place": (lambda q, k, v, a: (q @ k.mT * _steps(a)) @ v, (*QKV, (H,))),
+    "so much decay a place": (lambda q, k, v, a: (q @ k.mT * _ahead(a, lambda d: d)) @ v, (*QKV, (H,))),
+    "a decay a place, none ahead": (
+        lambda q, k, v, a: (q @ k.mT * _ahead(a, lambda d: d.clamp(min=0))) @ v,
+        (*QKV, (H,)),
+    ),
+    "a decay by how far": (lambda q, k, v, a: (q @ k.mT * _ahead(a, torch.abs)) @ v, (*QKV, (H,))),
+    "a decay a place, none ahead, transposed": (
+        lambda q, k, v, a: (q @ k.mT * _ahead(a, lambda d: d.clamp(min=0))).mT @ v,
+        (*QKV, (H,)),
+    ),
     "a decay a place, by a table of heads": (lambda q, k, v: (q @ k.mT * _steps(-0.1 * torch.arange(H))) @ v, QKV),
     "state space": (_state_space, ((H, N, 8), (H, N), (N, D), (N, D))),
 }
@@ -108,6 +125,12 @@ AS_WRITTEN: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     ),
     "squared scores": (lambda q, k, v: (q @ k.mT).tril().square() @ v, QKV),
     "no mask": (lambda q, k, v: (q @ k.mT) @ v, QKV),
+    "how far on both sides": (
+        lambda q, k, v, a: (
+            (q @ k.mT * torch.exp(a[:, None, None] * (torch.arange(N)[:, None] - torch.arange(N)).abs())) @ v
+        ),
+        (*QKV, (H,)),
+    ),
     "a window": (lambda q, k, v: (q @ k.mT).tril().triu(-8) @ v, QKV),
     "growth of other numbers": (
         lambda q, k, v, a, b: (q @ k.mT * torch.exp(a[:, :, None] - b[:, None, :])).tril() @ v,

@@ -287,6 +287,11 @@ class _Apart:
                     return self._written(substitute(d.expr, dict(zip(d.axes, index, strict=True))))
             case _ if not mixed:
                 return replaced([e], self._view)[0]
+            case Map("where", (mask, a, Const(outside))) if outside in (0.0, -math.inf):
+                mask, a = self._written(mask), self._written(a)
+                return op("where", mask, self._shown(a) if self._is_causal(mask) else a, Const(outside))
+            case Map("maximum", (Position(), Const(0.0)) | (Const(0.0), Position())) | Map("abs", (Position(),)):
+                return e
             case Map("mul" | "add" | "neg" | "where" | "exp" as name, args):
                 return op(name, *[self._written(a) for a in args])
             case Map("le" | "lt") | Position():
@@ -296,6 +301,27 @@ class _Apart:
         if mixed:
             raise _OtherwiseError
         return e
+
+    def _shown(self, e: Expr) -> Expr:
+        """What is chosen where the column is not behind the row: how far it is from the row is no negative number."""
+
+        def shown(e: Expr) -> Expr:
+            match e:
+                case Map(
+                    "maximum", (Position(index) as ahead, Const(0.0)) | (Const(0.0), Position(index) as ahead)
+                ) | Map("abs", (Position(index) as ahead,)) if index == Index.axis(self.row) + Index.axis(
+                    self.column
+                ).scaled(-1):
+                    return ahead
+            return e
+
+        return rebuilt([e], shown)[0]
+
+    def _is_causal(self, mask: Expr) -> bool:
+        known = self.masked
+        found = self._causal(mask)
+        self.masked = known
+        return found
 
     def _view(self, e: Expr) -> Expr:
         match e:
@@ -392,8 +418,8 @@ def _summands(e: Expr, sign: int = 1) -> list[_Signed]:
                 ]
         case Map("mul", args):
             for n, a in enumerate(args):
-                if isinstance(a, Position) and len(found := _summands(a, sign)) > 1:
-                    return [(own, mul(*args[:n], part, *args[n + 1 :])) for own, part in found]
+                if isinstance(a, Position):  # whichever factor it is, it is the first of what is found
+                    return [(own, mul(part, *args[:n], *args[n + 1 :])) for own, part in _summands(a, sign)]
     return [(sign, e)]
 
 
