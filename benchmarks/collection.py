@@ -1817,6 +1817,42 @@ def segment_means(x: Any, source: Any, target: Any) -> Any:
     return total / count.clamp(min=1)[:, None]
 
 
+def distmult_gradient(entities: Any, relations: Any, head: Any, relation: Any, tail: Any) -> tuple[Any, ...]:
+    """DistMult's loss of known triples, differentiated by torch: tables [v, d] and [r, d], places [n] in them."""
+    from torch.nn import functional
+
+    def loss(entities: Any, relations: Any) -> Any:
+        return functional.softplus(-(entities[head] * relations[relation] * entities[tail]).sum(-1)).mean()
+
+    return _gradient(loss, (entities, relations))
+
+
+def exclusive_sums(x: Any) -> Any:
+    """The sum of what comes before each place of a row, with a zero put before all: x [m, n]."""
+    import torch
+
+    return torch.cat((torch.zeros_like(x[:, :1]), x), 1)[:, :-1].cumsum(1)
+
+
+def retention_gradient(q: Any, k: Any, v: Any, g: Any, do: Any) -> tuple[Any, ...]:
+    """A decay g [h] <= 0 a place, quadratic as written, differentiated by torch: q, k, v, do [h, s, d]."""
+    import torch
+
+    places = torch.arange(q.shape[1], device=q.device)
+    ahead = (places[:, None] - places).clamp(min=0)
+    weights = torch.where(places <= places[:, None], torch.exp(g[:, None, None] * ahead), 0)
+
+    def attended(q: Any, k: Any, v: Any) -> Any:
+        return (q @ k.mT * q.shape[-1] ** -0.5 * weights).to(v.dtype) @ v
+
+    return _gradient(attended, (q, k, v), do)
+
+
+def upper_product(a: Any, b: Any) -> Any:
+    """A product [n, n] on and above its diagonal."""
+    return (a @ b).triu()
+
+
 def histogram(bins: Any) -> Any:
     """How often each of 4,096 bins is met: bins [n]."""
     import torch
@@ -4110,5 +4146,38 @@ KNOWN = (
         giou_gradient,
         "p:m,4/float32 q:m,4/float32",
         "m=1048576",
+    ),
+    Known(
+        "DistMult differentiated",
+        distmult_gradient,
+        "e:v,d/float32 r:k,d/float32 h:n/int64<v l:n/int64<k t:n/int64<v",
+        "v=100000 k=256 n=65536 d=128",
+        more="8*v*d + 8*k*d",
+        launches=3,
+        vector="8*n*d",
+        source="zeros of both tables, then a triple after the other: its rows are read, added to and written",
+    ),
+    Known("sums of what comes before", exclusive_sums, "x:m,n/float32", "m=8192 n=8192"),
+    Known(
+        "retention differentiated",
+        retention_gradient,
+        f"{_QKV} g:h/float32 o:h,s,d",
+        _HEADS,
+        "2*h*s*(4*d*d + 5*128*d/2)",
+        "16*h*s*d",
+        4,
+        "Flash Linear Attention (Yang 2024): chunks of 128; everything is read twice",
+        reason="three regions, one a gradient, read the same tensors",
+        vector="h*s*(7*128/2 + 2*d + 4*d*d/128)",
+        assume="g <= 0",
+    ),
+    Known(
+        "upper triangle of a product",
+        upper_product,
+        "a:n,n b:n,n",
+        "n=4096",
+        "n*n*n",
+        source="KernelBench, level 1: tiles that the diagonal crosses or leaves above it alone",
+        reason="loops have ranges, grids have none: tiles below the diagonal are computed, and not chosen",
     ),
 )

@@ -206,9 +206,9 @@ def _counted(sgraph: SGraph, config: Config, estimate: Estimate, target: Device,
     touched = 0.0
     for kernel in cost.kernels:
         # Each window once, and of a tensor no more than there is.
-        windows = {(a.tensor, a.store, a.index): a for a in kernel.accesses}
+        windows = {(a.tensor, a.store, a.index, a.places): a for a in kernel.accesses}
         parts: dict[tuple[str, bool], float] = {}
-        for (name, store, _), a in windows.items():
+        for (name, store, *_), a in windows.items():
             parts[name, store] = parts.get((name, store), 0.0) + float(a.own.evaluate(config.symbols))
         for (name, _), own in parts.items():
             tensor = sgraph.tensors[name]

@@ -184,6 +184,7 @@ class Access:
     row: tuple[tuple[tuple[Step, ...], Extent], ...] = ()
     element: int = 1  # bytes of an element
     adds: bool = False  # whether it is half of an addition at places, which is a load and a store
+    places: int = 0  # of what is looked up or added at places, which, numbered as a kernel comes to them; or 0
     # Of one place of the last dimension, how many of them others of the same trip touch with it, its own among them:
     # they take the rest of each other's sectors.
     beside: int = 1
@@ -432,6 +433,7 @@ class _Counter:
         self.flops: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.dots: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.accesses: list[Access] = []
+        self.placed: dict[tuple[sg.Place, ...], int] = {(): 0}
         self.shared: list[Monomial] = []
         self.nest: tuple[int, ...] = ()
         self.products: list[Dot] = []
@@ -517,13 +519,15 @@ class _Counter:
                     own = self.own(width, mentioned, loops, ranges)
                     traffic = self.monomial(width, mentioned, loops)
                     store = isinstance(s, sg.Store)
+                    at = () if isinstance(s, sg.Load) else s.places
+                    places = self.placed.setdefault(at, len(self.placed))
                     if isinstance(s, sg.Load) and s.dst in self.hidden:
                         shares = shown(self.hidden[s.dst], line(self.tensors[tensor], index))
                         own, traffic = (replace(m, factors=(*m.factors, *shares)) for m in (own, traffic))
                     for stores in (False, True) if adds else (store,):
                         row = self.row(tensor, index, stores)
                         self.accesses.append(
-                            Access(tensor, stores, own, traffic, mentioned, index, self.nest, row, width, adds)
+                            Access(tensor, stores, own, traffic, mentioned, index, self.nest, row, width, adds, places)
                         )
                 case sg.Pointwise(dst, op):
                     self.work(OPS[op].flops, self.axes[dst], loops)
