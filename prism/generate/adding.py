@@ -7,7 +7,7 @@ is stored may be computed in either way, and within a kernel it is the sum that 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from prism.generate.options import Choices, below
@@ -64,25 +64,27 @@ def added(choices: Choices, axes: Mapping[int, frozenset[Axis]], cls: int) -> Ad
 
 
 def added_along(
-    choices: Choices, axes: Mapping[int, frozenset[Axis]], classes: Sequence[int], stored: Container[int] = ()
+    found_of: Callable[[int], Added | None], classes: Sequence[int], stored: Container[int]
 ) -> tuple[tuple[Added, ...], ...]:
     """How a form's e-classes are sums that go where data say, all over the same axes; nothing where one is not.
 
     Of an e-class the sums that it is made of, the last of which has the base of all: what is stored or is no such sum.
+    `found_of` is `added` of the form.
     """
     found: list[tuple[Added, ...]] = []
     for cls in classes:
         sums: list[Added] = []
         base: int | None = cls
         while base is not None and (base == cls or base not in stored):
-            more = added(choices, axes, base)
+            more = found_of(base)
             if more is None or (sums and {*more.bound} != {*sums[0].bound}):
                 break
             sums.append(more)
             base = more.base
+        if not sums:
+            return ()
         found.append(tuple(sums))
-    alike = {frozenset(s[0].bound) if s else None for s in found}
-    return tuple(found) if len(alike) == 1 and None not in alike else ()
+    return tuple(found) if len({frozenset(s[0].bound) for s in found}) == 1 else ()
 
 
 def _sum(choices: Choices, axes: Mapping[int, frozenset[Axis]], cls: int) -> Added | None:

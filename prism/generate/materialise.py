@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from prism.cost.device import Device
 from prism.cost.roofline import CUT_TILE, full
-from prism.generate.adding import added, added_along
+from prism.generate.adding import Added, added, added_along
 from prism.generate.families import Target
 from prism.generate.options import (
     FIRST,
@@ -378,6 +378,7 @@ class Planner:
     _buffers: dict[int, Tensor] = field(default_factory=dict)
     _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
     _read_by: dict[Inside, dict[int, str]] = field(default_factory=dict)
+    _sums: dict[int, Added | None] = field(default_factory=dict)
     _facts: dict[int, Known] = field(default_factory=dict)
     _products: list[int] = field(init=False)
     _outputs: dict[int, Formula] = field(init=False)
@@ -712,12 +713,17 @@ class Planner:
         into: dict[int, int] = {}
         first: dict[tuple[int, frozenset[Axis]], int] = {}
         for n, (rank, group) in enumerate(plan.groups):
-            sums = added_along(self.choices, self.weights.classes.axes, [t.cls for t in group], plan.stored)
+            sums = added_along(self._sum, [t.cls for t in group], plan.stored)
             if sums and rank != PREPARED:
                 m = first.setdefault((rank, frozenset(sums[0][0].bound)), n)
                 into |= {n: m} if m != n else {}
         if into:
             yield from self._merged(plan, into)
+
+    def _sum(self, cls: int) -> Added | None:
+        if cls not in self._sums:
+            self._sums[cls] = added(self.choices, self.weights.classes.axes, cls)
+        return self._sums[cls]
 
     def _taken_along(self, plan: Plan) -> Iterator[Plan]:
         """The plan with kernels as one where outputs reduce what another before them stores, and may run as early.

@@ -216,7 +216,7 @@ class PlanEstimate:
     _costs: dict[int, tuple[frozenset[Axis], float, float]] = field(default_factory=dict)
     _known: dict[Inside, float] = field(default_factory=dict)
     _least: dict[Inside, float] = field(default_factory=dict)
-    _sums: dict[tuple[tuple[int, ...], frozenset[int]], tuple[Added, ...]] = field(default_factory=dict)
+    _sums: dict[int, Added | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._width = {t.name: t.dtype.bytes for t in self.inputs}
@@ -320,11 +320,11 @@ class PlanEstimate:
     def _adding(self, plan: Plan, group: Sequence[Target]) -> float:
         """The time where the kernel's value is added up where data say; infinite where it goes nowhere."""
         axes = self.weights.classes.axes
-        sums = self._added(plan, group)
-        if not sums:
+        found = self._added(plan, group)
+        if not found:
             return math.inf
-        operands = [c for s in sums for c in s.operands]
-        operands += [s.base for s in sums if s.base is not None and added(self.choices, axes, s.base) is None]
+        sums = [s for each in found for s in each]
+        operands = [c for s in sums for c in s.operands] + [b for *_, s in found if (b := s.base) is not None]
         inside = self.within.of(sorted({c for c in operands if c not in plan.stored}), plan.stored)
         read = inside.back.union(c for c in operands if c in plan.stored)
         costs = [self._cost(c) for c in inside.used if c not in inside.back]
@@ -334,13 +334,14 @@ class PlanEstimate:
         work = sum(computed for _, _, computed in costs) + terms
         return float(full(self.device, moved, work)) + (1 + len(group)) * self.device.launch_overhead_s
 
-    def _added(self, plan: Plan, group: Sequence[Target]) -> tuple[Added, ...]:
+    def _added(self, plan: Plan, group: Sequence[Target]) -> tuple[tuple[Added, ...], ...]:
         """The sums that go where data say, all over the same axes, that a kernel stores; none where one is not."""
-        key = tuple(t.cls for t in group), frozenset(plan.stored)
-        if key not in self._sums:
-            found = added_along(self.choices, self.weights.classes.axes, key[0], plan.stored)
-            self._sums[key] = tuple(s for sums in found for s in sums)
-        return self._sums[key]
+        return added_along(self._sum, [t.cls for t in group], plan.stored)
+
+    def _sum(self, cls: int) -> Added | None:
+        if cls not in self._sums:
+            self._sums[cls] = added(self.choices, self.weights.classes.axes, cls)
+        return self._sums[cls]
 
     def _read(self, plan: Plan, inside: Inside) -> dict[int, Tensor]:
         """What a kernel reads back."""
