@@ -82,6 +82,7 @@ def test_a_reference_at_hand_is_not_saturated_again(monkeypatch: pytest.MonkeyPa
         return real(self, budget)
 
     monkeypatch.setattr(Saturation, "explore", explore)
+    monkeypatch.setattr("prism.egraph.engine.SMALL", 0)  # those that are not worth keeping
     engine = Engine(RULES)
     first = engine.explore([rmsnorm_linear()], Budget())
     engine.refer([lora()], Budget())
