@@ -71,7 +71,7 @@ class PrismError(Exception):
 
     @property
     def reason(self) -> str:
-        """What went wrong, and the cause: `what: why`."""
+        """What went wrong and its cause, with a colon between them."""
         return f"{self.what}: {self.why}" if self.why else self.what
 
     def at(self, where: str, fix: str = "") -> Self:
