@@ -154,11 +154,10 @@ def _legal_places(a: Program, b: Program) -> dict[str, Assumption]:
     """Of inputs whose elements one of two programs looks something up by, where these lie, by the first one's names."""
     from prism.egraph.prove.matching import paired_inputs
 
-    found = legal_places(a)
-    theirs = legal_places(b)
+    found, theirs = legal_places(a), legal_places(b)
     for x, y in paired_inputs(a, b):
         if y.name in theirs:
-            found[x.name] = found[x.name].both(theirs[y.name]) if x.name in found else theirs[y.name]
+            found[x.name] = found.get(x.name, Assumption()).both(theirs[y.name])
     return {name: held for name, held in found.items() if not held.empty}
 
 

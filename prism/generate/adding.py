@@ -7,8 +7,8 @@ is stored may be computed in either way, and within a kernel it is the sum that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from prism.generate.options import Choices, below
 from prism.generate.values import Builder, KernelValue
@@ -63,28 +63,40 @@ def added(choices: Choices, axes: Mapping[int, frozenset[Axis]], cls: int) -> Ad
     return None
 
 
-def added_along(
-    found_of: Callable[[int], Added | None], classes: Sequence[int], stored: Container[int]
-) -> tuple[tuple[Added, ...], ...]:
-    """How a form's e-classes are sums that go where data say, all over the same axes; nothing where one is not.
+@dataclass(slots=True)
+class Sums:
+    """Which of a form's e-classes are sums that go where data say; each is looked at once."""
 
-    Of an e-class the sums that it is made of, the last of which has the base of all: what is stored or is no such sum.
-    `found_of` is `added` of the form.
-    """
-    found: list[tuple[Added, ...]] = []
-    for cls in classes:
-        sums: list[Added] = []
-        base: int | None = cls
-        while base is not None and (base == cls or base not in stored):
-            more = found_of(base)
-            if more is None or (sums and {*more.bound} != {*sums[0].bound}):
-                break
-            sums.append(more)
-            base = more.base
-        if not sums:
-            return ()
-        found.append(tuple(sums))
-    return tuple(found) if len({frozenset(s[0].bound) for s in found}) == 1 else ()
+    choices: Choices
+    axes: Mapping[int, frozenset[Axis]]  # of the e-classes
+    _known: dict[int, Added | None] = field(default_factory=dict)
+
+    def of(self, cls: int) -> Added | None:
+        """As `added`."""
+        if cls not in self._known:
+            self._known[cls] = added(self.choices, self.axes, cls)
+        return self._known[cls]
+
+    def along(self, classes: Sequence[int], stored: Container[int]) -> tuple[tuple[Added, ...], ...]:
+        """How e-classes are such sums, all over the same axes; nothing where one is not.
+
+        Of an e-class the sums that it is made of, the last of which has the base of all: what is stored or is no such
+        sum.
+        """
+        found: list[tuple[Added, ...]] = []
+        for cls in classes:
+            sums: list[Added] = []
+            base: int | None = cls
+            while base is not None and (base == cls or base not in stored):
+                more = self.of(base)
+                if more is None or (sums and {*more.bound} != {*sums[0].bound}):
+                    break
+                sums.append(more)
+                base = more.base
+            if not sums:
+                return ()
+            found.append(tuple(sums))
+        return tuple(found) if len({frozenset(s[0].bound) for s in found}) == 1 else ()
 
 
 def _sum(choices: Choices, axes: Mapping[int, frozenset[Axis]], cls: int) -> Added | None:

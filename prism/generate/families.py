@@ -12,7 +12,7 @@ import sympy
 
 from prism.cost.constraints import Needed, RoleBounds, too_large
 from prism.cost.device import Device
-from prism.generate.adding import added, added_along
+from prism.generate.adding import Sums
 from prism.generate.roles import Kind, assignments, batch_axes, reduced_axes, roles, scanned_axes, single_axes
 from prism.generate.schedule import Output, Scheduler, Unschedulable
 from prism.generate.values import Builder, KernelValue, Values, reachable
@@ -217,8 +217,7 @@ def _adding(
     pruned: Counter[str],
 ) -> Iterator[Family | str]:
     """The families that store what sums that go where data say are added to, and then add each term where it goes."""
-    of = partial(added, builder.choices, builder.class_axes)
-    found = added_along(of, [t.cls for t, _ in targets], builder.stored)
+    found = Sums(builder.choices, builder.class_axes).along([t.cls for t, _ in targets], builder.stored)
     if not found or not all(t.dtype in ADDED_IN or t.dtype.is_half for _, t in targets):
         return
     plain = Builder(builder.choices, builder.class_axes, builder.stored, {})

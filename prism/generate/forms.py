@@ -20,6 +20,7 @@ import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -48,6 +49,9 @@ SHARES = 1024
 ROOM = 4
 """So many more than are wanted, or as many more, are held before it is looked which are among the first."""
 _GIVEN = "given"
+
+_Priced: TypeAlias = "dict[int, list[tuple[int, int, tuple[int, ...]]]]"
+"""By e-class, the fields of its options' `_Option`, but for the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class _Table:
         options: Mapping[int, Sequence[Choice]],
         roots: Sequence[int],
         weights: Weights,
-        priced: dict[int, list[tuple[int, int, tuple[int, ...]]]] | None = None,
+        priced: _Priced | None = None,
     ) -> None:
         """Of the e-classes that `priced` has, with the fields of their options, and of others, which it gets."""
         known = {} if priced is None else priced
@@ -333,7 +337,7 @@ def shared_once(
         return None
     made: dict[int, Choice] = {}
     given: dict[int, Sequence[Choice]] = {**options}
-    priced: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
+    priced: _Priced = {}
     for cls in dict.fromkeys((*shared, *classes.roots)):
         if cls in made:
             continue

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from prism.cost.device import Device
 from prism.cost.roofline import CUT_TILE, full
-from prism.generate.adding import Added, added, added_along
+from prism.generate.adding import Sums, added
 from prism.generate.families import Target
 from prism.generate.options import (
     FIRST,
@@ -378,7 +378,7 @@ class Planner:
     _buffers: dict[int, Tensor] = field(default_factory=dict)
     _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
     _read_by: dict[Inside, dict[int, str]] = field(default_factory=dict)
-    _sums: dict[int, Added | None] = field(default_factory=dict)
+    _sums: Sums = field(init=False)
     _facts: dict[int, Known] = field(default_factory=dict)
     _products: list[int] = field(init=False)
     _outputs: dict[int, Formula] = field(init=False)
@@ -386,6 +386,7 @@ class Planner:
 
     def __post_init__(self) -> None:
         classes = self.weights.classes
+        self._sums = Sums(self.choices, classes.axes)
         self._outputs = _readable(self.formulas, classes)
         roots = zip(self.formulas, classes.roots, strict=True)
         self._roots = [Target(f.tensor.name, f.index, root) for f, root in roots]
@@ -713,17 +714,12 @@ class Planner:
         into: dict[int, int] = {}
         first: dict[tuple[int, frozenset[Axis]], int] = {}
         for n, (rank, group) in enumerate(plan.groups):
-            sums = added_along(self._sum, [t.cls for t in group], plan.stored)
+            sums = self._sums.along([t.cls for t in group], plan.stored)
             if sums and rank != PREPARED:
                 m = first.setdefault((rank, frozenset(sums[0][0].bound)), n)
                 into |= {n: m} if m != n else {}
         if into:
             yield from self._merged(plan, into)
-
-    def _sum(self, cls: int) -> Added | None:
-        if cls not in self._sums:
-            self._sums[cls] = added(self.choices, self.weights.classes.axes, cls)
-        return self._sums[cls]
 
     def _taken_along(self, plan: Plan) -> Iterator[Plan]:
         """The plan with kernels as one where outputs reduce what another before them stores, and may run as early.
@@ -761,8 +757,7 @@ class Planner:
             groups[m] = min(rank, groups[m][0]), [*groups[m][1], *mine]
         if not any(self._reads_itself(groups[m][1], plan.stored) for m in into.values() if m in groups):
             ordered = sorted(groups.items(), key=lambda t: (t[1][0], t[0]))
-            merged = tuple([(rank, tuple(targets)) for _, (rank, targets) in ordered])
-            yield Plan(plan.choices, merged, plan.stored, plan.buffers, plan.cuts)
+            yield replace(plan, groups=tuple([(rank, tuple(targets)) for _, (rank, targets) in ordered]))
         elif len(into) > 1:
             for n, m in into.items():
                 yield from self._merged(plan, {n: m})

@@ -31,7 +31,7 @@ from typing import TypeAlias
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device, Tiles
 from prism.cost.roofline import TILE, full
-from prism.generate.adding import Added, added, added_along
+from prism.generate.adding import Added, Sums
 from prism.generate.families import Target
 from prism.generate.materialise import PREPARED, Choices, Plan
 from prism.generate.options import REDUCING, Chosen, Inside, Weights, Within, below
@@ -216,9 +216,10 @@ class PlanEstimate:
     _costs: dict[int, tuple[frozenset[Axis], float, float]] = field(default_factory=dict)
     _known: dict[Inside, float] = field(default_factory=dict)
     _least: dict[Inside, float] = field(default_factory=dict)
-    _sums: dict[int, Added | None] = field(default_factory=dict)
+    _sums: Sums = field(init=False)
 
     def __post_init__(self) -> None:
+        self._sums = Sums(self.choices, self.weights.classes.axes)
         self._width = {t.name: t.dtype.bytes for t in self.inputs}
 
     @property
@@ -260,7 +261,7 @@ class PlanEstimate:
         )
         order = below(self.choices, roots)
         # Where each term is added where it goes, nothing is compared with every place.
-        compared = frozenset(c for top in order if (sums := added(self.choices, axes, top)) for c in sums.written)
+        compared = frozenset(c for top in order if (sums := self._sums.of(top)) for c in sums.written)
         for cls in order:
             _, loaded, computed = self._cost(cls)
             work += computed if cls not in compared else 0.0
@@ -336,12 +337,7 @@ class PlanEstimate:
 
     def _added(self, plan: Plan, group: Sequence[Target]) -> tuple[tuple[Added, ...], ...]:
         """The sums that go where data say, all over the same axes, that a kernel stores; none where one is not."""
-        return added_along(self._sum, [t.cls for t in group], plan.stored)
-
-    def _sum(self, cls: int) -> Added | None:
-        if cls not in self._sums:
-            self._sums[cls] = added(self.choices, self.weights.classes.axes, cls)
-        return self._sums[cls]
+        return self._sums.along([t.cls for t in group], plan.stored)
 
     def _read(self, plan: Plan, inside: Inside) -> dict[int, Tensor]:
         """What a kernel reads back."""

@@ -76,10 +76,7 @@ def parts(node: object, *kinds: Holds) -> list[Any]:
 
 def names(node: object, *kinds: Holds) -> tuple[str, ...]:
     """The names that stand in the node's fields in places of these kinds, in the order of the fields."""
-    found: list[Any] = []
-    for name, collect in _collectors(type(node), kinds):
-        collect(getattr(node, name), found)
-    return tuple([n for n in found if isinstance(n, str)])
+    return tuple([n for n in parts(node, *kinds) if isinstance(n, str)])
 
 
 def operands(node: object) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def read_assumptions(given: Stated) -> dict[str, Assumption]:
     found: dict[str, Assumption] = {}
     for name, text in texts:
         one = _read(name, text.strip())
-        found[name] = found[name].both(one) if name in found else one.plain()
+        found[name] = found.get(name, Assumption()).both(one)
         if found[name].empty:
             raise UsageError(
                 f"no number is what is stated of {name}",

@@ -153,7 +153,7 @@ def legal_places(program: Program) -> dict[str, Assumption]:
             if isinstance(chosen.place, Read) and chosen.place.tensor in read:
                 fewest, _ = _extent(chosen.axis.extent, program.ranges)
                 name, inside = read[chosen.place.tensor], Assumption(0.0, fewest - 1.0)
-                found[name] = found[name].both(inside) if name in found else inside
+                found[name] = found.get(name, Assumption()).both(inside)
         if isinstance(d.expr, Read) and d.expr.tensor in read:
             read[d.name] = read[d.expr.tensor]
     return found

@@ -405,10 +405,11 @@ class Kernel:
 
     def statements(self) -> tuple[Stmt, ...]:
         """All statements, a loop before its body."""
-        if self._every is None:
-            object.__setattr__(self, "_every", tuple(kit.statements(self.body)))
-        assert self._every is not None
-        return self._every
+        every = self._every
+        if every is None:
+            every = tuple(kit.statements(self.body))
+            object.__setattr__(self, "_every", every)
+        return every
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -609,7 +609,8 @@ def _narrowed(
             key = loop, open_axes, s.axis in split, tuple((v, facts.known[v]) for v in used)
             found = ranged.get(key)
             if found is None:
-                found = (replace(loop, range=(ends := _ends(loop, facts.known, open_axes))[0], gap=ends[1]),)
+                ends = _ends(loop, facts.known, open_axes)
+                found = (sg.Loop(s.axis, inner, *ends),)
                 if ends == ((), ()) and s.axis not in split:
                     found = _several(loop, facts.known, open_axes) or found
                 ranged[key] = found
