@@ -279,6 +279,25 @@ def test_a_program_that_a_mask_hides_computes_nothing(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("ranged", [True, False])
+def test_what_a_loop_around_it_asks_for_no_loop_asks_again(ranged: bool) -> None:
+    """Scores are accumulated within a loop that visits the places before one's own: their half is not halved again."""
+    (kernel,) = scores().kernels
+    depth, *mask = kernel.body[:-2]
+    assert isinstance(depth, Loop)
+    body = (depth, *mask, op("shown", "where", "seen", "qk", 0.0), TileReduce("row", SUM, COLUMN, "shown"))
+    before = (i + j.scaled(-1),) if ranged else ()
+    rows = Loop(COLUMN, (*body, Accumulate("rows", SUM, "row")), before)
+    roles = tuple((a, LoopRole(sym("T_j")) if a == COLUMN else role) for a, role in kernel.roles)
+    kernel = replace(kernel, roles=roles, body=(rows, Store("y", at(ROW), "rows")))
+    g = replace(scores(), outputs=(Tensor("y", (N,), F32),), kernels=(kernel,))
+    assert ranges_of(shorter(g)) == [("j <= i",) if ranged else ("i - 1*j >= 0",)]
+    assert denote(shorter(g)) == denote(g)
+    binding = {"T_i": 8, "T_j": 8, "T_a": 16}
+    visited, every = (kernel_cost(x.kernels[0], x).evaluate(binding)["dot_flops"] for x in (shorter(g), scores()))
+    assert visited == pytest.approx(every / 2, rel=0.3)
+
+
 def test_emitted_programs_that_a_mask_hides_visit_nothing(interpreter: InterpreterPool, tmp_path: Path) -> None:
     g = shorter(scores())
     rng = np.random.default_rng(4)

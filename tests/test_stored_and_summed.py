@@ -29,14 +29,14 @@ from prism.egraph.worker import Worker
 from prism.events import Recorder
 from prism.generate.enumerate import Bounds, generate
 from prism.generate.schedule import Output, Scheduler
-from prism.generate.values import Values
+from prism.generate.values import KernelValue, Values
 from prism.program.build import add, const, mean, mul, neg, op, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.inline import aligned, inline
 from prism.program.nodes import DType, Program, ReduceKind, Tensor
 from prism.sgraph.config import Config
-from prism.sgraph.nodes import Accumulate, Grid, Kernel, Load, Loop, LoopRole, SGraph, Split, Store
+from prism.sgraph.nodes import Accumulate, Grid, Kernel, Load, Loop, LoopRole, Role, SGraph, Split, Store
 
 M, K = Axis("m", 22), Axis("k", 20)
 WIDE = Bounds(
@@ -277,6 +277,43 @@ def test_a_shift_that_is_known_needs_no_running_value() -> None:
     got = simulate(SGraph("f", (Tensor("x", (20, 24), DType.FLOAT32),), (), made, (kernel,)), {"x": rows}, {})
     np.testing.assert_allclose(got["total"], rows.max(1).sum())
     np.testing.assert_allclose(got["sums"], np.exp(rows - rows.max(1, keepdims=True)).sum(1))
+
+
+@pytest.mark.parametrize(
+    ("summed", "loaded"),
+    [
+        # A gradient's sum is read again with its moment; not where that needs it, nor where more would be computed.
+        ("plain", [1, 2]),
+        ("needed", [2, 2]),
+        ("twice", [2, 2]),
+    ],
+)
+def test_a_sum_waits_for_the_pass_that_reads_what_it_does(summed: str, loaded: list[int]) -> None:
+    m, k, values = M, K, Values()
+    x, dy = (values.read(name, (Index.axis(m), Index.axis(k))) for name in ("x", "dy"))
+    power = values.make("exp", (x,))
+
+    def total(value: KernelValue) -> KernelValue:
+        return values.reduce(ReduceKind.SUM, k, value)
+
+    first = total(power if summed == "twice" else x)
+    alone = total(values.make("mul", (power, dy)) if summed == "twice" else dy)
+    shift = values.make("add", (first, alone)) if summed == "needed" else first
+    moment = total(values.make("mul", (dy, values.make("add", (x, shift)))))
+    outputs = [Output("alone", (Index.axis(m),), alone), Output("moment", (Index.axis(m),), moment)]
+    roles: dict[Axis, Role] = {m: Grid(4), k: LoopRole(8)}
+    kernel = Kernel("f_kernel", tuple(roles.items()), Scheduler(roles).run(outputs))
+    loops = [s for s in kernel.body if isinstance(s, Loop)]
+    assert [sum(isinstance(s, Load) for s in loop.body) for loop in loops] == loaded
+    made = tuple(Tensor(name, (22,), DType.FLOAT32) for name in ("alone", "moment"))
+    given = tuple(Tensor(name, (22, 20), DType.FLOAT32) for name in ("x", "dy"))
+    a, b = np.random.default_rng(0).standard_normal((2, 22, 20))
+    got = simulate(SGraph("f", given, (), made, (kernel,)), {"x": a, "dy": b}, {})
+    by = np.exp(a) if summed == "twice" else a
+    sums = (np.exp(a) * b if summed == "twice" else b).sum(1, keepdims=True)
+    shifts = by.sum(1, keepdims=True) + (sums if summed == "needed" else 0.0)
+    np.testing.assert_allclose(got["alone"], sums[:, 0])
+    np.testing.assert_allclose(got["moment"], (b * (a + shifts)).sum(1))
 
 
 def numbers() -> Program:

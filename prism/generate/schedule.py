@@ -6,6 +6,7 @@ share one loop (one pass), others follow in later loops. What a loop needs and d
 it. A rescaled reduction shares the loop of its shift. A scan stands in the loop over its axis like what is not reduced.
 
 `level` numbers the passes of a block: a value is at level n when it needs the results of n passes, one after another.
+An accumulator that only later passes' results go with waits for one that reads what it does (`_wait`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from prism.generate.values import Fetch, KernelValue, Scanned
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Read
+from prism.program.nodes import Const, Read, ReduceKind
 from prism.program.nodes import Position as PositionExpr
 from prism.program.prefix import Recurrence
 from prism.sgraph import nodes as sg
@@ -77,6 +78,18 @@ class _Block:
 def _is_shifted(value: KernelValue, shift: KernelValue) -> bool:
     """Whether the value is exp(a - shift)."""
     return value.op == "exp" and value.args[0].op == "add" and shift in value.args[0].args[1].args
+
+
+def _varying(roots: Iterable[KernelValue], axis: str) -> set[KernelValue]:
+    """What varies along the axis of that name, of what the roots are made of in one tile of it."""
+    seen: set[KernelValue] = set()
+    stack = list(roots)
+    while stack:
+        v = stack.pop()
+        if v not in seen and any(a.name == axis for a in v.axes):
+            seen.add(v)
+            stack += v.args
+    return seen
 
 
 @dataclass(slots=True)
@@ -161,6 +174,7 @@ class Scheduler:
             axis = min(self._store_home(o) - set(loops), key=lambda a: a.name)
             axes[axis.name] = axis
             stores[max(self.level(v, loops) for v in o.values) + 1, axis.name].append(o)
+        self._wait(passes, stores, loops)
         for key in sorted({*passes, *stores}):
             self._loop(block, axes[key[1]], passes.get(key, []), stores.get(key, []))
         for v in wanted:
@@ -169,6 +183,71 @@ class Scheduler:
             src: sg.Operand = self._operand(o.value, block)
             places = tuple(sg.Place(self._ensure(v, block), d, extent) for d, extent, v in o.places)
             block.body.append(sg.Store(o.tensor, o.index, src, o.moment, places))
+
+    def _wait(
+        self,
+        passes: dict[tuple[int, str], list[KernelValue]],
+        stores: Mapping[tuple[int, str], Sequence[Output]],
+        loops: tuple[Axis, ...],
+    ) -> None:
+        """Moves accumulators to later loops over their axis that read what they do, where earlier ones then read less.
+
+        Only where nothing is computed in both loops that was computed in one.
+        """
+        loops_over = [name for _, name in {*passes, *stores}]
+        if len(set(loops_over)) == len(loops_over):
+            return
+        latest: dict[KernelValue, int] = {}  # by accumulator, the last level at which it is in time
+
+        def needed(roots: Iterable[KernelValue], by: int) -> None:
+            for v in self._results(roots, loops):
+                latest[v] = min(latest.get(v, by), by)
+
+        for (level, _), outputs in stores.items():
+            needed((v for o in outputs for v in o.values), level - 1)
+        for level, name in sorted(passes, reverse=True):
+            stored = [v for o in stores.get((level, name), ()) for v in o.values]
+            needed((v.args[-1] for v in passes[level, name] if v.op in _WITH_EXTREME), level)
+            for later in sorted(m for m, other in {*passes, *stores} if other == name and m > level):
+                mine = passes[level, name]
+                own = {v: _varying(v.args, name) for v in mine}
+                waiting = [a for v in passes.get((later, name), ()) for a in v.args]
+                there = _varying([*waiting, *(v for o in stores.get((later, name), ()) for v in o.values)], name)
+                moved = {
+                    v
+                    for v in mine
+                    if latest.get(v, later) >= later
+                    and isinstance(v.kind, ReduceKind)
+                    and v.op not in _WITH_EXTREME
+                    and not any(isinstance(o.payload, Read | Fetch | Scanned) for o in own[v] - there)
+                }
+                left: set[KernelValue] = set()
+                while moved != left:
+                    left = moved
+                    kept = _varying([*stored, *(a for v in mine if v not in moved for a in v.args)], name)
+                    moved = {
+                        v
+                        for v in moved
+                        if any(isinstance(o.payload, Read | Fetch) for o in own[v] - kept)
+                        and kept.isdisjoint(own[v] - there)
+                    }
+                passes[level, name] = [v for v in mine if v not in moved]
+                passes[later, name] = [*passes.get((later, name), ()), *(v for v in mine if v in moved)]
+                needed((a for v in moved for a in v.args), later - 1)
+            needed((a for v in passes[level, name] for a in v.args), level - 1)
+        for key in [key for key, left in passes.items() if not left]:
+            del passes[key]
+
+    def _results(self, roots: Iterable[KernelValue], loops: tuple[Axis, ...]) -> set[KernelValue]:
+        """The accumulators of the block that the roots need, but for what those need in turn."""
+        seen: set[KernelValue] = set()
+        stack = list(roots)
+        while stack:
+            v = stack.pop()
+            if v not in seen:
+                seen.add(v)
+                stack += () if self.passes(v, loops) else v.args
+        return {v for v in seen if self.passes(v, loops)}
 
     def _store_home(self, output: Output) -> frozenset[Axis]:
         return frozenset(a for a in output.axes if self.is_loop(a))

@@ -134,16 +134,18 @@ def without_unneeded(kernel: Kernel) -> Kernel:
         return kernel
     grid = frozenset(a for a, r in kernel.roles if isinstance(r, Grid))
 
-    def visit(body: Sequence[Stmt], known: frozenset[Axis]) -> tuple[Stmt, ...]:
+    def visit(body: Sequence[Stmt], known: frozenset[Axis], given: Sequence[Condition]) -> tuple[Stmt, ...]:
         made: list[Stmt] = []
         for s in body:
             if isinstance(s, Loop):
-                s = replace(s, body=visit(s.body, known | {s.axis}))
+                s = replace(s, body=visit(s.body, known | {s.axis}, (*given, *s.sides)))
                 if not s.skips:
                     asked = (
                         c
                         for c in _asked_of(s, needs)
                         if all(i.axes() and i.axes() <= known and all(sign(n) for _, n in i.terms) for i in c)
+                        # What loops around it ask for holds of every tile in which it is come to.
+                        and not any(set(side) <= set(c) for side in given)
                     )
                     s = replace(
                         s, range=min(((share(c), str(c), c) for c in asked if share(c) <= WORTH), default=_ALL)[2]
@@ -151,7 +153,7 @@ def without_unneeded(kernel: Kernel) -> Kernel:
             made.append(s)
         return tuple(made)
 
-    body = visit(kernel.body, grid)
+    body = visit(kernel.body, grid, ())
     return kernel if body == kernel.body else replace(kernel, body=body)
 
 
