@@ -289,7 +289,7 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
         r.result.proved if t is None else [p for p, _ in t.made] for r, t in zip(found.regions, through, strict=True)
     ]
     every = [ranked(r.result.formulas, p, target) for r, p in zip(found.regions, proved, strict=True)]
-    made = tuple(first for first, *_ in every)
+    made = tuple(each[0] for each in every if each)
     steps = [1 if r.region.loop is None else int(r.region.loop.trips) for r in found.regions]
     total, goal = None, best_known(known, program)
     ratio = reached = math.inf

@@ -78,6 +78,18 @@ def test_a_norm_is_found_and_counted(worker: Worker) -> None:
     assert len(made) == 1
 
 
+def test_where_nothing_can_run_nothing_was_found(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discover, "ranked", lambda *_: [])
+    found, made = measure(NORM, worker)
+    assert (found.found, found.ratio, made) == (None, math.inf, ())
+
+
+def test_more_elements_than_32_bits_count_are_read_once(worker: Worker) -> None:
+    """2^31 of them."""
+    known, found = counted(worker, "variance of long rows", "m=8192 n=262144")
+    assert found.bytes == known.bytes
+
+
 def test_projections_that_differ_in_width_share_a_launch_with_their_norm(worker: Worker) -> None:
     """As many columns as the norm has rows, and a launch that neither projection fills alone."""
     known, found = counted(worker, "RMSNorm+QKV", "m=16 k=2048 n=2048 e=512")

@@ -34,8 +34,8 @@ from prism.cost.counts import kernel_cost, sgraph_cost
 from prism.cost.device import Device, Tiles, device
 from prism.cost.shared_memory import BARRIER_CYCLES, BARRIERS, SharedMemory, shared_memory
 from prism.errors import UnsupportedError
+from prism.program.extents import Extent, symbol
 from prism.program.extents import evaluate as extent_value
-from prism.program.extents import symbol
 from prism.program.index import Axis
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.nodes import (
@@ -269,7 +269,7 @@ def test_samples_are_satisfiable(make: Callable[[], SGraph]) -> None:
     assert first_unfit(make(), H200, {}) is None
 
 
-def _copy(m: int, n: int, *, role: Whole | Grid) -> SGraph:
+def _copy(m: Extent, n: int, *, role: Whole | Grid) -> SGraph:
     am, an = Axis("m", m), Axis("n", n)
     body: tuple[Stmt, ...] = (Load("a", "x", at(am, an)), TileReduce("s", SUM, an, "a"), Store("y", at(am), "s"))
     kernel = Kernel("copy", ((am, Grid(tile("T_m"))), (an, role)), body)
@@ -284,7 +284,12 @@ def test_a_whole_axis_that_no_tile_can_hold_is_named() -> None:
 
 
 def test_offsets_that_overflow_32_bits_are_named() -> None:
-    assert unsatisfiable(_copy(2**19, 4096, role=Whole())) == ["int32_offsets"]
+    """Where it is known how many elements there are, offsets into more have 64 bits, along a dimension still 32."""
+    assert unsatisfiable(_copy(2**19, 4096, role=Whole())) == [None]
+    assert unsatisfiable(_copy(2**31, 16, role=Whole())) == ["int32_offsets"]
+    symbolic = _copy(symbol("m"), 4096, role=Whole())
+    assert first_unfit(symbolic, H200, {"m": 2**19 - 1}) is None
+    assert first_unfit(symbolic, H200, {"m": 2**19}) == ("copy", "int32_offsets")
 
 
 def test_too_much_in_registers_is_named() -> None:

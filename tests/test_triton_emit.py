@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sgraph_samples as samples
+from compiled_code import CodeOf
 from interpreting import Interpreted, InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample, at, sym
 
@@ -113,6 +114,21 @@ def test_a_sample_computes_its_closed_form(case: Case, outcomes: Callable[[DType
     assert len(result.outputs) == len(expected)
     for got, want in zip(result.outputs, expected, strict=True):
         close(got, want, TOLERANCE[case.dtype])
+
+
+def test_offsets_of_64_bits_compute_the_same(
+    interpreter: InterpreterPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are where a tensor has more elements than 32 bits count; here it would have them from two on."""
+    monkeypatch.setattr("prism.backends.lower_index.INT32_MAX", 1)
+    chosen = [c for c in CASES if c.dtype is F32 and c.symbols == c.sample.symbols[0]]
+    jobs = [job(tmp_path, c.sample, c.inputs, c.symbols) for c in chosen]
+    assert any("tl.int64" in j.module.read_text() for j in jobs)
+    for case, result in zip(chosen, interpreter.run_many(jobs), strict=True):
+        assert not result.error, case.name
+        expected = case.sample.reference(*(np.asarray(a, np.float64) for a in case.inputs))
+        for got, want in zip(result.outputs, expected, strict=True):
+            close(got, want, TOLERANCE[F32])
 
 
 def close(got: np.ndarray, want: np.ndarray, tolerance: float) -> None:
@@ -457,6 +473,18 @@ def test_a_module_compiles_for_a_gpu(
     assert not done.error
     assert [r.kernel for r in done.resources] == [k.name for k in sample.sgraph.kernels]
     assert all(r.spills == 0 for r in done.resources)
+
+
+@pytest.mark.parametrize(("rows", "wide"), [(2**18, False), (2**20, True)])
+def test_what_has_more_elements_than_32_bits_count_has_offsets_of_64(code_of: CodeOf, rows: int, wide: bool) -> None:
+    m, n = Axis("m", rows), Axis("n", 4096)
+    body = (Load("a", "x", at(m, n)), Store("y", at(m, n), "a"))
+    kernel = Kernel("copy_kernel", ((m, Grid(sym("T_m"))), (n, Grid(sym("T_n")))), body)
+    x, y = (Tensor(name, (rows, 4096), F32) for name in "xy")
+    config = Config({"T_m": 4, "T_n": 128}, {"copy_kernel": 4}, {"copy_kernel": 1})
+    (code,) = code_of(SGraph("copy", (x,), (), (y,), (kernel,)), config)
+    # How many elements come before a row.
+    assert bool(re.search(r"shl\.b32\s+\S+, \S+, 12;", code.ptx)) is not wide
 
 
 # The writer.

@@ -24,7 +24,7 @@ from prism.cost.compiled_expr import value
 from prism.cost.counts import next_power_of_two, power_of_two_above
 from prism.cost.device import Device, Tiles
 from prism.ir.kit import sources, statements
-from prism.program.extents import Extent
+from prism.program.extents import Extent, is_static
 from prism.program.index import Axis
 from prism.program.products import matrix_product
 from prism.sgraph import nodes as sg
@@ -587,7 +587,15 @@ def too_long(f: Footprint, sgraph: sg.SGraph, hints: Mapping[str, int]) -> bool:
     """Whether an offset in some tensor that the kernel touches takes more than 32 bits."""
     # What is asked is whether any assignment is left.
     shapes = (sgraph.tensor(name).shape for name in (*f.kernel.reads, *f.kernel.writes))
-    return any(least_elements(s, hints) > INT32_MAX for s in shapes)
+    return any(least_elements(s, hints) > INT32_MAX for whole in shapes for s in offsets(whole))
+
+
+def offsets(shape: Sequence[Extent]) -> tuple[tuple[Extent, ...], ...]:
+    """What has to be counted with 32 bits: places along each dimension, and elements where it is not known how many.
+
+    Where more elements are known, offsets take 64 bits (`Indexing.address`).
+    """
+    return tuple((e,) for e in shape) if all(map(is_static, shape)) else (tuple(shape),)
 
 
 def least_elements(shape: Sequence[Extent], hints: Mapping[str, int]) -> Any:
@@ -652,6 +660,7 @@ def constraints(sgraph: sg.SGraph, device: Device) -> tuple[Constraint, ...]:
                     "the product's operands, unrolled, would spill",
                 )
         for tensor in (*kernel.reads, *kernel.writes):
-            numel = sympy.Mul(*(sympy.sympify(e) for e in sgraph.tensor(tensor).shape))
-            add("int32_offsets", sympy.Le(numel, INT32_MAX), f"offsets into {tensor} would overflow 32 bits")
+            for counted in offsets(sgraph.tensor(tensor).shape):
+                numel = sympy.Mul(*(sympy.sympify(e) for e in counted))
+                add("int32_offsets", sympy.Le(numel, INT32_MAX), f"offsets into {tensor} would overflow 32 bits")
     return tuple(found)

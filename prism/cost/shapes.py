@@ -23,7 +23,7 @@ import sympy
 
 from prism.cost import roofline
 from prism.cost.compiled_expr import value
-from prism.cost.constraints import INT32_MAX, Domain, Footprint, checks, domains, footprint, tile_sizes
+from prism.cost.constraints import INT32_MAX, Domain, Footprint, checks, domains, footprint, offsets, tile_sizes
 from prism.cost.counts import Access, KernelCost, Polynomial, kernel_cost, next_power_of_two
 from prism.cost.device import Device, Tiles
 from prism.errors import UsageError
@@ -208,13 +208,13 @@ class _Kernel:
         return out
 
     def _offsets(self, binding: Mapping[str, Any], count: int) -> Array:
-        """Whether each shape's tensors can be addressed with 32 bits; parts count as their least."""
+        """Whether kernels' offsets go as far as each shape's tensors; parts count as their least."""
         ok = np.ones(count, dtype=bool)
         own = {s.name for s in self.footprint.kernel.symbols}
-        for shape in self.shapes:
+        for counted in (c for shape in self.shapes for c in offsets(shape)):
             n = np.ones(count)
-            for extent in shape:
-                if is_static(extent) or not own & {s.name for s in extent.free_symbols}:
+            for extent in counted:
+                if own.isdisjoint(s.name for s in getattr(extent, "free_symbols", ())):
                     n = n * np.asarray(value(extent, binding), dtype=np.float64).reshape(-1)
             ok &= n <= INT32_MAX
         return ok
