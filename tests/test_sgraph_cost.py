@@ -290,6 +290,18 @@ def test_offsets_that_overflow_32_bits_are_named() -> None:
     symbolic = _copy(symbol("m"), 4096, role=Whole())
     assert first_unfit(symbolic, H200, {"m": 2**19 - 1}) is None
     assert first_unfit(symbolic, H200, {"m": 2**19}) == ("copy", "int32_offsets")
+    # What is handed over is no longer than what is passed.
+    am, an = Axis("m", 2**19), Axis("n", 4096)
+    write = Kernel(
+        "write", ((am, Grid(tile("T_m"))), (an, Grid(1))), (Load("a", "x", at(am)), Store("b", at(am, an), "a"))
+    )
+    read = _copy(2**19, 4096, role=Whole()).kernels[0]
+    read = replace(read, body=(Load("a", "b", at(am, an)), *read.body[1:]))
+    for passed, fits in (((2**19,), False), ((2**19, 4096), True)):
+        x = Tensor("x", passed, F16)
+        first = write if len(passed) == 1 else replace(write, body=(Load("a", "x", at(am, an)), *write.body[1:]))
+        g = SGraph("g", (x,), (Tensor("b", (2**19, 4096), F16),), (Tensor("y", (2**19,), F16),), (first, read))
+        assert (first_unfit(g, H200, {}) is None) is fits
 
 
 def test_too_much_in_registers_is_named() -> None:

@@ -586,16 +586,24 @@ def feasible(f: Footprint, sgraph: sg.SGraph, device: Device, hints: Mapping[str
 def too_long(f: Footprint, sgraph: sg.SGraph, hints: Mapping[str, int]) -> bool:
     """Whether an offset in some tensor that the kernel touches takes more than 32 bits."""
     # What is asked is whether any assignment is left.
-    shapes = (sgraph.tensor(name).shape for name in (*f.kernel.reads, *f.kernel.writes))
-    return any(least_elements(s, hints) > INT32_MAX for whole in shapes for s in offsets(whole))
+    return any(least_elements(s, hints) > INT32_MAX for s in counted(f.kernel, sgraph))
 
 
-def offsets(shape: Sequence[Extent]) -> tuple[tuple[Extent, ...], ...]:
-    """What has to be counted with 32 bits: places along each dimension, and elements where it is not known how many.
+def counted(kernel: sg.Kernel, sgraph: sg.SGraph) -> tuple[tuple[Extent, ...], ...]:
+    """What 32 bits have to count of the tensors that the kernel touches: their elements, or places along a dimension.
 
-    Where more elements are known, offsets take 64 bits (`Indexing.address`).
+    Into more elements offsets have 64 bits (`Indexing.address`), where it is known that there are so many. None but
+    the caller's tensors are the reason for that: what is handed over is no longer than these.
     """
-    return tuple((e,) for e in shape) if all(map(is_static, shape)) else (tuple(shape),)
+    found: list[tuple[Extent, ...]] = []
+    for name in (*kernel.reads, *kernel.writes):
+        shape = tuple(sgraph.tensor(name).shape)
+        long = all(map(is_static, shape)) and math.prod(map(int, shape)) > INT32_MAX
+        if long and name in sgraph.handed_over:
+            known = (t.shape for t in (*sgraph.inputs, *sgraph.outputs) if all(map(is_static, t.shape)))
+            long = math.prod(map(int, shape)) <= max((math.prod(map(int, s)) for s in known), default=0)
+        found += [(e,) for e in shape] if long else [shape]
+    return tuple(found)
 
 
 def least_elements(shape: Sequence[Extent], hints: Mapping[str, int]) -> Any:
@@ -659,8 +667,7 @@ def constraints(sgraph: sg.SGraph, device: Device) -> tuple[Constraint, ...]:
                     sympy.Le(held, MAX_OPERANDS**2 * WARP * MAX_WARPS),
                     "the product's operands, unrolled, would spill",
                 )
-        for tensor in (*kernel.reads, *kernel.writes):
-            for counted in offsets(sgraph.tensor(tensor).shape):
-                numel = sympy.Mul(*(sympy.sympify(e) for e in counted))
-                add("int32_offsets", sympy.Le(numel, INT32_MAX), f"offsets into {tensor} would overflow 32 bits")
+        for extents in counted(kernel, sgraph):
+            numel = sympy.Mul(*(sympy.sympify(e) for e in extents))
+            add("int32_offsets", sympy.Le(numel, INT32_MAX), "offsets would overflow 32 bits")
     return tuple(found)

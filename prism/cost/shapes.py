@@ -23,7 +23,7 @@ import sympy
 
 from prism.cost import roofline
 from prism.cost.compiled_expr import value
-from prism.cost.constraints import INT32_MAX, Domain, Footprint, checks, domains, footprint, offsets, tile_sizes
+from prism.cost.constraints import INT32_MAX, Domain, Footprint, checks, counted, domains, footprint, tile_sizes
 from prism.cost.counts import Access, KernelCost, Polynomial, kernel_cost, next_power_of_two
 from prism.cost.device import Device, Tiles
 from prism.errors import UsageError
@@ -104,11 +104,11 @@ class TimeModel:
             others = set().union(*(s for m, s in enumerate(names) if m != n))
             shared = tuple(sorted(names[n] & others))
             f, cost = footprint(kernel, sgraph), kernel_cost(kernel, sgraph)
-            shapes = tuple(sgraph.tensor(t).shape for t in (*kernel.reads, *kernel.writes))
-            key = _key(f, cost, cost.accesses if self.device.is_gpu else (), shapes, shared)
-            kernels.append(self._kernels.setdefault(key, _Kernel(len(self._kernels), f, cost, shapes, shared)))
+            counts = counted(kernel, sgraph)
+            key = _key(f, cost, cost.accesses if self.device.is_gpu else (), counts, shared)
+            kernels.append(self._kernels.setdefault(key, _Kernel(len(self._kernels), f, cost, counts, shared)))
             own = {s.name for s in kernel.symbols}
-            extents |= {s.name for e in _extents(kernel, shapes) for s in e.free_symbols} - own
+            extents |= {s.name for e in _extents(kernel, counts) for s in e.free_symbols} - own
         launches = len(sgraph.launches)
         return _SGraph(tuple(kernels), launches, tuple(sorted(extents)), (launches, *(k.number for k in kernels)))
 
@@ -167,7 +167,7 @@ class _Kernel:
     number: int  # among the kernels of the model
     footprint: Footprint  # for the constraints
     cost: KernelCost
-    shapes: tuple[tuple[Any, ...], ...]  # of the tensors that it touches
+    shapes: tuple[tuple[Any, ...], ...]  # what is counted with 32 bits of the tensors that it touches
     shared: tuple[str, ...]  # names of the symbols that other kernels of the sGraph have as well, sorted
     # Of the symbols, by the powers of two above the extents, as far as they have been asked for.
     domains: dict[tuple[int, ...], tuple[Domain, ...]] = field(default_factory=dict, repr=False, compare=False)
@@ -211,9 +211,9 @@ class _Kernel:
         """Whether kernels' offsets go as far as each shape's tensors; parts count as their least."""
         ok = np.ones(count, dtype=bool)
         own = {s.name for s in self.footprint.kernel.symbols}
-        for counted in (c for shape in self.shapes for c in offsets(shape)):
+        for shape in self.shapes:
             n = np.ones(count)
-            for extent in counted:
+            for extent in shape:
                 if own.isdisjoint(s.name for s in getattr(extent, "free_symbols", ())):
                     n = n * np.asarray(value(extent, binding), dtype=np.float64).reshape(-1)
             ok &= n <= INT32_MAX
