@@ -38,9 +38,20 @@ def _segments(a: torch.Tensor) -> torch.Tensor:
     return (total[..., :, None] - total[..., None, :]).masked_fill(~mask, -math.inf)
 
 
+def _segments_by_zeros(a: torch.Tensor) -> torch.Tensor:
+    """The exponential of the same, whose mask is 0 before it and after it."""
+    total = a.cumsum(-1)
+    return (total[..., :, None] - total[..., None, :]).tril().exp().tril()
+
+
 def _state_space(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     """Mamba-2's quadratic form: x [h, n, p], a [h, n], b and c [n, d]."""
     return torch.einsum("id,jd,hij,hjp->hip", c, b, torch.exp(_segments(a)), x)
+
+
+def _places() -> torch.Tensor:
+    places = torch.arange(N)
+    return (places[:, None] - places).float()
 
 
 def _steps(a: torch.Tensor) -> torch.Tensor:
@@ -76,6 +87,18 @@ CHUNKED: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     "feature maps": (
         lambda q, k, v: (torch.nn.functional.elu(q) @ k.exp().mT).tril() @ v,
         QKV,
+    ),
+    "a mask that multiplies": (
+        lambda q, k, v: ((q @ k.mT) * torch.arange(N)[:, None].ge(torch.arange(N))) @ v,
+        QKV,
+    ),
+    "masked before and after": (
+        lambda q, k, v, a: (q @ k.mT * _segments_by_zeros(a)) @ v,
+        (*QKV, (H, N)),
+    ),
+    "a decay a place, of factors": (
+        lambda q, k, v, a: (q @ k.mT * torch.exp2(_places() * a[:, None, None]).tril()) @ v,
+        (*QKV, (H,)),
     ),
     "a decay per head and place": (
         lambda q, k, v, a: (q @ k.mT * torch.exp(_segments(a))) @ v,
@@ -159,9 +182,10 @@ def test_a_causal_sum_goes_by_chunks(name: str) -> None:
         np.testing.assert_allclose(one[output], other[output], rtol=1e-11, atol=1e-11)
 
 
-def test_exponents_of_decays_a_place_are_one_number_of_places() -> None:
+@pytest.mark.parametrize("how", ["a decay a place", "a decay a place, of factors"])
+def test_exponents_of_decays_a_place_are_one_number_of_places(how: str) -> None:
     """Their sign is known, where that of a difference of two such terms is not."""
-    fn, shapes = CHUNKED["a decay a place"]
+    fn, shapes = CHUNKED[how]
     q = chunked(_read(fn, *shapes))
     grown = [e for d in q.definitions for e in walk(d.expr) if isinstance(e, Map) and e.op == "exp"]
     assert len(grown) >= 3

@@ -6,10 +6,13 @@ import inspect
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from benchmarks import discover
 from benchmarks.collection import KNOWN, PARTIAL, Known, rms_norm
@@ -214,6 +217,81 @@ def test_both_heads_are_rotated_in_one_launch_that_reads_each_once(worker: Worke
     known, found = counted(worker, "RoPE", "b=2 h=4 s=256 d=64")
     assert found.launches == 1
     assert found.bytes == known.bytes
+
+
+def _by_roll(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    half = q.shape[-1] // 2
+    signed = torch.where(torch.arange(2 * half, device=q.device) < half, -1.0, 1.0).to(q.dtype) * sin
+    return q * cos + q.roll(half, -1) * signed, k * cos + k.roll(half, -1) * signed
+
+
+def _by_stack(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def turned(x: Tensor) -> Tensor:
+        low, high = x.view(*x.shape[:-1], 2, -1).unbind(-2)
+        return torch.stack((-high, low), -2).flatten(-2)
+
+    return q * cos + turned(q) * sin, k * cos + turned(k) * sin
+
+
+def _neighbours_by_stack(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    turned = torch.stack((-q[..., 1::2], q[..., ::2]), -1).flatten(-2)
+    return q * cos.repeat_interleave(2, -1) + turned * sin.repeat_interleave(2, -1)
+
+
+def _labels_of_two_numbers(x: Tensor, t: Tensor) -> Tensor:
+    logs = x.float().log_softmax(-1)
+    labels = torch.full_like(logs, 0.1 / x.shape[-1]).scatter(1, t[:, None], 0.9 + 0.1 / x.shape[-1])
+    return (-labels * logs).sum(-1).mean()
+
+
+def _masked_by_numbers(z: Tensor, t: Tensor) -> Tensor:
+    z = torch.nn.functional.normalize(z, dim=1)
+    same = torch.eq(t[:, None], t[None]).to(z.dtype)
+    scores = z @ z.T / 0.1
+    scores = scores - scores.amax(1, keepdim=True)
+    others = 1 - torch.eye(z.shape[0], device=z.device, dtype=z.dtype)
+    same = same * others
+    logs = scores - (scores.exp() * others).sum(1, keepdim=True).log()
+    return -((same * logs).sum(1) / same.sum(1).clamp(min=1)).mean()
+
+
+def _less_logsumexp(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    return torch.exp(scores - scores.logsumexp(-1, keepdim=True)) @ v
+
+
+def _keys_put_together(q: Tensor, p: Tensor, c: Tensor, k: Tensor) -> Tensor:
+    return (torch.cat([q, p], -1) @ torch.cat([c, k], -1).mT * 0.07).softmax(-1) @ c
+
+
+def _segments(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    n = a.shape[-1]
+    seen = torch.ones(n, n, dtype=torch.bool, device=x.device)
+    after = a.float()[..., None].expand(*a.shape, n).masked_fill(~seen.tril(-1), 0).cumsum(-2)
+    decays = after.masked_fill(~seen.tril(), -math.inf).exp()
+    return torch.einsum("ln,sn,hls,hsp->hlp", c, b, decays.to(x.dtype), x)
+
+
+@pytest.mark.parametrize(
+    ("name", "fn", "sizes"),
+    [
+        ("RoPE", _by_roll, "b=2 h=4 s=256 d=64"),
+        ("RoPE", _by_stack, "b=2 h=4 s=256 d=64"),
+        ("RoPE, interleaved", _neighbours_by_stack, "b=2 h=4 s=256 d=64 e=32"),
+        ("smoothed cross-entropy", _labels_of_two_numbers, "m=256 v=8192"),
+        ("supervised contrastive loss", _masked_by_numbers, "n=1024 d=64"),
+        ("attention", _less_logsumexp, "h=8 s=2048 d=64"),
+        ("MLA decode", _keys_put_together, "b=4 h=64 r=256 e=64 s=2048"),
+        ("Mamba-2, quadratic form", _segments, "h=8 s=2048 d=64 n=64"),
+    ],
+    ids=lambda x: getattr(x, "__name__", x),
+)
+def test_how_a_function_is_written_makes_no_difference(
+    name: str, fn: Callable[..., object], sizes: str, worker: Worker
+) -> None:
+    known = replace(next(k for k in KNOWN if k.name == name), sizes=sizes)
+    (own, _), (found, _) = measure(known, worker), measure(replace(known, fn=fn), worker)
+    assert found.ratio <= 1.05 * own.ratio
 
 
 def test_decoding_with_projections_is_one_region(worker: Worker) -> None:

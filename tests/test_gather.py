@@ -23,6 +23,7 @@ from sgraph_programs import task
 import prism
 from prism.backends.cpu.build import find_compiler
 from prism.backends.eager import eager
+from prism.errors import UnsupportedError
 from prism.frontend.onnx.reader import from_model
 from prism.generate.enumerate import generate
 from prism.instantiate.gate.draws import draw_inputs
@@ -49,6 +50,13 @@ READ: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
     "embedding": (F.embedding, [places(2, 4, below=7), X[:, 0]]),
     "padded": (lambda i, t: F.embedding(i, t, padding_idx=2), [places(4, below=7), X[:, 0]]),
     "of a computed table": (lambda i, t: F.embedding(i, t.exp() + 1), [places(4, below=7), X[:, 0]]),
+    "sums of bags": (lambda i, t: F.embedding_bag(i, t, mode="sum"), [places(2, 4, below=7), X[:, 0]]),
+    "means of bags": (lambda i, t: F.embedding_bag(i, t), [places(3, 4, below=7), X[:, 0]]),
+    "maxima of bags": (lambda i, t: F.embedding_bag(i, t, mode="max"), [places(1, 4, below=7), X[:, 0]]),
+    "bags with weights": (
+        lambda i, t, w: F.embedding_bag(i, t, mode="sum", per_sample_weights=w),
+        [places(3, 2, below=7), X[:, 0], torch.rand(3, 2)],
+    ),
     "index_select": (lambda x, i: x.index_select(1, i), [X, places(9, below=5)]),
     "gather": (lambda x, i: x.gather(2, i), [X, places(3, 5, 8, below=6)]),
     "gather of a scalar": (lambda x, i: x.gather(0, i), [torch.tensor(2.0), torch.tensor(0)]),
@@ -72,6 +80,12 @@ def test_torch_reads(name: str) -> None:
     found = evaluate(program, {t.name: x.numpy() for t, x in zip(program.inputs, given, strict=True)})[out]
     np.testing.assert_allclose(found, fn(*given).double().numpy(), rtol=1e-6)
     torch.testing.assert_close(eager(program)(*given)[0], fn(*given))
+
+
+def test_bags_of_lengths_that_data_give_are_refused() -> None:
+    given = [places(9, below=7), X[:, 0], torch.tensor([0, 2, 5])]
+    with pytest.raises(UnsupportedError, match="how many places a bag has"):
+        prism.trace(F.embedding_bag, given)
 
 
 def test_random_lookups_are_read_as_onnx_says() -> None:

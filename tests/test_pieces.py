@@ -79,6 +79,13 @@ def gates_by_turns(z: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> tuple[t
     return torch.stack(of_gates, -1), of_state
 
 
+def halves(x: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """The gradients of a gate and of what it gates; what both share is written in another order in each."""
+    a, b = x.chunk(2, -1)
+    first, again = (0.8 * (a + 0.04 * (a * a * a))).tanh(), ((a * (a * a) * 0.04 + a) * 0.8).tanh()
+    return torch.cat([d * b * (1 - again * again), d * first], -1)
+
+
 def sides(p: torch.Tensor) -> torch.Tensor:
     """The gradient of a function of a box's area by its sides: each is added where it belongs."""
     w, h = p[:, 2] - p[:, 0], p[:, 3] - p[:, 1]
@@ -128,9 +135,18 @@ def stores(g: SGraph) -> list[Store]:
         (lambda: traced(of_other_lengths, (12, 11), (3, 5), (12, 4), (11,)), [0, 11, 16]),
         (lambda: traced(lambda z, c, d: gates(z, c, d)[0], (12, 20), (12, 5), (12, 5)), [0, 5, 10, 15]),
         (lambda: traced(lambda z, c, d: gates_by_turns(z, c, d)[0], (12, 5, 4), (12, 5), (12, 5)), [0, 1, 2, 3]),
+        (lambda: traced(halves, (12, 10), (12, 5)), [0, 5]),
         (lambda: traced(sides, (12, 4)), [0, 1, 2, 3]),
     ],
-    ids=["rotation", "concatenation", "of other lengths", "what shares work", "places", "places by equality"],
+    ids=[
+        "rotation",
+        "concatenation",
+        "of other lengths",
+        "what shares work",
+        "places",
+        "in another order",
+        "places by equality",
+    ],
 )
 def test_pieces_are_what_the_output_is_there(made: Callable[[], Program], starts: list[int]) -> None:
     p = made()

@@ -43,6 +43,11 @@ NOT_FOR_TRUTH = {
     ("sum-where-split", "without (= c (Mul u v))"): GROWTH,
     ("sum-split-mask", "without (boolean p)"): GROWTH,
     ("sum-split-mask", "without (= c (Mul u v))"): GROWTH,
+    # Of any m and b it may go on without end.
+    ("exp-minus-logsumexp", "without (= m (Max k s))"): GROWTH,
+    ("exp-minus-logsumexp", "without (= b (Sum k d))"): GROWTH,
+    ("sum-split-choice", "without (= f (Where p x y))"): GROWTH,
+    ("sum-split-choice", "without (= c (Mul g h))"): GROWTH,
     ("sum-split-product", "without (!= x y)"): GROWTH,
     ("sum-split-product", "without (!= u (set-union u z))"): GROWTH,
     ("sum-split-quotient", "without (!= u (set-union u z))"): GROWTH,

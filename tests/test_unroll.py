@@ -191,6 +191,20 @@ def test_a_place_whose_rest_counts_stays(body: Expr) -> None:
     assert any(isinstance(x, Map) and x.op == "eq" for x in walk(unrolled(e)))
 
 
+def test_a_factor_that_is_one_tensor_after_another_is_multiplied_as_the_two() -> None:
+    along, row = Axis("d", 24), Axis("m", 5)
+    own, later = Index.axis(along), Index.axis(along) + Index.const(-16)
+    both = where(along, 16, Read("a", (Index.axis(row), own)), Read("b", (Index.axis(row), later)))
+    halves = where(along, 12, Read("a", (Index.axis(row), own + 12)), Read("a", (Index.axis(row), own + -12)))
+    weight = Read("w", (own,))
+    found = unrolled(reduce("sum", along, mul(both, weight)))
+    assert choices(found) == 0
+    assert {x.axis.extent for x in walk(found) if isinstance(x, Reduce)} == {16, 8}
+    assert reads(found) == {"a[m, d]", "b[m, d]", "w[d]", "w[d + 16]"} or len(reads(found)) == 4
+    rotated = reduce("sum", along, mul(halves, weight))
+    assert unrolled(rotated) == rotated, "halves of one tensor are one row, which is read once"
+
+
 def test_a_product_with_a_part_after_it_is_a_sum_of_the_product_and_one_of_the_part() -> None:
     """As keys of latent attention are, with what is rotated after them: two sums of the product may change places."""
     n, k = Axis("n", 20), Axis("k", 7)

@@ -12,6 +12,7 @@ from prism.api.given_inputs import by_name
 from prism.errors import IllegalIRError, ModelError, UsageError
 from prism.program import spec
 from prism.program.assumptions import Stated, check_examples, read_assumptions, under
+from prism.program.between import differences
 from prism.program.chunked import chunked
 from prism.program.nodes import Program
 from prism.program.operators import Operator
@@ -163,8 +164,8 @@ def check_passed(stated: Mapping[str, Assumption], program: Program, examples: S
 
 
 def _recognised(program: Program) -> Program:
-    """The program in which what source wrote out is what it was: recurrences, pieces of one tensor, causal sums."""
-    return chunked(direct(rolled(looped(pieces_at_once(program)))))
+    """The program in which what source wrote out is what it was: recurrences, pieces of one tensor, running sums."""
+    return chunked(differences(direct(rolled(looped(pieces_at_once(program))))))
 
 
 def _declared(rules: Sequence[Path | str]) -> tuple[Operator, ...]:

@@ -19,7 +19,7 @@ axis that is not in A; visited for every enclosing loop with a range. Of a load 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -260,27 +260,33 @@ class Access:
             common *= max(0.0, 1 - distance / (span + math.gcd(*(c for _, c in steps))))
         return 1 - common
 
-    def beyond(self, other: Access, lengths: Mapping[Axis, Any], at_once: Set[Axis], binding: Binding) -> Any:
+    def beyond(self, other: Access, lengths: Mapping[Axis, Any], at_once: Mapping[Axis, Any], binding: Binding) -> Any:
         """The share of elements that the other access of the same trip does not load; 1 where that is not told.
 
-        So a window has what is read at its place, and the next window most of it. `lengths` are how many places of each
-        axis are looked at, numbers or arrays; of the axes `at_once` that is all places.
+        So a window has what is read at its place, and the next window most of it; and rows that are read in two halves,
+        or with the halves in the other order, are read as rows. `lengths` are how many places of each axis are looked
+        at, numbers or arrays; `at_once` says of an axis whether that is all places.
         """
         if (self.tensor, self.nest) != (other.tensor, other.nest):
             return 1.0
         common: Any = 1.0
+        together: Any = True
         for a, b in zip(self.index, other.index, strict=True):
             if a == b:
                 continue
             mine, theirs = ({x: value(c, binding) for x, c in i.terms} for i in (a, b))
             differ = {x for x in mine.keys() | theirs.keys() if mine.get(x, 0) != theirs.get(x, 0)}
             steps = [abs(c) for c in theirs.values()]
-            if not differ <= at_once or not steps or min(steps) != 1:
+            if not steps or min(steps) != 1:
                 return 1.0
             (first, last), (start, end) = (_ends(i, lengths, binding) for i in (a, b))
+            asked: Any = math.prod((lengths.get(x, 1) for x in theirs if isinstance(x, Axis)), start=1.0)
+            together = np.logical_and(together, end - start < asked)
+            for axis in differ:
+                together = np.logical_and(together, isinstance(axis, Axis) and at_once.get(axis, False))
             held = np.minimum(last, end) - np.maximum(first, start) + 1
             common = common * np.maximum(0.0, held) / (last - first + 1)
-        return 1.0 - common
+        return np.where(together, 1.0 - common, 1.0)
 
     def distinct(self, lengths: Mapping[Axis, Any], binding: Binding) -> Any:
         """The share of distinct elements among those that it asks for: less than 1 where windows overlap.

@@ -347,7 +347,6 @@ class KernelModel:
         wave = np.minimum(programs, d.processors * resident)
         covered = self._covered(order, wave)
         at_once: dict[Axis, Any] = {axis: True for axis, role in self.kernel.roles if isinstance(role, Whole)}
-        wholes = at_once.keys()
         at_once = at_once | {axis: n >= dict(order)[axis] for axis, n in covered}
         dram: Any = 0.0
         moved: Any = 0.0
@@ -403,7 +402,7 @@ class KernelModel:
                 fresh = min(a.apart(b, env) for b, _ in previous) * once
                 fresh = np.minimum(fresh, np.maximum(left, 0.0))
             # Nor is what another load of the trip has, as that of a window around it.
-            for beyond in (a.beyond(b, trip, wholes, env) for b in loaded):
+            for beyond in (a.beyond(b, trip, at_once, env) for b in loaded):
                 again, fresh = np.minimum(again, beyond), np.minimum(fresh, beyond * once)
             loaded.append(a)
             previous.append((a, fresh))

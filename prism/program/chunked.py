@@ -289,7 +289,7 @@ class _Apart:
                 return replaced([e], self._view)[0]
             case Map("where", (mask, a, Const(outside))) if outside in (0.0, -math.inf):
                 mask, a = self._written(mask), self._written(a)
-                return op("where", mask, self._shown(a) if self._is_causal(mask) else a, Const(outside))
+                return op("where", mask, self._shown(a, mask) if self._is_causal(mask) else a, Const(outside))
             case Map("maximum", (Position(), Const(0.0)) | (Const(0.0), Position())) | Map("abs", (Position(),)):
                 return e
             case Map("mul" | "add" | "neg" | "where" | "exp" as name, args):
@@ -302,8 +302,11 @@ class _Apart:
             raise _OtherwiseError
         return e
 
-    def _shown(self, e: Expr) -> Expr:
-        """What is chosen where the column is not behind the row: how far it is from the row is no negative number."""
+    def _shown(self, e: Expr, mask: Expr) -> Expr:
+        """What is chosen under the mask, where the column is not behind the row.
+
+        How far it is from there is no negative number, and nothing within is masked by the same again.
+        """
 
         def shown(e: Expr) -> Expr:
             match e:
@@ -313,6 +316,8 @@ class _Apart:
                     self.column
                 ).scaled(-1):
                     return ahead
+                case Map("where", (again, inside, _)) if again == mask:
+                    return inside
             return e
 
         return rebuilt([e], shown)[0]
@@ -354,6 +359,8 @@ class _Apart:
                 factors.append(op("exp", a))
             case Map("exp"):
                 factors.append(e)
+            case Map("le" | "lt" | "where" | "not") if self._causal(e):
+                pass  # a mask that multiplies
             case Reduce(ReduceKind.SUM, axis, body) if axis not in bound and axis not in self.taken:
                 bound.append(axis)
                 self._factors(body, bound, factors)
@@ -416,10 +423,12 @@ def _summands(e: Expr, sign: int = 1) -> list[_Signed]:
                     (-sign, position(i.scaled(-1))) if less else (sign, position(i))
                     for i, less in zip(each, down, strict=True)
                 ]
-        case Map("mul", args):
-            for n, a in enumerate(args):
-                if isinstance(a, Position):  # whichever factor it is, it is the first of what is found
-                    return [(own, mul(part, *args[:n], *args[n + 1 :])) for own, part in _summands(a, sign)]
+        case Map("mul"):
+            factors = _multiplied(e)
+            for n, a in enumerate(factors):
+                if isinstance(a, Position) or (isinstance(a, Map) and a.op in ("add", "neg")):
+                    # Whichever factor it is, it is the first of what is found.
+                    return [(own, mul(part, *factors[:n], *factors[n + 1 :])) for own, part in _summands(a, sign)]
     return [(sign, e)]
 
 
@@ -625,7 +634,7 @@ def _exp(plus: Sequence[_Signed], minus: Sequence[_Signed]) -> Expr:
 
 def _steps(e: Expr) -> tuple[Index | None, tuple[Expr, ...]]:
     """Places and what they are multiplied by; no places where the term is of no such form."""
-    factors = e.args if isinstance(e, Map) and e.op == "mul" else (e,)
+    factors = _multiplied(e)
     for n, f in enumerate(factors):
         rest = (*factors[:n], *factors[n + 1 :])
         if isinstance(f, Position):
@@ -698,6 +707,8 @@ def _product(e: Expr, pair: frozenset[Axis]) -> tuple[Counter[Expr], Counter[Axi
                 stack += [Const(-1.0), a]
             case Map("where", (mask, a, b)) if pair <= free_axes(mask):
                 stack.append(a if b == Const(0.0) else b)
+            case Map("le" | "lt") as mask if pair <= free_axes(mask):
+                pass
             case Reduce(ReduceKind.SUM, axis, body):
                 sums[axis] += 1
                 stack.append(body)

@@ -498,20 +498,29 @@ def _joint(axis: Axis, body: Expr) -> int | None:
 
     Keys that are a product with a part put after it, `sum_d q[d]*where(d < 64, sum_r c[r]*u[d, r], k[d - 64])`, are one
     sum of the product alone, whose two sums may change places, and one of the part; as one sum they are neither.
+    A factor that is one tensor after another is multiplied as the two: each is then an operand where it lies.
     """
     if not is_static(axis.extent):
         return None
+    factors = flat(body, "mul") if isinstance(body, Map) and body.op == "mul" else []
     for e in walk(body):
         match e:
             case Map("where", (Map("lt", (Position(index), Const(border))), below, above)) if index == Index.axis(axis):
                 inner = [(x for x in walk(part) if isinstance(x, Reduce)) for part in (below, above)]
                 below_made, above_made = (any(axis in free_axes(x) for x in xs) for xs in inner)
                 few = min(border, int(axis.extent) - border) <= LONGEST
-                if (below_made or above_made) and not few and border == int(border):
+                made = below_made or above_made or (e in factors and _are_apart(axis, below, above))
+                if made and not few and border == int(border):
                     return int(border)
             case _:
                 pass
     return None
+
+
+def _are_apart(axis: Axis, below: Expr, above: Expr) -> bool:
+    """Whether both are read along the axis, of tensors that the other does not read."""
+    along = [{r.tensor for r in walk(part) if isinstance(r, Read) and axis in free_axes(r)} for part in (below, above)]
+    return all(along) and along[0].isdisjoint(along[1])
 
 
 def _ends(axis: Axis, body: Expr) -> tuple[int, int] | None:

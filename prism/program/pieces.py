@@ -36,7 +36,7 @@ from prism.program.index import Axis, Index
 from prism.program.inline import aligned, decided, inline, named_as
 from prism.program.nodes import Const, Expr, Formula, Map, Position, Program, Read, Reduce, free_axes, walk
 from prism.program.products import work
-from prism.program.transform import canonical, least_instance, rebuilt, substitute
+from prism.program.transform import canonical, flat, least_instance, rebuilt, substitute
 
 _PIECE = ".piece"
 
@@ -46,6 +46,10 @@ MOST = 4
 
 SHARED = 0.1
 """Pieces are made of what shares pointwise work where that is this part of what they take one by one, or more."""
+
+
+MOST_TERMS = 16
+"""Terms of a sum or factors of a product that are put in order at once."""
 
 
 def formulas_of(program: Program) -> tuple[tuple[Formula, ...], tuple[Formula, ...]]:
@@ -122,8 +126,9 @@ def _pieces(f: Formula, hints: Mapping[str, int]) -> tuple[Formula, ...]:
             if alike and less < as_much:
                 return found
             lengths, as_many = _lengths(exprs), _lengths([f.expr])
-            alone = sum(_work([e], hints) for e in exprs)
-            shared = alike and _work(exprs, hints) <= (1 - SHARED) * alone
+            ordered = _in_order(exprs) if alike else exprs
+            alone = sum(_work([e], hints) for e in ordered)
+            shared = alike and _work(ordered, hints) <= (1 - SHARED) * alone
             # At single places nothing is read along the axis.
             fewer = lengths < as_many and bounds[1] > 1
             if less <= as_much and (fewer or (shared and (lengths == as_many or bounds[1] == 1))):
@@ -194,6 +199,21 @@ def _reduced(exprs: Sequence[Expr], hints: Mapping[str, int]) -> int:
 def _work(exprs: Sequence[Expr], hints: Mapping[str, int]) -> int:
     """Multiply-adds of what is no product of matrices; what the expressions have in common counts once."""
     return sum(cost * _extent(axes, hints) for cost, axes in work(*exprs).others)
+
+
+def _in_order(exprs: Sequence[Expr]) -> list[Expr]:
+    """The expressions with nested sums and products in one order each, so that what they share has one spelling."""
+    numbers: dict[Expr, int] = {}
+
+    def ordered(e: Expr) -> Expr:
+        if isinstance(e, Map) and e.op in ("add", "mul"):
+            op = e.op
+            parts = sorted(flat(e, op, most=MOST_TERMS), key=lambda x: numbers.setdefault(x, len(numbers)))
+            e = reduce(lambda a, b: Map(op, (a, b)), parts)
+        numbers.setdefault(e, len(numbers))
+        return e
+
+    return rebuilt(exprs, ordered)
 
 
 def _extent(axes: Iterable[Axis], hints: Mapping[str, int]) -> int:

@@ -201,6 +201,7 @@ HANDLERS: Mapping[str, Handler] = {
     "mm": _matmul,
     "bmm": _matmul,
     "matmul": _matmul,
+    "_int_mm": _matmul,
     "dot": _vectors,
     "mv": _vectors,
     "outer": _outer,

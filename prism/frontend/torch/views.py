@@ -15,7 +15,7 @@ from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.fold import chosen, in_a_row, op
 from prism.program.index import Axis, Index
 from prism.program.lookup import from_end, looked_up
-from prism.program.nodes import Const, DType, Expr, Read, Size, walk
+from prism.program.nodes import Const, DType, Expr, Read, ReduceKind, Size, walk
 from prism.program.views import (
     MAX_CHOICES,
     axes_of,
@@ -314,6 +314,34 @@ def _embedding(n: Node) -> Result:
     return _looked_up(n, n["weight"], index, {0: (places, n.axes[:rank])}, negative=False)
 
 
+def _embedding_bag(n: Node) -> Result:
+    """Sums, means or maxima of rows of a table: of bags of as many places each, one after another."""
+    n.settled("scale_grad_by_freq", "sparse")  # of gradients
+    weight, places, starts, by = n["weight"], n["indices"], n["offsets"].position, n["per_sample_weights"]
+    bag, column = n.axes
+    (given,) = places.shape
+    length = given // bag.extent if isinstance(given, int) and isinstance(bag.extent, int) else 0
+    own = starts.substitute({a: Index.axis(bag) for a in starts.axes()}) if starts is not None else None
+    if not length or own != Index.axis(bag).scaled(length) or n["include_last_offset"] or n["padding_idx"] >= 0:
+        raise n.unsupported("how many places a bag has depends on data", "give places of two dimensions, a bag a row")
+    one, row = Axis("k", length), Axis("r", weight.shape[0])
+    at = [Index.axis(bag).scaled(length) + Index.axis(one)]
+    each = looked_up(row, places.at(at), weight.at([Index.axis(row), Index.axis(column)]))
+    own_rows = n.builder.define(f"{n.name}_rows", (bag, one, column), each, weight.dtype, n.origin)
+    element = own_rows.under([bag, one, column])
+    if by is not None:
+        element = op("mul", element, by.at(at))
+    mode = ("sum", "mean", "max")[n["mode"]]
+    value = build.reduce(ReduceKind.MAX if mode == "max" else ReduceKind.SUM, one, element)
+    if mode == "mean":
+        value = op("mul", value, Const(1.0 / length))
+
+    def of_gradients() -> TorchValue:
+        raise n.unsupported("what its gradient is told of the bags is not computed")
+
+    return n.results(lambda: n.define(value), *[of_gradients] * 3)
+
+
 def _gather(n: Node) -> Result:
     """One element of a dimension for each of the result."""
     x: TorchValue = n["self"]
@@ -547,4 +575,6 @@ HANDLERS: Mapping[str, Handler] = {
     "index_select": _index_select,
     "gather": _gather,
     "embedding": _embedding,
+    "_embedding_bag": _embedding_bag,
+    "_embedding_bag_forward_only": _embedding_bag,
 }
