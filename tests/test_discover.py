@@ -279,7 +279,7 @@ def _segments(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         ("RoPE", _by_stack, "b=2 h=4 s=256 d=64"),
         ("RoPE, interleaved", _neighbours_by_stack, "b=2 h=4 s=256 d=64 e=32"),
         ("smoothed cross-entropy", _labels_of_two_numbers, "m=256 v=8192"),
-        ("supervised contrastive loss", _masked_by_numbers, "n=1024 d=64"),
+        pytest.param("supervised contrastive loss", _masked_by_numbers, "n=1024 d=64", marks=pytest.mark.slow),
         ("attention", _less_logsumexp, "h=8 s=2048 d=64"),
         ("MLA decode", _keys_put_together, "b=4 h=64 r=256 e=64 s=2048"),
         ("Mamba-2, quadratic form", _segments, "h=8 s=2048 d=64 n=64"),
