@@ -609,6 +609,16 @@ def test_a_space_has_both_and_folded_points_have_the_splits_tiles() -> None:
     assert [e.seconds for _, e in ranked] == pytest.approx(everything[:20], rel=1e-9)
 
 
+def test_few_of_many_assignments_of_shared_symbols_are_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for g in (decode(), small.split_k(256, 256, 4096)):
+        space, model = Space(g, H200, {}), Model(g, H200, {})
+        for limit, minor in ((1, 0.0), (20, 0.0), (20, 0.3)):
+            each = space.points_ranked(model, limit, minor)
+            with monkeypatch.context() as many:
+                many.setattr("prism.instantiate.space.FEW", 0)
+                assert space.points_ranked(model, limit, minor) == each
+
+
 def test_a_second_stage_that_the_splits_tile_has_no_room_for_is_not_folded() -> None:
     space = Space(small.split_k(256, 256, 4096), H200, {})
     table = space.launches[0]

@@ -34,6 +34,8 @@ from prism.sgraph.resident import in_one_launch, launched
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
+FEW = 64
+"""Of so many assignments of shared symbols each is looked at by itself: a bound for all costs as much."""
 VARIED = 2
 """How many of the best points are tried with what is offered to studies beside them, too."""
 
@@ -46,10 +48,16 @@ class Space:
         device: whose limits hold.
         hints: a value for every symbol of the extents.
         options: what launches may have.
+        most: of a kernel's grid of points that is larger, every other value of the longest domains is left out.
     """
 
     def __init__(
-        self, sgraph: SGraph, device: Device, hints: Mapping[str, int], options: Sequence[type[Option]] = OPTIONS
+        self,
+        sgraph: SGraph,
+        device: Device,
+        hints: Mapping[str, int],
+        options: Sequence[type[Option]] = OPTIONS,
+        most: int = MAX_POINTS,
     ) -> None:
         self.sgraph = sgraph
         self.device = device
@@ -61,7 +69,7 @@ class Space:
         for launch in sgraph.launches:
             own = [family.footprints[k.name] for k in launch.kernels]
             stages = tuple(sorted({s for f in own for s in stages_of(f, device)}))
-            members = [_kernel_space(f, warps_of(device), stages, device, self.hints) for f in own]
+            members = [_kernel_space(f, warps_of(device), stages, device, self.hints, most) for f in own]
             self._members[launch.name] = tuple(members)
         self.kernels = tuple(k for members in self._members.values() for k in members)  # the points of each kernel
         self._symbols = {s.name for s in sgraph.symbols}
@@ -143,16 +151,40 @@ class Space:
     def _least(
         self, seconds: Sequence[npt.NDArray[np.float64]], limits: Sequence[int], limit: int
     ) -> list[tuple[float, int, tuple[int, ...]]]:
-        """The `limit` least totals with their groups and rows, of so many of each launch's own best rows."""
+        """The `limit` least totals with their groups and rows, of so many of each launch's own best rows.
+
+        A group is an assignment of the shared symbols, in their order. Where there are many, the least total of each
+        comes first, of all at once: few have a total among the least ones.
+        """
+        joint = self._joint()
+        shape = tuple(len(v) for v in joint.values())
+        codes = [_codes(k, joint) if joint else np.arange(len(k.points)) for k in self.launches]
+        least = np.zeros(math.prod(shape))
+        if len(least) > FEW:
+            totals = least.reshape(shape)
+            for k, code, s in zip(self.launches, codes, seconds, strict=True):
+                sizes = [len(values) if n in k.names else 1 for n, values in joint.items()]
+                own = np.full(math.prod(sizes), np.inf)
+                np.minimum.at(own, code[code >= 0], s[code >= 0])
+                totals = totals + own.reshape(sizes)
+            least = totals.ravel()
         found: list[tuple[float, int, tuple[int, ...]]] = []
-        for group, per_kernel in enumerate(self._groups()):
+        for group in np.argsort(least, kind="stable").tolist():
+            if (len(found) == limit and least[group] > found[-1][0]) or least[group] == math.inf:
+                break
+            at = np.unravel_index(group, shape)
             ranked: list[list[tuple[float, int]]] = []
-            for rows, s, many in zip(per_kernel, seconds, limits, strict=True):
+            for k, code, s, many in zip(self.launches, codes, seconds, limits, strict=True):
+                mine = 0
+                for (n, values), place in zip(joint.items(), at, strict=True):
+                    mine = mine * len(values) + int(place) if n in k.names else mine
+                rows = np.flatnonzero(code == mine) if joint else code
                 order = rows[np.argsort(s[rows], kind="stable")][:many]
                 ranked.append([(float(s[r]), int(r)) for r in order if np.isfinite(s[r])])
             found += [(total, group, rows) for total, rows in _best_sums(ranked, limit)]
-        found.sort()
-        return found[:limit]
+            found.sort()
+            del found[limit:]
+        return found
 
     def best(self, model: CostModel, limit: int) -> tuple[Config, ...]:
         """The configurations of `points_ranked` alone."""
@@ -170,10 +202,14 @@ class Space:
             many -= bool(made)
         return tuple(found)
 
+    def _joint(self) -> dict[str, tuple[int, ...]]:
+        """The values, ascending, of each of the shared symbols."""
+        joint = {**self.domains, **dict.fromkeys(self._columns, (0, 1))}
+        return {n: joint[n] for n in self.shared}
+
     def _groups(self) -> Iterator[list[Ints]]:
         """For each assignment of the shared symbols: the feasible rows of every launch."""
-        joint = {**self.domains, **dict.fromkeys(self._columns, (0, 1))}
-        for values in itertools.product(*(joint[n] for n in self.shared)):
+        for values in itertools.product(*self._joint().values()):
             per_kernel: list[Ints] = []
             for k in self.launches:
                 mask = np.ones(len(k.points), dtype=bool)
@@ -221,11 +257,11 @@ class Space:
 
 
 def _kernel_space(
-    f: Footprint, warps: tuple[int, ...], stages: tuple[int, ...], device: Device, hints: Mapping[str, int]
+    f: Footprint, warps: tuple[int, ...], stages: tuple[int, ...], device: Device, hints: Mapping[str, int], most: int
 ) -> PointSpace:
     ranges = domains(f, hints, device.tiles)
     names = (*(d.symbol for d in ranges), "warps", "stages")
-    values = _thinned([*(d.values for d in ranges), warps, stages])
+    values = _thinned([*(d.values for d in ranges), warps, stages], most)
     grid = np.meshgrid(*(np.array(v, dtype=np.int64) for v in values), indexing="ij")
     columns = [g.ravel() for g in grid]
     binding: dict[str, Any] = {**hints, **dict(zip(names[:-2], columns, strict=False))}
@@ -235,13 +271,26 @@ def _kernel_space(
     return PointSpace(names, tuple(values), np.stack(columns, axis=1)[mask])
 
 
-def _thinned(values: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _thinned(values: list[tuple[int, ...]], most: int) -> list[tuple[int, ...]]:
     """The domains, the longest first cut to every other value until their product is small enough."""
     found = list(values)
-    while math.prod(len(v) for v in found) > MAX_POINTS:
+    while math.prod(len(v) for v in found) > most:
         longest = max(range(len(found)), key=lambda n: len(found[n]))
         found[longest] = found[longest][::-1][::2][::-1]
     return found
+
+
+def _codes(k: PointSpace, joint: Mapping[str, tuple[int, ...]]) -> Ints:
+    """Of each point which assignment it is of what its launch shares, counted in the order of these; -1 for none."""
+    code = np.zeros(len(k.points), dtype=np.int64)
+    there = np.ones(len(k.points), dtype=bool)
+    for n, values in joint.items():
+        if n in k.names:
+            known, column = np.array(values, dtype=np.int64), k.column(n)
+            place = np.searchsorted(known, column).clip(max=len(known) - 1)
+            there &= known[place] == column
+            code = code * len(known) + place
+    return np.where(there, code, -1)
 
 
 def _seconds(model: LaunchTimes, space: PointSpace) -> npt.NDArray[np.float64]:
