@@ -103,6 +103,29 @@ def test_search_from_a_torch_function() -> None:
     assert len(found[0].sgraph.kernels) == 1
 
 
+def test_a_search_whose_time_is_over_has_proved_the_form_as_written() -> None:
+    """Of one region, and of several."""
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    def products(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            x = norm(x @ x)
+        return x
+
+    for fn in (norm, products):
+        program = prism.trace(fn, (torch.randn(64, 64),))
+        with prism.search(program, seconds=1e-3) as search:
+            every = list(search)
+            assert every
+            assert search.proved[0].sgraph == every[0].sgraph
+            assert search.result().interrupted
+        with prism.search(program, seconds=1e6, budget=SearchBudget(max_rounds=1, max_families=8)) as search:
+            assert list(search)
+            assert not search.result().interrupted
+
+
 def test_prove_two_functions() -> None:
     def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)) @ w
@@ -180,6 +203,7 @@ MISTAKES: dict[str, tuple[Callable[[Program], object], str]] = {
     "fewer_trials": (lambda p: prism.compile(product, trials=-3), "give 1 or more"),
     "below_0": (lambda p: optimize(p, seed=-1), "seed: seed is -1: "),
     "no_time": (lambda p: optimize(p, seconds=0), "seconds: seconds is 0: nothing is done in no time; give more"),
+    "no_search": (lambda p: prism.search(p, seconds=0), "seconds: seconds is 0: nothing is done in no time; give more"),
     "less_time": (lambda p: prism.optimize_ranges(p, {"n": (1, 4)}, seconds=-2.5), "seconds: seconds is -2.5"),
     "not_a_time": (lambda p: optimize(p, seconds=float("nan")), "seconds: seconds is nan"),
     "time": (lambda p: optimize(p, budget="60s"), "seconds=60 ends a run"),  # type: ignore[arg-type]

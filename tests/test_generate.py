@@ -366,6 +366,36 @@ def test_products_as_written_are_a_floor_under_all_bounds() -> None:
     assert generate(t, Bounds(max_kernels=2, max_rounds=1)).candidates[0].seconds > 2 * least  # not beyond all bounds
 
 
+@pytest.mark.parametrize("make", [gated, layer_norm, three_layers])
+def test_the_form_as_written_is_a_floor_under_all_bounds(make: Callable[[], Program]) -> None:
+    t = task(make())
+    for narrow in (Bounds(max_families=1, max_rounds=1), Bounds(max_forms=1, max_families=1, max_rounds=1)):
+        told: list[Candidate] = []
+        found = generate(t, narrow, told.append)
+        (first,) = told
+        assert first.written
+        assert found.candidates[0].seconds <= first.seconds
+        assert found == generate(t, narrow)  # whoever is told of it
+
+
+@pytest.mark.parametrize("make", [gated, three_layers])
+def test_what_is_generated_when_the_time_is_over_is_the_best_of_what_was_looked_at(make: Callable[[], Program]) -> None:
+    t, asked, told = task(make()), itertools.count(), list[Candidate]()
+    every = generate(t, Bounds(), late=lambda: next(asked) < 0)
+    assert every == generate(t, Bounds())
+    assert not every.ended
+    least = math.inf
+    for many in (0, 1, next(asked) // 2):
+        turns = itertools.count()
+        found = generate(t, Bounds(), told.append, lambda: next(turns) >= many)  # noqa: B023
+        assert found.ended
+        assert not found.complete
+        assert found.generated <= every.generated
+        seconds = found.candidates[0].seconds
+        assert every.candidates[0].seconds <= seconds <= min(least, told[-1].seconds)
+        least = seconds
+
+
 def test_plans_have_as_many_launches_as_the_operators_one_by_one_where_these_are_worth_it() -> None:
     t = task(three_layers(layers=6))
     three = generate(t, Bounds())

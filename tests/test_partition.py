@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -512,16 +513,35 @@ def test_a_program_a_little_beyond_the_bounds_is_searched_as_one_region_too(work
     assert {s.tensor for s in statements(first.body) if isinstance(s, Store)} == {b.name for b in best.buffers}
 
 
+def estimated(_: object, made: Sequence[float], *rest: object) -> float:
+    """Of what are numbers of seconds instead of sGraphs."""
+    return min(made, default=math.inf)
+
+
 @pytest.mark.parametrize(
-    ("launches", "proved_at", "looked_at", "proofs"),
-    [(2.0, 2.0, 1, 1), (3.5, 3.5, 2, 1), (20.0, 20.0, 4, 3), (3.5, 20.0, 4, 4)],
+    ("launches", "proved_at", "slower", "looked_at", "proofs"),
+    [
+        (2.0, 2.0, 1.0, 1, 1),
+        (3.5, 3.5, 1.0, 2, 1),
+        (20.0, 20.0, 1.0, 4, 3),
+        (3.5, 20.0, 1.0, 4, 4),
+        (7.5, 7.5, 1.1, 4, 1),
+        (7.5, 7.5, 1.3, 4, 3),
+    ],
 )
 def test_parts_are_searched_for_as_long_as_they_may_be_faster(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, launches: float, proved_at: float, looked_at: int, proofs: int
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    launches: float,
+    proved_at: float,
+    slower: float,
+    looked_at: int,
+    proofs: int,
 ) -> None:
     """Three parts, each of which takes three launches and at least one, where the program as one takes so many.
 
-    What of it is proved may be slower than what was generated. What loses by that is not proved.
+    What of it is proved may be slower than what was generated, and by estimate it is so much slower than by its bound,
+    which tells where bounds are near. What loses is not proved.
     """
 
     def chain(x: Any, w: Any, v: Any, u: Any) -> Any:
@@ -541,13 +561,17 @@ def test_parts_are_searched_for_as_long_as_they_may_be_faster(
     def begun(p: Program, *_: object) -> object:
         generated.append(canonical(p).key)
         many = launches if generated[-1] == alone else 3
-        return SimpleNamespace(least=lambda: SM_90.launch_overhead_s * many)
+        least = SM_90.launch_overhead_s * many
+        by_estimate = slower * least if generated[-1] == alone else least
+        return SimpleNamespace(outlook=lambda: (SimpleNamespace(seconds=least, sgraph=by_estimate),))
 
     def run(p: Program, *rest: object) -> object:
         searched.append(canonical(p).key)
-        many = proved_at if searched[-1] == alone else 3
-        return SimpleNamespace(proved=(SimpleNamespace(seconds=SM_90.launch_overhead_s * many),), enodes=1)
+        least = SM_90.launch_overhead_s * (proved_at if searched[-1] == alone else 3)
+        by_estimate = slower * least if searched[-1] == alone else least
+        return SimpleNamespace(proved=(SimpleNamespace(seconds=least, sgraph=by_estimate),), enodes=1)
 
+    monkeypatch.setattr("prism.api.partitioned._estimated", estimated)
     monkeypatch.setattr("prism.api.partitioned.Search", begun)
     monkeypatch.setattr("prism.api.partitioned.run_search", run)
     found = search_regions(program, regions, SM_90, SMALL, [worker], Recorder())
@@ -555,7 +579,7 @@ def test_parts_are_searched_for_as_long_as_they_may_be_faster(
     assert len(set(generated + searched)) == looked_at
     assert len(generated) == len(set(generated))
     assert len(searched) == proofs
-    assert (len(found.regions) == 1) == (proved_at <= 9)
+    assert (len(found.regions) == 1) == (slower * proved_at <= 9)
 
 
 def test_names_in_the_whole_are_its_own(tiny_search: PartitionedSearch) -> None:
@@ -905,8 +929,10 @@ def test_a_whole_that_computes_products_again_comes_after_its_parts(
     def run(p: Program, _: object, budget: SearchBudget, *rest: object) -> object:
         searched.append((canonical(p).key, budget.below))
         many = launches if searched[-1][0] == at_once.canonical().key else 3
-        return SimpleNamespace(proved=(SimpleNamespace(seconds=SM_90.launch_overhead_s * many),), enodes=1)
+        took = SM_90.launch_overhead_s * many
+        return SimpleNamespace(proved=(SimpleNamespace(seconds=took, sgraph=took),), enodes=1)
 
+    monkeypatch.setattr("prism.api.partitioned._estimated", estimated)
     monkeypatch.setattr("prism.api.partitioned.run_search", run)
     found = search_regions(program, regions, SM_90, SMALL, [worker], Recorder())
     parts = [r.canonical().key for r in regions]

@@ -10,11 +10,12 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from prism.api.region_search import SearchBudget
+from prism.api.time_limit import deadline
 from prism.errors import UsageError, other_kind
 from prism.events import Listener
 from prism.instantiate.confirm import NAMES as BASELINES
@@ -86,12 +87,6 @@ class Options:
                 raise other_kind(name, number, "a whole number")
             if number < least:
                 raise UsageError(f"{name} is {number}", where=name, why=why, fix=f"give {least} or more")
-        seconds: object = self.seconds
-        if not isinstance(seconds, Real | Deadline | None):
-            raise other_kind("seconds", seconds, "a number of seconds")
-        if isinstance(seconds, Real) and not float(seconds) > 0:
-            fix = "give more than 0, or leave it away where nothing is to end the run"
-            raise UsageError(f"seconds is {seconds}", where="seconds", why="nothing is done in no time", fix=fix)
         if isinstance(self.baselines, str):
             raise other_kind("baselines", self.baselines, f"several names: [{self.baselines!r}]")
         for name in self.baselines or ():
@@ -100,7 +95,7 @@ class Options:
                     f"no baseline is called {name}", where="baselines", fix=f"there are {', '.join(BASELINES)}"
                 )
         # They are counted from now, whatever is replaced later.
-        object.__setattr__(self, "seconds", Deadline.after(self.seconds))
+        object.__setattr__(self, "seconds", deadline(self.seconds))
 
     @property
     def time(self) -> Deadline:

@@ -43,6 +43,9 @@ from prism.program.verdict import Status
 T = TypeVar("T")
 
 _BOUNDS = Bounds()
+GENERATED, PROOFS_S = 0.7, 5.0
+"""Of the time that a search is given after saturation generation may take this share, or all but so many seconds, which
+are left for proofs, of 0.02 to 1.5 that the first one takes (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,8 @@ class SearchResult:
         enodes: size of the saturated e-graph.
         stopped: why saturation stopped.
         seconds: by stage: saturation, generation, proof.
-        interrupted: whether candidates are left that nobody has tried to prove.
+        interrupted: whether its time ended before all was generated, or candidates are left that nobody has tried to
+            prove.
         first: seconds until the first sGraph was proved, whichever it was; None where none was.
     """
 
@@ -174,7 +178,8 @@ class Search(Iterator[ProvedSGraph], Closing):
 
     Nothing is saturated before the first is asked for, and no more is proved than was asked for, but for a batch. An
     interrupt loses nothing that was decided: `proved` and `result` say what there is, and the iteration can go on.
-    An sGraph of the form as written is proved before the others are generated.
+    An sGraph of the form as written is proved before the others are generated. Where its time ends, what was generated
+    shortly before is proved, best first, and what is proved by then is what there is; but something is in any case.
 
     Args:
         program: what is searched.
@@ -184,6 +189,7 @@ class Search(Iterator[ProvedSGraph], Closing):
         recorder: gets the stages.
         owned: whether the workers end with the search.
         otherwise: makes the search that goes on where nothing could be proved, of the program in smaller regions.
+        until: when its time is over.
     """
 
     def __init__(
@@ -196,7 +202,9 @@ class Search(Iterator[ProvedSGraph], Closing):
         *,
         owned: bool = False,
         otherwise: Callable[[SearchResult], Search] | None = None,
+        until: Deadline = NEVER,
     ) -> None:
+        self._until = until
         self._otherwise = otherwise
         self._instead: Search | None = None
         self._program = program
@@ -237,8 +245,8 @@ class Search(Iterator[ProvedSGraph], Closing):
         """Its bounds."""
         return self._budget
 
-    def least(self) -> float:
-        """What nothing that it proves is faster than by estimate: it is generated, and nothing proved yet.
+    def outlook(self) -> tuple[Candidate, ...]:
+        """All that it will try to prove, best bound first: it is generated, and nothing proved yet.
 
         Raises:
             UnsupportedError: an index of the program cannot be made affine.
@@ -249,7 +257,7 @@ class Search(Iterator[ProvedSGraph], Closing):
                 self._ready = self._prepare(soon=False)
             # Whoever asks does not know yet whether it is proved, and may have the worker do something else before.
             self._ready.proofs.forget()
-        return min((c.seconds for c in self._ready.generated.candidates), default=math.inf)
+        return self._ready.generated.candidates
 
     def _following(self) -> ProvedSGraph:
         if self._instead is not None:
@@ -258,15 +266,17 @@ class Search(Iterator[ProvedSGraph], Closing):
             self._ready = self._prepare()
         proofs = self._ready.proofs
         while self._next < len(proofs.candidates):
-            if self._next not in proofs.decided:
+            late = self._is_late() and not proofs.candidates[self._next].written
+            if self._next not in proofs.decided and not late:
                 with self._recorder.part("proof"):
                     self._timed("proof", lambda: self._decide(proofs, self._next))
                 self._recorder.count("sGraphs", len(proofs.decided), len(proofs.candidates))
-            found = proofs.decided[self._next]
+            found = proofs.decided.get(self._next)
             self._next += 1
             if found is not None:
                 return found
-        self._ahead = ()
+        if len(proofs.decided) == len(proofs.candidates):
+            self._ahead = ()
         if self._otherwise is not None and not enough(self._program, self.result()):
             self._instead = self._otherwise(self.result())
             return next(self._instead)
@@ -306,7 +316,7 @@ class Search(Iterator[ProvedSGraph], Closing):
             ready.classes.enodes,
             ready.classes.stopped,
             {stage: self._seconds.get(stage, 0.0) for stage in ("saturation", "generation", "proof")},
-            self._ready is None or len(proofs.decided) < len(proofs.candidates),
+            self._ready is None or generated.ended or len(proofs.decided) < len(proofs.candidates),
             self._first,
         )
 
@@ -393,10 +403,15 @@ class Search(Iterator[ProvedSGraph], Closing):
         self, pieces: tuple[Formula, ...], classes: EClasses, soon: Callable[[Candidate], None] | None
     ) -> Generated:
         p = self._program
+        until = max(self._until.part(GENERATED), self._until.moved(-PROOFS_S))
         shapes = points(p.ranges) if p.ranges else ()
         launches = len(operators(p))
         task = Task(p.name, p.inputs, pieces, classes, p.hints, self._target, shapes, launches, operands_type(p))
-        return generate(task, self._budget.bounds(), soon)
+        return generate(task, self._budget.bounds(), soon, lambda: self._is_late(until))
+
+    def _is_late(self, until: Deadline | None = None) -> bool:
+        """Whether that moment, or the end of its time, is over, and something proved."""
+        return not (until or self._until).left and bool(self.proved)
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:
         """This search's own seconds; a recorder may serve several."""
@@ -459,7 +474,7 @@ def run_search(
         WorkerError: the e-graph worker died or ran past its time limit.
         SearchInterruptedError: Ctrl-C after the first proof; it holds what was proved.
     """
-    search = begun or Search(program, target, budget, (worker,), recorder)
+    search = begun or Search(program, target, budget, (worker,), recorder, until=until)
     with until.limited(lambda: bool(search.proved)) as limit:
         try:
             return search.run()

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from numbers import Real
 
-from prism.errors import NoImprovementError
+from prism.errors import NoImprovementError, UsageError, other_kind
 from prism.instantiate.machine_load import slowed
 from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 
@@ -74,6 +75,22 @@ LATE = (MORE_TIME, LONGER)
 """What errors of runs whose time ended say to do."""
 
 
+def deadline(seconds: object) -> Deadline:
+    """When so many seconds from now are over, as a user gives them; never for None; a moment is taken as it is.
+
+    Raises:
+        UsageError: they are no number, or not more than 0.
+    """
+    if not isinstance(seconds, Real | Deadline | None):
+        raise other_kind("seconds", seconds, "a number of seconds")
+    if isinstance(seconds, Real):
+        seconds = float(seconds)
+        if not seconds > 0:
+            fix = "give more than 0, or leave it away where nothing is to end the run"
+            raise UsageError(f"seconds is {seconds:g}", where="seconds", why="nothing is done in no time", fix=fix)
+    return Deadline.after(seconds)
+
+
 def here(seconds: float) -> float:
     """What takes so many seconds on a machine that nothing else uses takes on this one, as it has been used so far."""
     return seconds * min(slowed(), SLOWEST)
@@ -89,7 +106,7 @@ class SearchTime:
     """What searches may take."""
 
     until: Deadline  # when those end of which something is proved
-    last: Deadline  # when all do
+    last: Deadline = NEVER  # when all do
 
     def proofs_alone(self) -> SearchTime:
         """The time for a first proof of each, and for nothing else."""
@@ -105,7 +122,7 @@ class SearchTime:
         return SearchTime(until, max(until, self.last.part(max(least, 1 / (regions + 1)))))
 
 
-ENDLESS = SearchTime(NEVER, NEVER)
+ENDLESS = SearchTime(NEVER)
 
 
 def search_time(time: Deadline) -> SearchTime:

@@ -157,6 +157,7 @@ class Generated:
     generated: int  # how many families of kernels and combinations of them were built
     pruned: Mapping[str, int]  # how many each pruner removed, and each bound and constraint left out, by its name
     complete: bool = True  # whether every form of the e-graph was walked
+    ended: bool = False  # whether its time was over before it was done
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,20 +220,28 @@ class _Kept:
     tensors: frozenset[str]  # what its first kernel touches
 
 
-def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | None = None) -> Generated:
+def generate(
+    task: Task,
+    bounds: Bounds,
+    soon: Callable[[Candidate], None] | None = None,
+    late: Callable[[], bool] = lambda: False,
+) -> Generated:
     """The sGraphs in the bounds that no pruner removes, best first, in an order that depends on the task alone.
+
+    Plans that look fastest are visited first, so what there is at any moment is the best of what was looked at.
 
     Args:
         task: what is searched.
         bounds: of the space.
         soon: is told of one sGraph, of the form as written, before the e-graph is walked; what is found does not
             depend on it.
+        late: whether the time is over: asked between one plan and the next; what was found by then is handed on.
     """
     scans = bounds.roles.scans and task.device.tiles.scans
     bounds = replace(bounds, roles=replace(bounds.roles, scans=scans))
     places = Places(task.classes, task.inputs)
     task = replace(task, classes=places.classes)
-    walk = _Walk(task, bounds)
+    walk = _Walk(task, bounds, late)
     table = options(task.classes, bounds.off, walk.pruned)
     fixed = fixed_classes(task.classes, table, task.inputs)
     dot = task.device.tiles.dot
@@ -242,11 +251,14 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
         # One kernel is what there is to find, however long, and the first round has what is better stored.
         walk.bounds = bounds = replace(bounds, max_ops=max(bounds.max_ops, len(table)), max_rounds=1)
     as_written = None if own is None else walk.looking(own, weights)
-    if soon is not None and as_written is not None and bounds.below == math.inf:
-        first = _Walk(task, bounds, reaches=walk.reaches, ranged=walk.ranged, made=walk.made)
-        first.keep_written(as_written)
-        if first.written is not None:
-            soon(first.candidate(first.written))
+    if as_written is not None:
+        # Whatever rounds find, nothing that is worse than what it takes as written ranks before that.
+        walk.build_written(as_written)
+        walk.given = set(walk.found)
+        if walk.written is not None and soon is not None and bounds.below == math.inf:
+            soon(walk.candidate(walk.written))
+        if walk.is_over():
+            return walk.result(False)
     found: dict[tuple[tuple[int, int], ...], Form] = {}
     complete = True
     shapes = (Weights(task.classes, hints, dot, fixed) for hints in walk.points)
@@ -281,7 +293,7 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     _rounds(walk, agenda, least)
     walk.pruned["max_families"] += agenda.left
     walk.pruned["max_cuts"] += agenda.cuts_left
-    complete = complete and not agenda.left
+    complete = complete and not agenda.left and not walk.ended
     if bounds.below < math.inf and (walk.best is None or walk.best.seconds >= bounds.below):
         return walk.result(complete)
     if as_written is not None:
@@ -290,7 +302,11 @@ def generate(task: Task, bounds: Bounds, soon: Callable[[Candidate], None] | Non
     _separate(walk)
     if as_written is not None:
         choices, windows = places.added(as_written[0].choices, weights)
-        walk.keep_written(walk.looking(choices, weights, windows) if windows else as_written)
+        found_so = [p for k, p in walk.found.items() if p.plan.choices == choices and k not in walk.given]
+        if found_so:
+            walk.written = min(found_so, key=lambda p: p.seconds)
+        elif windows:
+            walk.build_written(walk.looking(choices, weights, windows))
     return walk.result(complete)
 
 
@@ -318,19 +334,21 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
         # The first goes through all that it may: looks are rough, and others choose from what is about as fast. So do
         # those after it while of what rounds visit nothing can run.
         before = walk.least if len(walk.found) > given else math.inf
-        if n and not walk.found and bounds.below < math.inf:
+        if walk.is_over():
+            break
+        if n and len(walk.found) == given and bounds.below < math.inf:
             break
         goal = min(before, rival)
         if n and goal < math.inf and walk.is_near(least, goal):
             break
         below = HOPE * goal
-        agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned, below)
+        agenda.widen(walk, bounds.max_cuts << n, below)
         if goal < math.inf and not agenda.promises((1 - GAIN) * goal):
             break
         agenda.visit(walk, walk.built + (bounds.max_families << n), below, least if n else None)
         if n and before < math.inf and walk.least > (1 - GAIN) * before:
             break
-    if not walk.found and bounds.below == math.inf:
+    if len(walk.found) == given and bounds.below == math.inf and not walk.is_over():
         agenda.visit(walk, bounds.max_families * PATIENCE, math.inf, impatient=True)
 
 
@@ -350,7 +368,7 @@ def _deepen(walk: _Walk, forms: Sequence[tuple[Planner, PlanEstimate]], least: f
     for _ in range(levels):
         # Not what leaves products to the library: one cut more may be no match for it, and several are.
         before = walk.best
-        if before is None or walk.is_near(least):
+        if before is None or walk.is_near(least) or walk.is_over():
             break
         # Of forms that cut the program alike and take as long, one.
         alike: dict[object, Plan] = {}
@@ -377,7 +395,7 @@ def _separate(walk: _Walk) -> None:
         walk: what is built.
     """
     best = walk.best
-    if best is None:
+    if best is None or walk.is_over():
         return
     groups = best.plan.groups
     for n, ((rank, group), kept) in enumerate(zip(groups, best.families, strict=True)):
@@ -447,11 +465,13 @@ class _Agenda:
                 return True
         return False
 
-    def widen(self, max_kernels: int, max_cuts: int, pruned: Counter[str], below: float) -> None:
+    def widen(self, walk: _Walk, max_cuts: int, below: float) -> None:
         """Add the plans that so many cuts together make and that may take less."""
         self.cuts_left = 0
         for planner, estimate in self.forms:
-            self._add(planner.plans(max_kernels, max_cuts, pruned, self._cuts), estimate, below)
+            if walk.is_over():
+                break
+            self._add(planner.plans(walk.bounds.max_kernels, max_cuts, walk.pruned, self._cuts), estimate, below)
             self.cuts_left += max(0, len(planner.cuts or ()) - max_cuts)
         self._cuts = max_cuts
 
@@ -511,11 +531,14 @@ class _Agenda:
             impatient: see above.
         """
         ordered: list[_Listed] = []
+        before = len(walk.found)
         for looping in (False, True):
             for listed in ordered if looping else self._in_order(below):
-                if walk.built >= families or (impatient and walk.found):
+                if walk.built >= families or (impatient and len(walk.found) > before):
                     return
                 if least is not None and walk.is_near(least, near=1 / (1 - GAIN)):
+                    return
+                if walk.is_over():
                     return
                 if not looping:
                     ordered.append(listed)
@@ -540,13 +563,14 @@ class _Walk:
 
     task: Task
     bounds: Bounds
+    late: Callable[[], bool]  # as of `generate`
+    # Whether it was late, so that something was left out that another time would not be.
+    ended: bool = False
     pruned: Counter[str] = field(default_factory=Counter)
     generated: int = 0
     built: int = 0
     reaches: dict[object, Reach | str] = field(default_factory=dict)
     ranged: Ranged = field(default_factory=dict)
-    # kernels that were built, also of other walks of the task: they count where each comes to them.
-    made: dict[object, _Made] = field(default_factory=dict)
     reached: dict[object, list[tuple[Family, Reach]]] = field(default_factory=dict)
     kernels: dict[object, list[_Kept]] = field(default_factory=dict)
     numbers: dict[Family, int] = field(default_factory=dict)
@@ -570,6 +594,11 @@ class _Walk:
         if self.fastest is None:
             self.fastest = min(self.found.values(), key=lambda p: p.seconds, default=None)
         return self.fastest
+
+    def is_over(self) -> bool:
+        """Whether the time is over: then nothing more is built."""
+        self.ended = self.ended or self.late()
+        return self.ended
 
     @property
     def least(self) -> float:
@@ -610,7 +639,7 @@ class _Walk:
         plan = planner.products(bounds.max_kernels, more)
         if plan is not None:
             self.visit(plan, False)
-            self.given = set(self.found)
+            self.given |= self.found.keys()
 
     def keep_calls(self, choices: Choices, weights: Weights) -> None:
         """Keep a pick of the form that leaves its products to the library, in as many launches as the operators take.
@@ -642,32 +671,31 @@ class _Walk:
         if called:
             self.calls = _Pick.of(plan, tuple(families), (), task.device)
 
-    def keep_written(self, looked: tuple[Planner, PlanEstimate]) -> None:
-        """Keep the fastest pick of the form as written; where the bounds let none be built, build one."""
+    def build_written(self, looked: tuple[Planner, PlanEstimate]) -> None:
+        """Build the fastest pick of the form as written."""
         planner, estimate = looked
         bounds = self.bounds
-        picks = [p for p in self.found.values() if p.plan.choices == planner.choices]
-        if not picks:
-            every = [*planner.plans(bounds.max_kernels, bounds.max_cuts, Counter())]
-            plans = _fastest(every, estimate, WRITTEN_PLANS)
-            # A look is rough: that of the fewest kernels, which reads least, is among those that are built.
-            fewest = min((len(p.groups) for p in every), default=0)
-            for plan in _fastest([p for p in every if len(p.groups) == fewest], estimate, 1):
-                if all(p is not plan for p in plans[:WRITTEN_BUILT]):
-                    plans = [p for p in plans if p is not plan]
-                    plans.insert(WRITTEN_BUILT - 1, plan)
-            built = 0
-            for plan in plans[:WRITTEN_PLANS]:
-                if picks and (built == WRITTEN_BUILT or estimate.seconds(plan) >= min(p.seconds for p in picks)):
+        every = [*planner.plans(bounds.max_kernels, bounds.max_cuts, Counter())]
+        plans = _fastest(every, estimate, WRITTEN_PLANS)
+        # A look is rough: that of the fewest kernels, which reads least, is among those that are built.
+        fewest = min((len(p.groups) for p in every), default=0)
+        for plan in _fastest([p for p in every if len(p.groups) == fewest], estimate, 1):
+            if all(p is not plan for p in plans[:WRITTEN_BUILT]):
+                plans = [p for p in plans if p is not plan]
+                plans.insert(WRITTEN_BUILT - 1, plan)
+        picks: list[_Pick] = []
+        built = 0
+        for plan in plans[:WRITTEN_PLANS]:
+            if picks and (built == WRITTEN_BUILT or estimate.seconds(plan) >= min(p.seconds for p in picks)):
+                break
+            mine: list[_Pick] = []
+            for looping in (False, True):
+                self.visit(plan, looping)
+                mine = [p for p in self.found.values() if p.plan is plan]
+                if mine:
                     break
-                mine: list[_Pick] = []
-                for looping in (False, True):
-                    self.visit(plan, looping)
-                    mine = [p for p in self.found.values() if p.plan is plan]
-                    if mine:
-                        break
-                built += bool(mine)
-                picks += mine
+            built += bool(mine)
+            picks += mine
         self.written = min(picks, key=lambda p: p.seconds, default=None)
 
     def visit(self, plan: Plan, looping: bool) -> None:
@@ -721,9 +749,7 @@ class _Walk:
             return known
         bounds = self.bounds
         before = self.reached.get(key, [])
-        made = self.made.get((key, looping))
-        if made is None:
-            made = self.made[key, looping] = self._build(plan, group, stored, suffix, looping)
+        made = self._build(plan, group, stored, suffix, looping)
         self.generated += made.generated
         self.built += made.built
         self.pruned.update(made.pruned)
@@ -824,7 +850,7 @@ class _Walk:
         for _, _, p in best_first:
             made.append(self.candidate(p))
             made += [replace(made[-1], sgraph=g, written=False, spare=True) for g in copies(made[-1].sgraph)]
-        return Generated(tuple(made), self.generated, counts, complete)
+        return Generated(tuple(made), self.generated, counts, complete, self.ended)
 
     def _not_worse(self, ordered: Sequence[_Pick]) -> list[_Pick]:
         """Those of which some assignment may be better than all assignments of those before; a spare for each cut."""
