@@ -267,12 +267,12 @@ def test_what_a_short_search_has_of_a_convolution_is_a_window(monkeypatch: pytes
     """What is offered before the e-graph is walked, which is all that a run has whose time ends in the search."""
     found: list[Candidate] = []
 
-    def watched(task: Task, bounds: Bounds, soon: Callable[[Candidate], None]) -> Generated:
+    def watched(task: Task, bounds: Bounds, soon: Callable[[Candidate], None], late: Callable[[], bool]) -> Generated:
         def both(candidate: Candidate) -> None:
             found.append(candidate)
             soon(candidate)
 
-        return generate(task, bounds, both)
+        return generate(task, bounds, both, late)
 
     def block(image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
         return torch.relu(torch.nn.functional.conv2d(image, weight, bias, padding=1) + rest)

@@ -126,7 +126,7 @@ def test_what_is_tried_for_nothing_is_about_as_large_as_the_regions(
 
 def test_equal_pairs_are_searched_once(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prism.api.partitioned.whole", lambda *_: None)
-    monkeypatch.setattr("prism.api.partitioned._estimated", lambda _, found, __: found.proved[0].seconds)
+    monkeypatch.setattr("prism.api.partitioned._estimated", lambda _, made, __: made[0])
     program = chain([64, 96, 64, 96, 64, 96, 64], 64)
     regions = partition(program, ONE_BY_ONE)
     tried: list[float] = []
@@ -134,8 +134,9 @@ def test_equal_pairs_are_searched_once(worker: Worker, monkeypatch: pytest.Monke
     def run(p: Program, target: Any, budget: SearchBudget, *rest: object) -> object:
         if budget.below < 1.0:
             tried.append(budget.below)
-            return SimpleNamespace(proved=(SimpleNamespace(seconds=2e-6),) if len(tried) == 1 else (), enodes=20)
-        return SimpleNamespace(proved=(SimpleNamespace(seconds=3e-6),), enodes=10)
+            joined = SimpleNamespace(seconds=2e-6, sgraph=2e-6)
+            return SimpleNamespace(proved=(joined,) if len(tried) == 1 else (), enodes=20)
+        return SimpleNamespace(proved=(SimpleNamespace(seconds=3e-6, sgraph=3e-6),), enodes=10)
 
     monkeypatch.setattr("prism.api.partitioned.run_search", run)
     found = search_regions(program, regions, SM_90, SMALL, [worker], Recorder())

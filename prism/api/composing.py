@@ -245,7 +245,8 @@ def _searched_in_time(request: Request, worker: Worker, tools: Tools) -> SearchR
 def _say_cut(found: SearchResult, tools: Tools) -> None:
     """Add to what was cut short that a search was."""
     if found.interrupted:
-        tools.cut.append(f"{len(found.proved)} sGraphs were proved, of {len(found.generated.candidates)}")
+        left = ", before all were built" if found.generated.ended else ""
+        tools.cut.append(f"{len(found.proved)} sGraphs were proved, of {len(found.generated.candidates)}{left}")
 
 
 def _composed(

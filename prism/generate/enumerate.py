@@ -839,8 +839,9 @@ class _Walk:
         kept = sorted(turns, key=lambda t: t[:2])[: self.bounds.max_sgraphs]
         self.pruned["rank"] += len(turns) - len(kept)
         best_first = sorted(kept, key=lambda t: t[1])
-        if self.written is not None and all(p is not self.written for _, _, p in best_first):
-            best_first.append((0, len(ordered), self.written))
+        written = self.written if self.written is not None and self.written.seconds < self.bounds.below else None
+        if written is not None and all(p is not written for _, _, p in best_first):
+            best_first.append((0, len(ordered), written))
             best_first.sort(key=lambda t: t[2].seconds)
         if self.calls is not None and all(p.key != self.calls.key for _, _, p in best_first):
             # Its estimate is not of the same kind.
