@@ -328,15 +328,14 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
     bounds, overhead = walk.bounds, walk.task.device.launch_overhead_s
     # Kernels of outputs over other axes look like launches of their own, and may be one.
     apart = len({frozenset(Target("", f.index, 0).axes) for f in walk.task.formulas})
-    given = len(walk.found)
     rival = bounds.below + (apart - 1) * overhead
     for n in range(bounds.max_rounds):
         # The first goes through all that it may: looks are rough, and others choose from what is about as fast. So do
         # those after it while of what rounds visit nothing can run.
-        before = walk.least if len(walk.found) > given else math.inf
+        before = walk.least if walk.can_run else math.inf
         if walk.is_over():
             break
-        if n and len(walk.found) == given and bounds.below < math.inf:
+        if n and not walk.can_run and bounds.below < math.inf:
             break
         goal = min(before, rival)
         if n and goal < math.inf and walk.is_near(least, goal):
@@ -348,7 +347,7 @@ def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
         agenda.visit(walk, walk.built + (bounds.max_families << n), below, least if n else None)
         if n and before < math.inf and walk.least > (1 - GAIN) * before:
             break
-    if len(walk.found) == given and bounds.below == math.inf and not walk.is_over():
+    if not walk.can_run and bounds.below == math.inf and not walk.is_over():
         agenda.visit(walk, bounds.max_families * PATIENCE, math.inf, impatient=True)
 
 
@@ -531,10 +530,9 @@ class _Agenda:
             impatient: see above.
         """
         ordered: list[_Listed] = []
-        before = len(walk.found)
         for looping in (False, True):
             for listed in ordered if looping else self._in_order(below):
-                if walk.built >= families or (impatient and len(walk.found) > before):
+                if walk.built >= families or (impatient and walk.can_run):
                     return
                 if least is not None and walk.is_near(least, near=1 / (1 - GAIN)):
                     return
@@ -579,7 +577,7 @@ class _Walk:
     fastest: _Pick | None = None  # of these, the first of equals; None where it is to be looked for
     written: _Pick | None = None
     calls: _Pick | None = None
-    # Keys of what was built of the model's own products before the rounds, and not found by these.
+    # Keys of what was built of the form as written before the rounds, and not found by these.
     given: set[object] = field(default_factory=set)
 
     @property
@@ -594,6 +592,11 @@ class _Walk:
         if self.fastest is None:
             self.fastest = min(self.found.values(), key=lambda p: p.seconds, default=None)
         return self.fastest
+
+    @property
+    def can_run(self) -> bool:
+        """Whether something of what rounds visited can run, be it what was built before them."""
+        return len(self.found) > len(self.given)
 
     def is_over(self) -> bool:
         """Whether the time is over: then nothing more is built."""
@@ -696,7 +699,7 @@ class _Walk:
                     break
             built += bool(mine)
             picks += mine
-        self.written = min(picks, key=lambda p: p.seconds, default=None)
+        self.written = min(picks, key=lambda p: p.seconds, default=self.written)
 
     def visit(self, plan: Plan, looping: bool) -> None:
         """Combine the families of the plan's kernels: those without loops over output axes first, then all."""
