@@ -103,6 +103,7 @@ class Row:
         reached: the least ratio of what was proved, where processors without a program count.
         unproved: of regions of which nothing was proved, so that others were searched, what became of what was left.
         soon: the ratio of what was found in `SOON_S` seconds.
+        soon_s: seconds in which that search had ended: the time is over when something is proved.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Row:
     reached: float
     unproved: tuple[str, ...] = ()
     soon: float = math.nan
+    soon_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +314,7 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
         known.reason if ratio > FAR else "",
         reached,
         tuple(what_was_left(r.funnel) for r in searched.values() if not r.proved),
-        ratio if took <= SOON_S else _soon(program, target, goal),
+        *((ratio, took) if took <= SOON_S else _soon(program, target, goal)),
     )
     return row, tuple(each[0] for each in every if each)
 
@@ -336,8 +338,11 @@ def _candidates(found: PartitionedSearch, target: Device) -> tuple[list[list[Cho
     return every, counts
 
 
-def _soon(program: Program, target: Device, goal: Counts) -> float:
-    """The ratio of what is found in `SOON_S` seconds, by a search of its own; infinite where that is nothing."""
+def _soon(program: Program, target: Device, goal: Counts) -> tuple[float, float]:
+    """The ratio of what is found in `SOON_S` seconds, by a search of its own, and what that took till it ended.
+
+    The ratio is infinite where that is nothing.
+    """
     from prism.api.partitioned import search_regions
     from prism.api.region_search import SearchBudget
     from prism.api.time_limit import SearchTime
@@ -348,12 +353,13 @@ def _soon(program: Program, target: Device, goal: Counts) -> float:
 
     with Worker() as worker:
         worker.ready()
-        within = SearchTime(Deadline.after(SOON_S))
+        began, within = time.monotonic(), SearchTime(Deadline.after(SOON_S))
         regions = partition(program, device=target)
         found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder(), time=within)
+        took = time.monotonic() - began
     _, counts = _candidates(found, target)
     total = sum((first for first, *_ in counts), Counts(0.0, 0.0, 0.0, 0))
-    return total.seconds(target) / goal.seconds(target) if counts else math.inf
+    return (total.seconds(target) / goal.seconds(target) if counts else math.inf), took
 
 
 def what_was_left(funnel: Funnel) -> str:
@@ -422,7 +428,8 @@ def report(rows: Sequence[Row]) -> str:
     soon = (
         f"{geometric_mean(r.soon for r in rows):.3f}, and {as_good} of them within 2 % of what they are without a limit"
     )
-    text.append(f"in {SOON_S:g} s it is {soon}")
+    longest = max(rows, key=lambda r: r.soon_s)
+    text.append(f"in {SOON_S:g} s it is {soon}; the longest search then, {longest.name}, takes {longest.soon_s:.1f} s")
     if len(proved) < len(rows):
         text.append(f"nothing proved: {', '.join(r.name for r in rows if r not in proved)}")
     text += [f"{r.name}: a region of which nothing was proved: {u}" for r in rows for u in r.unproved]

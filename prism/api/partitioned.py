@@ -308,6 +308,9 @@ def search_regions(
     if one and rival == math.inf:
         alone = as_whole.search(one, time)
         rival = sum(bound(r.result) for r in alone) or math.inf
+        if rival < math.inf:
+            # What there is already needs no first proofs of parts when the time is over.
+            time = replace(time, last=time.until)
     # On a machine that others use slices that are long enough for a first proof elsewhere end before it.
     at_first = time.proofs_alone() if here(1.0) >= CROWDED else time
 
@@ -349,7 +352,7 @@ def search_regions(
     if at_once is not None and not first and time.until.left:
         took = sum(bound(r.result) for r in found)
         beside = replace(as_whole, budget=replace(whole_budget, below=took), done={}, estimates={})
-        alone = beside.search([at_once], time)
+        alone = beside.search([at_once], replace(time, last=time.until))
         if alone and beside.seconds(alone[0].canonical) < sum(searching.seconds(r.canonical) for r in found):
             return PartitionedSearch(program, tuple(alone))
     best = PartitionedSearch(program, tuple(found))

@@ -407,11 +407,11 @@ class Search(Iterator[ProvedSGraph], Closing):
         shapes = points(p.ranges) if p.ranges else ()
         launches = len(operators(p))
         task = Task(p.name, p.inputs, pieces, classes, p.hints, self._target, shapes, launches, operands_type(p))
-        return generate(task, self._budget.bounds(), soon, lambda: self._is_late(until))
+        return generate(task, self._budget.bounds(), soon, lambda: not until.left)
 
-    def _is_late(self, until: Deadline | None = None) -> bool:
-        """Whether that moment, or the end of its time, is over, and something proved."""
-        return not (until or self._until).left and bool(self.proved)
+    def _is_late(self) -> bool:
+        """Whether its time is over, and something proved."""
+        return not self._until.left and bool(self.proved)
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:
         """This search's own seconds; a recorder may serve several."""

@@ -267,7 +267,7 @@ class Access:
         or with the halves in the other order, are read as rows. `lengths` are how many places of each axis are looked
         at, numbers or arrays; `at_once` says of an axis whether that is all places.
         """
-        if (self.tensor, self.nest) != (other.tensor, other.nest):
+        if (self.tensor, self.nest, self.places) != (other.tensor, other.nest, other.places):
             return 1.0
         common: Any = 1.0
         together: Any = True

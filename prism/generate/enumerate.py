@@ -235,7 +235,8 @@ def generate(
         bounds: of the space.
         soon: is told of one sGraph, of the form as written, before the e-graph is walked; what is found does not
             depend on it.
-        late: whether the time is over: asked between one plan and the next; what was found by then is handed on.
+        late: whether the time is over: asked between one plan and the next; what was found by then is handed on, as
+            soon as it is anything.
     """
     scans = bounds.roles.scans and task.device.tiles.scans
     bounds = replace(bounds, roles=replace(bounds.roles, scans=scans))
@@ -576,6 +577,7 @@ class _Walk:
     found: dict[object, _Pick] = field(default_factory=dict)
     fastest: _Pick | None = None  # of these, the first of equals; None where it is to be looked for
     written: _Pick | None = None
+    products: _Pick | None = None  # the fastest of the plan of the model's own products, where that is another one
     calls: _Pick | None = None
     # Keys of what was built of the form as written before the rounds, and not found by these.
     given: set[object] = field(default_factory=set)
@@ -599,8 +601,8 @@ class _Walk:
         return len(self.found) > len(self.given)
 
     def is_over(self) -> bool:
-        """Whether the time is over: then nothing more is built."""
-        self.ended = self.ended or self.late()
+        """Whether the time is over, and something can run: then nothing more is built."""
+        self.ended = self.ended or (bool(self.found) and self.late())
         return self.ended
 
     @property
@@ -641,8 +643,11 @@ class _Walk:
         more = max(rounds, self.task.launches - bounds.max_kernels) if rounds else 0
         plan = planner.products(bounds.max_kernels, more)
         if plan is not None:
+            before = set(self.found)
             self.visit(plan, False)
             self.given |= self.found.keys()
+            made = [p for k, p in self.found.items() if k not in before]
+            self.products = min(made, key=lambda p: p.seconds, default=None)
 
     def keep_calls(self, choices: Choices, weights: Weights) -> None:
         """Keep a pick of the form that leaves its products to the library, in as many launches as the operators take.
@@ -842,10 +847,10 @@ class _Walk:
         kept = sorted(turns, key=lambda t: t[:2])[: self.bounds.max_sgraphs]
         self.pruned["rank"] += len(turns) - len(kept)
         best_first = sorted(kept, key=lambda t: t[1])
-        written = self.written if self.written is not None and self.written.seconds < self.bounds.below else None
-        if written is not None and all(p is not written for _, _, p in best_first):
-            best_first.append((0, len(ordered), written))
-            best_first.sort(key=lambda t: t[2].seconds)
+        for own in (self.written, self.products):
+            if own is not None and own.seconds < self.bounds.below and all(p is not own for _, _, p in best_first):
+                best_first.append((0, len(ordered), own))
+        best_first.sort(key=lambda t: t[2].seconds)
         if self.calls is not None and all(p.key != self.calls.key for _, _, p in best_first):
             # Its estimate is not of the same kind.
             best_first.append((0, len(ordered), self.calls))
