@@ -22,7 +22,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from benchmarks.gallery import Entry
     from prism.api.partitioned import PartitionedSearch
     from prism.api.proofs import ProvedSGraph
+    from prism.api.region_search import SearchResult
+    from prism.api.time_limit import SearchTime
     from prism.cost.device import Device
     from prism.cost.model import Estimate
     from prism.egraph.worker import Worker
@@ -278,18 +280,11 @@ def idle(found: Chosen, target: Device) -> float:
 
 def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
     """Search one function, region by region as `prism optimize` does, and count; and what its regions became."""
-    from prism.api.partitioned import search_regions
-    from prism.api.region_search import SearchBudget, SearchResult
+    from prism.api.time_limit import ENDLESS
     from prism.cost.device import device
-    from prism.events import Recorder
-    from prism.generate.partition import partition
 
-    searched: dict[str, SearchResult] = {}
     target, program = device(TARGET), known.program()
-    before, began = _cpu_seconds(worker), time.monotonic()
-    regions = partition(program, device=target)
-    found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder(), searched)
-    seconds, took = _cpu_seconds(worker) - before, time.monotonic() - began
+    found, searched, seconds, took = _searched(program, target, worker, lambda: ENDLESS)
     every, counts = _candidates(found, target)
     total, goal = None, best_known(known, program)
     ratio = reached = math.inf
@@ -319,6 +314,22 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
     return row, tuple(each[0] for each in every if each)
 
 
+def _searched(
+    program: Program, target: Device, worker: Worker, time_given: Callable[[], SearchTime]
+) -> tuple[PartitionedSearch, dict[str, SearchResult], float, float]:
+    """What was found, all searches that were made for it, CPU seconds and seconds; the time begins with the search."""
+    from prism.api.partitioned import search_regions
+    from prism.api.region_search import SearchBudget
+    from prism.events import Recorder
+    from prism.generate.partition import partition
+
+    searched: dict[str, SearchResult] = {}
+    before, began, within = _cpu_seconds(worker), time.monotonic(), time_given()
+    regions = partition(program, device=target)
+    found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder(), searched, time=within)
+    return found, searched, _cpu_seconds(worker) - before, time.monotonic() - began
+
+
 def _candidates(found: PartitionedSearch, target: Device) -> tuple[list[list[Chosen]], list[list[Counts]]]:
     """What each region may become, best first, and what that takes; no counts where some region may become nothing.
 
@@ -343,20 +354,13 @@ def _soon(program: Program, target: Device, goal: Counts) -> tuple[float, float]
 
     The ratio is infinite where that is nothing.
     """
-    from prism.api.partitioned import search_regions
-    from prism.api.region_search import SearchBudget
     from prism.api.time_limit import SearchTime
     from prism.egraph.worker import Worker
-    from prism.events import Recorder
-    from prism.generate.partition import partition
     from prism.process.deadline import Deadline
 
     with Worker() as worker:
         worker.ready()
-        began, within = time.monotonic(), SearchTime(Deadline.after(SOON_S))
-        regions = partition(program, device=target)
-        found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder(), time=within)
-        took = time.monotonic() - began
+        found, _, _, took = _searched(program, target, worker, lambda: SearchTime(Deadline.after(SOON_S)))
     _, counts = _candidates(found, target)
     total = sum((first for first, *_ in counts), Counts(0.0, 0.0, 0.0, 0))
     return (total.seconds(target) / goal.seconds(target) if counts else math.inf), took

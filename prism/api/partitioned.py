@@ -301,13 +301,14 @@ def search_regions(
     searching = _Searching(target, budget, workers, recorder, done, kept)
     alone: list[RegionSearch] = []
     as_whole, one = replace(searching, budget=whole_budget), [at_once] if at_once is not None and first else []
+    own = [r.canonical() for r in one]
     rival = math.inf
     if one and len(workers) == 1 and not time.until.finite:
         as_whole.outlook(one)
-        rival = sum(as_whole.at_least(r.canonical()) for r in one if as_whole.is_made(r.canonical())) or math.inf
+        rival = sum(map(as_whole.bound, own))
     if one and rival == math.inf:
         alone = as_whole.search(one, time)
-        rival = sum(bound(r.result) for r in alone) or math.inf
+        rival = sum(map(as_whole.bound, own))
         if rival < math.inf:
             # What there is already needs no first proofs of parts when the time is over.
             time = replace(time, last=time.until)
@@ -318,8 +319,10 @@ def search_regions(
         """Whether what was found, and what is left at its least, takes longer than the program as one."""
         if rival == math.inf or sum(map(searching.at_least, parts)) >= NEAR * rival:
             return rival < math.inf
-        whole_s = sum(as_whole.seconds(r.canonical()) for r in one)
-        return all(map(searching.is_made, parts)) and sum(map(searching.seconds, parts)) >= (1 - GAINED) * whole_s
+        if any(searching.bound(p) == math.inf for p in parts):
+            return False
+        few = partial(searching.seconds, few=True)
+        return sum(map(few, parts)) >= (1 - GAINED) * sum(as_whole.seconds(c, few=True) for c in own)
 
     while True:
         forms = [r.canonical() for r in regions]
@@ -330,9 +333,9 @@ def search_regions(
         if slower() and not alone:
             # Of the whole the proofs are left; what of it is proved may be slower than what was generated.
             alone = as_whole.search(one, time)
-            rival = sum(bound(r.result) for r in alone) or math.inf
+            rival = sum(map(as_whole.bound, own))
             found = searching.search(regions, at_first, slower)
-        if slower():
+        if slower() or (alone and rival < math.inf and not time.until.left and len(found) < len(regions)):
             return PartitionedSearch(program, tuple(alone))
         parts: list[Region] = []
         for region, form in zip(regions, forms, strict=True):
@@ -353,7 +356,8 @@ def search_regions(
         took = sum(bound(r.result) for r in found)
         beside = replace(as_whole, budget=replace(whole_budget, below=took), done={}, estimates={})
         alone = beside.search([at_once], replace(time, last=time.until))
-        if alone and beside.seconds(alone[0].canonical) < sum(searching.seconds(r.canonical) for r in found):
+        parts_s = sum(searching.seconds(r.canonical, few=True) for r in found)
+        if alone and beside.seconds(alone[0].canonical, few=True) < parts_s:
             return PartitionedSearch(program, tuple(alone))
     best = PartitionedSearch(program, tuple(found))
     # Where nothing was proved of one operator, nothing comes of the program.
@@ -382,7 +386,7 @@ class _Searching:
         done: results by the canonical key of their region: those are not searched again, and what is found is added.
         settled: keys of those that an earlier run cut off which had as much time as this one, or more.
         begun: searches by the same keys of which everything is generated, and nothing proved yet.
-        estimates: seconds by the same keys, as of `seconds`.
+        estimates: seconds by the same keys, as of `seconds`, of few and of all.
     """
 
     target: Device
@@ -393,7 +397,7 @@ class _Searching:
     kept: Results | None
     settled: set[str] = field(default_factory=set)
     begun: dict[str, tuple[Search, Recorder]] = field(default_factory=dict)
-    estimates: dict[str, float] = field(default_factory=dict)
+    estimates: dict[tuple[str, bool], float] = field(default_factory=dict)
 
     def outlook(self, regions: Sequence[Region], rival: float = math.inf) -> None:
         """Generate what there is of the regions, and prove nothing, until they take no less than a rival by that.
@@ -414,10 +418,6 @@ class _Searching:
                     return
                 self.begun[c.key] = search, quiet
 
-    def is_made(self, of: Canonical) -> bool:
-        """Whether something of it is proved, or was generated where nothing is proved yet."""
-        return bool(self._made(of))
-
     def _made(self, of: Canonical) -> Sequence[ProvedSGraph | Candidate]:
         """What is proved of a region, or was generated where nothing is proved yet; best bound first."""
         found, begun = self.done.get(of.key), self.begun.get(of.key)
@@ -425,21 +425,29 @@ class _Searching:
             return found.proved
         return () if begun is None else begun[0].outlook()
 
-    def seconds(self, of: Canonical) -> float:
-        """What a region takes by the cost model; infinite where that is nothing, or it is not known."""
-        if of.key not in self.estimates:
-            made = [m.sgraph for m in self._made(of)[:ESTIMATED]]
-            self.estimates[of.key] = _estimated(of.program, made, self.target, AT_POINTS)
-        return self.estimates[of.key]
+    def bound(self, of: Canonical) -> float:
+        """The least bound of what is known of a region, in seconds; infinite where that is nothing."""
+        return min((m.seconds for m in self._made(of)), default=math.inf)
+
+    def seconds(self, of: Canonical, few: bool = False) -> float:
+        """What a region takes by the cost model; infinite where nothing is known of it.
+
+        Where that will do, of the `few` with the least bounds, at fewer configurations.
+        """
+        key = of.key, few
+        if key not in self.estimates:
+            made, most = (self._made(of)[:ESTIMATED], AT_POINTS) if few else (self._made(of), MAX_POINTS)
+            self.estimates[key] = _estimated(of.program, [m.sgraph for m in made], self.target, most)
+        return self.estimates[key]
 
     def at_least(self, of: Canonical) -> float:
-        """Seconds that a region takes by the least bound of what is known of it; else what no sGraph of it beats.
+        """The same bound; where nothing is known of a region, seconds that no sGraph of it beats.
 
         It is launched, and stores what it makes; what hangs on weights alone is made before any call.
         """
-        made, program = self._made(of), of.program
-        if made:
-            return min(m.seconds for m in made)
+        least, program = self.bound(of), of.program
+        if least < math.inf:
+            return least
         if all(t.weight for t in program.inputs):
             return 0.0
         tensors = [program.definition(n).tensor for n in program.outputs]
@@ -448,7 +456,8 @@ class _Searching:
 
     def _found(self, key: str, result: SearchResult) -> None:
         self.done[key] = result
-        self.estimates.pop(key, None)
+        for few in (False, True):
+            self.estimates.pop((key, few), None)
 
     def search(
         self,
@@ -575,14 +584,6 @@ class _Searching:
         """
         left = max(FREE, sum(r.result.enodes for r in searches.distinct.values()))
         refused: set[tuple[str, str, str]] = set()
-        estimates: dict[str, float] = {}
-
-        def estimate(of: RegionSearch, among: Mapping[str, SearchResult]) -> float:
-            key = of.canonical.key
-            if key not in estimates:
-                estimates[key] = _estimated(of.canonical.program, [p.sgraph for p in among[key].proved], self.target)
-            return estimates[key]
-
         runs, found = _pairs(searches, self.target)
         while True:
             many = Counter(kind for _, _, kind in found)
@@ -601,10 +602,11 @@ class _Searching:
             # What was searched as one already has its own bounds.
             begun = self.begun.get(pair.canonical.key)
             bounds = narrow if begun is None else begun[0].budget
-            (one,) = replace(self, budget=bounds, recorder=Recorder(), done=tried, estimates={}).search([pair.region])
-            before, after = 0.0, math.inf
+            apart = replace(self, budget=bounds, recorder=Recorder(), done=tried, estimates={})
+            (one,) = apart.search([pair.region])
+            before, after = 0.0, apart.seconds(one.canonical)
             if one.result.proved:
-                before, after = estimate(first, self.done) + estimate(second, self.done), estimate(one, tried)
+                before = self.seconds(first.canonical) + self.seconds(second.canonical)
             if after > (1 - GAINED) * before:
                 refused.add(kind)
                 left -= one.result.enodes
@@ -694,7 +696,7 @@ def _runs(searches: PartitionedSearch) -> list[tuple[Program, list[RegionSearch]
     return found
 
 
-def _estimated(program: Program, made: Sequence[SGraph], target: Device, most: int = MAX_POINTS) -> float:
+def _estimated(program: Program, made: Sequence[SGraph], target: Device, most: int) -> float:
     """Seconds of what the cost model likes best of these, at its best configuration; infinite of none."""
     best = math.inf
     for sgraph in made:

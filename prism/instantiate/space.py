@@ -14,8 +14,8 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, SupportsInt, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -158,7 +158,7 @@ class Space:
         """
         joint = self._joint()
         shape = tuple(len(v) for v in joint.values())
-        codes = [_codes(k, joint) if joint else np.arange(len(k.points)) for k in self.launches]
+        codes = [_codes(k, joint) for k in self.launches]
         least = np.zeros(math.prod(shape))
         if len(least) > FEW:
             totals = least.reshape(shape)
@@ -172,13 +172,9 @@ class Space:
         for group in np.argsort(least, kind="stable").tolist():
             if (len(found) == limit and least[group] > found[-1][0]) or least[group] == math.inf:
                 break
-            at = np.unravel_index(group, shape)
             ranked: list[list[tuple[float, int]]] = []
-            for k, code, s, many in zip(self.launches, codes, seconds, limits, strict=True):
-                mine = 0
-                for (n, values), place in zip(joint.items(), at, strict=True):
-                    mine = mine * len(values) + int(place) if n in k.names else mine
-                rows = np.flatnonzero(code == mine) if joint else code
+            per_kernel = self._rows(joint, codes, np.unravel_index(group, shape))
+            for rows, s, many in zip(per_kernel, seconds, limits, strict=True):
                 order = rows[np.argsort(s[rows], kind="stable")][:many]
                 ranked.append([(float(s[r]), int(r)) for r in order if np.isfinite(s[r])])
             found += [(total, group, rows) for total, rows in _best_sums(ranked, limit)]
@@ -209,16 +205,25 @@ class Space:
 
     def _groups(self) -> Iterator[list[Ints]]:
         """For each assignment of the shared symbols: the feasible rows of every launch."""
-        for values in itertools.product(*self._joint().values()):
-            per_kernel: list[Ints] = []
-            for k in self.launches:
-                mask = np.ones(len(k.points), dtype=bool)
-                for name, v in zip(self.shared, values, strict=True):
-                    if name in k.names:
-                        mask &= k.column(name) == v
-                per_kernel.append(np.flatnonzero(mask).astype(np.int64))
+        joint = self._joint()
+        codes = [_codes(k, joint) for k in self.launches]
+        for at in np.ndindex(*map(len, joint.values())):
+            per_kernel = self._rows(joint, codes, at)
             if all(len(rows) for rows in per_kernel):
                 yield per_kernel
+
+    def _rows(
+        self, joint: Mapping[str, tuple[int, ...]], codes: Sequence[Ints], at: Iterable[SupportsInt]
+    ) -> list[Ints]:
+        """The rows of every launch at one assignment of the shared symbols, said by the places of its values."""
+        places = dict(zip(joint, map(int, at), strict=True))
+        found: list[Ints] = []
+        for k, code in zip(self.launches, codes, strict=True):
+            mine = 0
+            for n, place in places.items():
+                mine = mine * len(joint[n]) + place if n in k.names else mine
+            found.append(np.flatnonzero(code == mine))
+        return found
 
     def _all(self) -> Iterator[Config]:
         for per_kernel in self._groups():
