@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from sgraph_programs import task
 from sgraph_simulator import simulate
 from torch import Tensor
 
@@ -16,10 +18,12 @@ from prism.api.region_search import SearchBudget, run_search
 from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.events import Recorder
+from prism.generate.enumerate import Bounds, generate
 from prism.program.evaluate import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.nodes import Loop, SGraph
 from prism.sgraph.ranges import assumed
+from prism.sgraph.spec import check
 
 S, D = 24, 4
 LEAST = torch.finfo(torch.float32).min
@@ -122,3 +126,23 @@ def test_what_comes_out_is_the_same(f: Callable[..., Tensor], worker: Worker) ->
         got = simulate(p.sgraph, given, binding)
         for name, value in expected.items():
             np.testing.assert_allclose(got[name], value, rtol=1e-7, atol=1e-9, err_msg=f"{binding}\n{p.sgraph}")
+
+
+def padded_gradient(q: Tensor, k: Tensor, v: Tensor, do: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+    """The gradient of attention whose keys end where data say."""
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    beyond = torch.arange(k.shape[-2], device=k.device) >= n
+    weights = torch.softmax((q @ k.transpose(-1, -2)).masked_fill(beyond, -torch.inf), -1)
+    return torch.autograd.grad(weights @ v, (q, k, v), do)
+
+
+def test_what_is_taken_apart_runs_after_what_it_reads() -> None:
+    """Rows over a softmax's sum, of one kernel with that sum: apart, the sum comes first."""
+    half = torch.bfloat16
+    shapes = ((16, 2048, 64), (16, 512, 64), (16, 512, 64), (16, 2048, 64))
+    given = [torch.empty(s, dtype=half, device="meta") for s in shapes]
+    program = prism.trace(padded_gradient, (*given, torch.empty(1, dtype=torch.int64, device="meta")), check=False)
+    found = generate(replace(task(program), device=device("sm_90")), Bounds()).candidates
+    assert found
+    for c in found:
+        check(c.sgraph)

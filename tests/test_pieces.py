@@ -101,6 +101,13 @@ def beside_a_bank(z: torch.Tensor, p: torch.Tensor, n: torch.Tensor) -> torch.Te
     return torch.cat([(z * p).sum(-1, keepdim=True), z @ n.T], 1).log_softmax(-1)[:, 0]
 
 
+def dear(z: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """A gate and what it gates, differentiated, which share nothing but what they read."""
+    gate, x = z.chunk(2, -1)
+    steep = torch.exp(-gate) * torch.log(1 + gate * gate) * torch.sin(gate) / (1 + torch.tanh(gate))
+    return torch.cat([d * x * steep, d * torch.erf(gate) * torch.cos(gate).exp()], -1)
+
+
 def after_a_prefix(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     place = torch.arange(40, device=x.device)
     return torch.where((place < 5) | (place <= place[:, None]), x @ w, -math.inf).logsumexp(-1)
@@ -136,6 +143,7 @@ def stores(g: SGraph) -> list[Store]:
         (lambda: traced(lambda z, c, d: gates(z, c, d)[0], (12, 20), (12, 5), (12, 5)), [0, 5, 10, 15]),
         (lambda: traced(lambda z, c, d: gates_by_turns(z, c, d)[0], (12, 5, 4), (12, 5), (12, 5)), [0, 1, 2, 3]),
         (lambda: traced(halves, (12, 10), (12, 5)), [0, 5]),
+        (lambda: traced(dear, (12, 10), (12, 5)), [0, 5]),
         (lambda: traced(sides, (12, 4)), [0, 1, 2, 3]),
     ],
     ids=[
@@ -145,6 +153,7 @@ def stores(g: SGraph) -> list[Store]:
         "what shares work",
         "places",
         "in another order",
+        "what is dear",
         "places by equality",
     ],
 )

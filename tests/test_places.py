@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from prism.program.build import const, mul, op, position, read, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
-from prism.program.nodes import Expr, Map, Program, walk
+from prism.program.nodes import Expr, Map, Program, Reduce, walk
 from prism.program.ops import COMPARISONS
 from prism.program.transform import canonical
 from prism.sgraph.denote import denote, expand
@@ -176,7 +177,13 @@ def gradient(place: Index) -> Expr:
     return mul(read("g", C, place), op("sigmoid", summed))
 
 
-def nested(*more: tuple[str, tuple[tuple[Axis, ...], Expr]]) -> Program:
+def of_positive(place: Index) -> Expr:
+    """Of the convolution under a ReLU: where it is positive, which no mask says."""
+    summed = next(e for e in walk(gradient(place)) if isinstance(e, Reduce))
+    return op("where", op("le", summed, const(0)), const(0), read("g", C, place))
+
+
+def nested(*more: tuple[str, tuple[tuple[Axis, ...], Expr]], gradient: Callable[[Index], Expr] = gradient) -> Program:
     """The gradient in windows that reach beyond its last place."""
     at = Index.axis(S) + Index.axis(D)
     masked = op("where", op("lt", position(at), const(12)), gradient(at), const(0))
@@ -192,8 +199,9 @@ def under_a_mask(p: Program) -> bool:
     return any(n.op == "where" and window.seen == n.children[1] for mine in nodes.values() for n in mine)
 
 
-def test_what_sees_windows_itself_is_a_value_of_places() -> None:
-    assert under_a_mask(nested())
+@pytest.mark.parametrize("of", [gradient, of_positive])
+def test_what_sees_windows_itself_is_a_value_of_places(of: Callable[[Index], Expr]) -> None:
+    assert under_a_mask(nested(gradient=of))
 
 
 def test_what_counts_only_where_a_mask_does_not_choose_is_no_value_of_places() -> None:

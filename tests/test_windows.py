@@ -22,7 +22,7 @@ from prism.program.evaluate import Interpreter, evaluate_expr, run
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
-from prism.program.nodes import Const, Expr, Position, Program, Read, Reduce, ReduceKind, walk
+from prism.program.nodes import Const, Expr, Map, Position, Program, Read, Reduce, ReduceKind, walk
 
 RNG = np.random.default_rng(3)
 
@@ -285,3 +285,12 @@ def test_of_places_that_a_strided_window_reaches_from_few_are_looked_at(
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
     assert want.shape[-1] % stride == 0
     assert {int(e.axis.extent) for e in walk(formula.expr) if isinstance(e, Reduce)} == {4, places}
+
+
+def test_what_a_convolutions_gradient_reads_is_masked_and_not_its_products() -> None:
+    """So that they are products of matrices, as a convolution's are."""
+    x, w = f(2, 4, 9), f(4, 3, 3)
+    program = trace(lambda x, w: F.conv_transpose1d(x, w, padding=1), [torch.from_numpy(x), torch.from_numpy(w)])
+    (formula,) = inline(program)
+    sums = [e.body for e in walk(formula.expr) if isinstance(e, Reduce)]
+    assert [e.op for e in sums if isinstance(e, Map)] == ["mul"]

@@ -133,8 +133,8 @@ def transposed_convolution(
     inner = Axis("c", each)
     source = _group(channel, groups).scaled(each) + Index.axis(inner)
     output = Index.axis(channel) if groups == 1 else Index.axis(channel).mod(w.shape[1])
-    found = reached(windows, places)
-    # As in a convolution, it is a product of matrices at each place that is reached from.
+    # As in a convolution, it is a product of matrices at each place that is reached from; channel by channel none.
+    found = reached(windows, places, products=each != 1)
     element = chosen(found.there, x.at([Index.axis(batch), source, *found.at]), Const(0.0))
     weight = chosen(found.tapped, w.at([source, output, *found.taps]), Const(0.0))
     term = chosen(found.holds, op("mul", element, weight), Const(0.0))
@@ -159,9 +159,13 @@ class Reached:
         )
 
 
-def reached(windows: Sequence[Window], places: Sequence[Axis]) -> Reached:
-    """The windows that hold places, along each dimension: `extent` of a window is how many there are of it."""
+def reached(windows: Sequence[Window], places: Sequence[Axis], products: bool = False) -> Reached:
+    """The windows that hold places, along each dimension: `extent` of a window is how many there are of it.
+
+    Where there is one for each tap, that holds of the place, or of what is read there where that is to be multiplied.
+    """
     found = Reached()
+    beside = found.there if products else found.holds
     for d, (window, place) in enumerate(zip(windows, places, strict=True)):
         shifted = Index.axis(place) + window.before
         tap, at = Axis(f"k{d}", window.taps), Axis(f"q{d}", window.extent)
@@ -173,7 +177,7 @@ def reached(windows: Sequence[Window], places: Sequence[Axis]) -> Reached:
         if window.stride == 1:
             found.bound.append(tap)
             found.at.append(shifted + Index.axis(tap).scaled(-window.dilation))
-            found.holds += inside(found.at[-1], 0, window.extent)
+            beside += inside(found.at[-1], 0, window.extent)
             found.taps.append(Index.axis(tap))
             continue
         reaching = _reaching(window, place, f"q{d}")

@@ -403,8 +403,27 @@ def _separate(walk: _Walk) -> None:
             continue
         ways = [((t,), tuple(o for o in group if o is not t)) for t in group if len(group) > 2]
         for way in (*ways, tuple((t,) for t in group)):
-            apart = (*groups[:n], *((rank, mine) for mine in way), *groups[n + 1 :])
-            walk.visit(replace(best.plan, groups=apart), looping=False)
+            apart = _apart(best.plan, n, way)
+            if apart is not None:
+                walk.visit(apart, looping=False)
+
+
+def _apart(plan: Plan, place: int, parts: Sequence[tuple[Target, ...]]) -> Plan | None:
+    """The plan with parts of a kernel in its place, those that others read first; None where two read each other."""
+    made = {t.tensor: n for n, part in enumerate(parts) for t in part}
+    read = [{made[tensor] for tensor, _ in _kernel(plan, part)[1].values() if tensor in made} for part in parts]
+    levels: list[list[int]] = []
+    done: set[int] = set()
+    while len(done) < len(parts):
+        ready = [n for n, needed in enumerate(read) if n not in done and needed <= done | {n}]
+        if not ready:
+            return None
+        levels.append(ready)
+        done.update(ready)
+    rank, _ = plan.groups[place]
+    own = [(rank + level, parts[n]) for level, ready in enumerate(levels) for n in ready]
+    later = [(r + len(levels) - 1 if r > rank else r, group) for r, group in plan.groups[place + 1 :]]
+    return replace(plan, groups=(*plan.groups[:place], *own, *later))
 
 
 def _goes_past(kernel: sg.Kernel) -> bool:

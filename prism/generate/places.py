@@ -210,7 +210,10 @@ def _over_places(name: str, difference: Index, places: Mapping[Index, Axis]) -> 
 
 
 def _whatever_is_chosen(choices: Choices, root: int, stops: Container[int]) -> Iterator[int]:
-    """The e-classes that a value is made of, but for those that a mask may leave out, and what `stops` are made of."""
+    """The e-classes that a value is made of, but for those that a mask may leave out, and what `stops` are made of.
+
+    A mask is of places: a choice by value, as a ReLU's gradient is, may be either everywhere.
+    """
     seen: set[int] = set()
     stack = [root]
     while stack:
@@ -219,7 +222,16 @@ def _whatever_is_chosen(choices: Choices, root: int, stops: Container[int]) -> I
             seen.add(cls)
             yield cls
             children = choices[cls].children
-            stack += children[:1] if choices[cls].op == "where" else children
+            masked = choices[cls].op == "where" and _of_places(choices, children[0])
+            stack += children[:1] if masked else children
+
+
+def _of_places(choices: Choices, cls: int) -> bool:
+    """Whether a condition compares places, be it among others."""
+    choice = choices[cls]
+    if choice.op in COMPARISONS:
+        return any(choices[k].op == "position" for k in choice.children)
+    return choice.op not in REDUCING and any(_of_places(choices, k) for k in choice.children)
 
 
 def _parts(index: Index, sums: Iterable[Index]) -> tuple[list[tuple[Index, int]], Index] | None:

@@ -9,7 +9,8 @@ a kernel over e has it at two, for twice the elements. So an output is made in p
 reduce all together is less than what the output as it is does.
 
 Gradients of gates that lie side by side have most of what they compute in common, place by place: with the choice
-among them it is computed at each shift. So pieces of one length are also made where they share pointwise work.
+among them it is computed at each shift. So pieces of one length are also made where they share pointwise work, or are
+dear.
 
 Side by side with others, a row that is normed is read along an axis of two lengths, its own and that of all of them:
 no tile is over both. Pieces, which may be of several lengths, are also made where tensors are read along fewer.
@@ -46,6 +47,11 @@ MOST = 4
 
 SHARED = 0.1
 """Pieces are made of what shares pointwise work where that is this part of what they take one by one, or more."""
+
+
+DEAR = 32.0
+"""And where each element takes so many multiply-adds, half of them for what is not chosen: by then a kernel waits for
+these and not for memory."""
 
 
 MOST_TERMS = 16
@@ -129,9 +135,12 @@ def _pieces(f: Formula, hints: Mapping[str, int]) -> tuple[Formula, ...]:
             ordered = _in_order(exprs) if alike else exprs
             alone = sum(_work([e], hints) for e in ordered)
             shared = alike and _work(ordered, hints) <= (1 - SHARED) * alone
+            # Each place computes all that is chosen among.
+            whole = _work([f.expr], hints)
+            dear = alike and whole >= DEAR * _extent(free_axes(f.expr), hints) and 2 * alone <= (1 + SHARED) * whole
             # At single places nothing is read along the axis.
             fewer = lengths < as_many and bounds[1] > 1
-            if less <= as_much and (fewer or (shared and (lengths == as_many or bounds[1] == 1))):
+            if less <= as_much and (fewer or ((shared or dear) and (lengths == as_many or bounds[1] == 1))):
                 return found
     return (f,)
 
