@@ -40,6 +40,7 @@ from prism.instantiate.gate.check import KernelRunner, Output
 from prism.ir.kit import statements
 from prism.platforms.cpu_children import WORKER, cpu_environment
 from prism.process.child import module_command
+from prism.process.deadline import Deadline
 from prism.process.worker import Worker
 from prism.program.nodes import DType, SymbolRange, Tensor
 from prism.program.returned import Computed, Made, Passed
@@ -267,12 +268,14 @@ def test_what_a_short_search_has_of_a_convolution_is_a_window(monkeypatch: pytes
     """What is offered before the e-graph is walked, which is all that a run has whose time ends in the search."""
     found: list[Candidate] = []
 
-    def watched(task: Task, bounds: Bounds, soon: Callable[[Candidate], None], late: Callable[[], bool]) -> Generated:
+    def watched(
+        task: Task, bounds: Bounds, soon: Callable[[Candidate], None], until: Callable[[], Deadline]
+    ) -> Generated:
         def both(candidate: Candidate) -> None:
             found.append(candidate)
             soon(candidate)
 
-        return generate(task, bounds, both, late)
+        return generate(task, bounds, both, until)
 
     def block(image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
         return torch.relu(torch.nn.functional.conv2d(image, weight, bias, padding=1) + rest)

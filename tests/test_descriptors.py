@@ -32,6 +32,7 @@ from prism.backends.passes import tile_module
 from prism.backends.tensor_descriptors import (
     DescriptorLoad,
     TensorMap,
+    deciding,
     descriptor_loads,
     launch_descriptors,
     read_twice,
@@ -748,6 +749,8 @@ def test_a_tile_in_two_layouts_is_loaded_by_descriptors_wherever_they_fit() -> N
     (name,) = (x.name for x in g.launches)
     ((_, held),) = launch_descriptors(tile_module(g)).items()
     assert {b.view.tensor.name for _, b in held.loads.values() if b.twice} == {"x"}
+    (launch,) = tile_module(g).launches
+    assert deciding(launch, held, ["T_m", "T_n", "T_d"], twice=True) == ["T_m", "T_d"]
     space, model = Space(g, H200, {}), Model(g, H200, {})
     points = list(space.configs())
     for c in points[:: len(points) // 50]:

@@ -7,7 +7,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -30,6 +30,7 @@ from prism.generate.materialise import Planner
 from prism.generate.options import Weights, Within, below, options
 from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.values import Values
+from prism.process.deadline import NEVER, Deadline
 from prism.program.build import add, const, mean, mul, op, position, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
@@ -378,16 +379,34 @@ def test_the_form_as_written_is_a_floor_under_all_bounds(make: Callable[[], Prog
         assert found == generate(t, narrow)  # whoever is told of it
 
 
+@dataclass(frozen=True, order=True)
+class Turns(Deadline):
+    """The moment after which one has looked whether it is over so many times."""
+
+    many: int = 0
+    seen: list[None] = field(default_factory=list, compare=False)
+
+    @property
+    def left(self) -> float:
+        self.seen.append(None)
+        return float(len(self.seen) <= self.many)
+
+    def part(self, share: float) -> Deadline:
+        return NEVER
+
+    def itself(self) -> Deadline:
+        return self
+
+
 @pytest.mark.parametrize("make", [attention, gated, three_layers])
 def test_what_is_generated_when_the_time_is_over_is_the_best_of_what_was_looked_at(make: Callable[[], Program]) -> None:
-    t, asked, told = task(make()), itertools.count(), list[Candidate]()
-    every = generate(t, Bounds(), late=lambda: next(asked) < 0)
+    t, asked, told = task(make()), Turns(many=10**9), list[Candidate]()
+    every = generate(t, Bounds(), until=asked.itself)
     assert every == generate(t, Bounds())
     assert not every.ended
     least = math.inf
-    for many in (0, 1, next(asked) // 2):
-        turns = itertools.count()
-        found = generate(t, Bounds(), told.append, lambda: next(turns) >= many)  # noqa: B023
+    for many in (0, 1, len(asked.seen) // 2):
+        found = generate(t, Bounds(), told.append, Turns(many=many).itself)
         assert found.ended
         assert not found.complete
         assert found.generated <= every.generated

@@ -9,7 +9,6 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -38,12 +37,13 @@ from prism.api.proofs import ProvedSGraph
 from prism.api.records import Request
 from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.api.searching import search as prism_search
+from prism.api.time_limit import ENDLESS, SearchTime
 from prism.backends.cpu.build import compile_module, find_compiler
 from prism.backends.cpu.emit import emit_module
 from prism.backends.loading import load_module
 from prism.backends.protocol import write_module
 from prism.cost.device import device
-from prism.cost.regions import Costs, RootCost
+from prism.cost.regions import Costs, RootCost, moved
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -59,6 +59,7 @@ from prism.events import Recorder
 from prism.frontend.onnx.reader import from_model
 from prism.generate.partition import RegionBounds, partition, searchable, unrepeated, whole
 from prism.ir.kit import statements
+from prism.process.deadline import Deadline
 from prism.program import spec as program_spec
 from prism.program.build import const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
@@ -513,9 +514,9 @@ def test_a_program_a_little_beyond_the_bounds_is_searched_as_one_region_too(work
     assert {s.tensor for s in statements(first.body) if isinstance(s, Store)} == {b.name for b in best.buffers}
 
 
-def estimated(_: object, made: Sequence[float], *rest: object) -> float:
-    """Of what are numbers of seconds instead of sGraphs."""
-    return min(made, default=math.inf)
+def estimated(_: object, made: float, *rest: object) -> float:
+    """Of what is a number of seconds instead of an sGraph."""
+    return made
 
 
 @pytest.mark.parametrize(
@@ -563,7 +564,7 @@ def test_parts_are_searched_for_as_long_as_they_may_be_faster(
         many = launches if generated[-1] == alone else 3
         least = SM_90.launch_overhead_s * many
         by_estimate = slower * least if generated[-1] == alone else least
-        return SimpleNamespace(outlook=lambda: (SimpleNamespace(seconds=least, sgraph=by_estimate),))
+        return SimpleNamespace(outlook=lambda *_: (SimpleNamespace(seconds=least, sgraph=by_estimate),))
 
     def run(p: Program, *rest: object) -> object:
         searched.append(canonical(p).key)
@@ -908,11 +909,34 @@ def test_outputs_that_are_made_of_each_other_share_a_region() -> None:
     assert not set(regions[0].outputs) & set(regions[1].outputs)
 
 
+@pytest.mark.parametrize(
+    ("function", "made", "moves"),
+    [
+        (lambda x: x.softmax(-1), [torch.zeros(64, 32)], 4 * 2 * 64 * 32),
+        (lambda x, y: (x @ y) * x[0, 0], [torch.zeros(16, 32), torch.zeros(32, 8)], 4 * (16 * 32 + 32 * 8 + 16 * 8)),
+        (lambda x: x[4:, ::2] + 1, [torch.zeros(64, 32)], 4 * 2 * 60 * 16),
+        (lambda x: x.repeat(4, 1), [torch.zeros(64, 32)], 4 * 5 * 64 * 32),
+        (lambda x: x.diagonal() * 2, [torch.zeros(64, 64)], 4 * 2 * 64),
+        (lambda x, y: x.exp(), [torch.zeros(64, 32), torch.zeros(8)], 4 * 2 * 64 * 32),
+        # What is looked up is not known.
+        (lambda x, i: x[i], [torch.zeros(64, 32), torch.zeros(2, dtype=torch.int64)], 4 * 2 * 32 + 8 * 2),
+    ],
+)
+def test_whatever_computes_a_program_moves_what_it_reads_and_makes(
+    function: Any, made: list[torch.Tensor], moves: int
+) -> None:
+    assert moved(trace(function, made, check=False)) == moves
+
+
+@pytest.mark.parametrize("time", [ENDLESS, SearchTime(Deadline.after(1000.0))])
 @pytest.mark.parametrize("launches", [1.5, 20.0])
 def test_a_whole_that_computes_products_again_comes_after_its_parts(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, launches: float
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, launches: float, time: SearchTime
 ) -> None:
-    """Two gates are halves of one product, which a kernel without the whole of it computes twice."""
+    """Two gates are halves of one product, which a kernel without the whole of it computes twice.
+
+    Of what loses by what was generated nothing is proved.
+    """
 
     def gated(x: Any, w: Any) -> Any:
         opened, value = (x @ w).chunk(2, -1)
@@ -923,23 +947,31 @@ def test_a_whole_that_computes_products_again_comes_after_its_parts(
     at_once = whole(program, SM_90)
     assert at_once is not None
     assert len(regions) == 3
-    searched: list[tuple[str, float]] = []
+    alone, parts = at_once.canonical().key, [r.canonical().key for r in regions]
+    generated: list[tuple[str, float]] = []
+    searched: list[str] = []
     monkeypatch.setattr("prism.api.partitioned.pairs", lambda *_: [])
 
-    def run(p: Program, _: object, budget: SearchBudget, *rest: object) -> object:
-        searched.append((canonical(p).key, budget.below))
-        many = launches if searched[-1][0] == at_once.canonical().key else 3
-        took = SM_90.launch_overhead_s * many
-        return SimpleNamespace(proved=(SimpleNamespace(seconds=took, sgraph=took),), enodes=1)
+    def found(p: Program) -> object:
+        took = SM_90.launch_overhead_s * (launches if canonical(p).key == alone else 3)
+        return SimpleNamespace(seconds=took, sgraph=took)
+
+    def begun(p: Program, _: object, budget: SearchBudget, *rest: object) -> object:
+        generated.append((canonical(p).key, budget.below))
+        return SimpleNamespace(outlook=lambda *_: (found(p),))
+
+    def run(p: Program, *rest: object) -> object:
+        searched.append(canonical(p).key)
+        return SimpleNamespace(proved=(found(p),), enodes=1, interrupted=False)
 
     monkeypatch.setattr("prism.api.partitioned._estimated", estimated)
+    monkeypatch.setattr("prism.api.partitioned.Search", begun)
     monkeypatch.setattr("prism.api.partitioned.run_search", run)
-    found = search_regions(program, regions, SM_90, SMALL, [worker], Recorder())
-    parts = [r.canonical().key for r in regions]
-    assert searched == [(p, math.inf) for p in parts] + [
-        (at_once.canonical().key, pytest.approx(9 * SM_90.launch_overhead_s))
-    ]
-    assert [r.canonical.key for r in found.regions] == (parts if launches > 9 else [at_once.canonical().key])
+    regional = search_regions(program, regions, SM_90, SMALL, [worker], Recorder(), time=time)
+    assert generated == [(p, math.inf) for p in parts] + [(alone, pytest.approx(9 * SM_90.launch_overhead_s))]
+    chosen = parts if launches > 9 else [alone]
+    assert sorted(searched) == sorted(chosen)
+    assert [r.canonical.key for r in regional.regions] == chosen
 
 
 def test_what_may_be_one_launch_is_not_left_out_for_its_launches(worker: Worker) -> None:

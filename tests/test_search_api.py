@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,7 @@ from prism.egraph.worker import Worker
 from prism.errors import ExitCode, IllegalIRError, NoImprovementError, UsageError
 from prism.events import Event, Recorder, StageFinished, StageStarted, Warned
 from prism.generate.pruning import BOUNDS, PRUNERS
+from prism.process.deadline import Deadline
 from prism.program.nodes import Program
 from prism.program.verdict import Status, Verdict
 from prism.sgraph.nodes import SGraph
@@ -102,6 +103,39 @@ def test_the_first_comes_before_the_rest_is_proved(attention: Program, worker: W
 def test_yields_are_in_the_order_of_the_bounds(whole: SearchResult) -> None:
     seconds = [p.seconds for p in whole.proved]
     assert seconds == sorted(seconds)
+
+
+def test_where_the_time_is_limited_each_way_to_cut_the_program_has_its_turn(
+    attention: Program, worker: Worker, whole: SearchResult
+) -> None:
+    """The same is proved where there is time enough, and it is handed on in another order."""
+    time = Deadline.after(1e6)
+    search = Search(attention, device("sm_90"), SMALL, [worker], Recorder(), until=time)
+    order = [(c.turn, c.seconds) for c in search.outlook(time)]
+    assert order == sorted(order)
+    assert order != sorted(order, key=lambda turn: turn[1])
+    handed_on = list(search)
+    assert {p.sgraph for p in handed_on} == {p.sgraph for p in whole.proved}
+    assert search.proved == tuple(sorted(handed_on, key=lambda p: p.seconds))
+
+
+def test_the_first_of_all_is_proved_by_itself(
+    attention: Program, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch has an answer when all of it has."""
+    asked: list[int] = []
+    submit = Worker.submit
+
+    def counted(self: Worker, candidates: Sequence[Any]) -> None:
+        asked.append(len(candidates))
+        submit(self, candidates)
+
+    monkeypatch.setattr(Worker, "submit", counted)
+    search = begin(attention, worker)
+    search.outlook()
+    assert list(search)
+    assert asked[0] == 1
+    assert max(asked) > 1
 
 
 def test_nothing_is_asked_for_nothing(workers: list[Worker], attention: Program) -> None:

@@ -30,6 +30,7 @@ from prism.api.trivial import nothing_to_gain
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device
 from prism.cost.model import CostModel, Model, baseline_estimate
+from prism.cost.regions import moved
 from prism.cost.roofline import full
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
@@ -77,6 +78,8 @@ PARTS_S = 1e3
 """What the parts of a program that is searched as one, too, take at most, seconds (a guess, any large one does): as
 they do the same, its search as one does not go on where its first round built nothing that can run. A CAME step listed
 25,000 plans for nothing, three quarters of its search."""
+BEFORE_WHOLE = 0.5
+"""Of the time of searches parts have so much until what they come to is known, where the program as one comes last."""
 NEAR = 1.35
 """Parts whose bounds are less than so many times that of the program as one may be faster: the bounds of 15 gradients
 are 1.1 to 2 times below estimates, and the parts of an attention with a pair bias, at 1.33, are the faster by these."""
@@ -265,10 +268,10 @@ def search_regions(
     """Search every region of a program; what is found does not depend on the number of workers.
 
     Where the program is searched as one, too, that comes first: its parts are searched for as long as they may be
-    faster, one after another. Of both it is generated what there is before anything is proved, and what loses by that
-    is not proved (with one worker, and where the time is not limited). It comes last where it would compute products
-    again that its parts hand over: then only what looks faster than these is built. Then neighbours are, as one, where
-    that may gain something (`join`).
+    faster, one after another. It comes last where it would compute products again that its parts hand over: then only
+    what looks faster than these is built. With one worker it is generated of both what there is before anything is
+    proved, and what loses by that is not proved; where the time is limited, only where the program comes last. Then
+    neighbours are searched as one, where that may gain something (`join`).
 
     Where the time is limited each search has a slice of it, and ends with what is proved by then. A region of which
     nothing is goes on in parts; searches that were cut off have another turn where time is left. On a machine that
@@ -300,13 +303,17 @@ def search_regions(
     )
     searching = _Searching(target, budget, workers, recorder, done, kept)
     alone: list[RegionSearch] = []
-    as_whole, one = replace(searching, budget=whole_budget), [at_once] if at_once is not None and first else []
+    as_whole, one = replace(searching, budget=whole_budget), [at_once] if at_once is not None else []
     own = [r.canonical() for r in one]
     rival = math.inf
-    if one and len(workers) == 1 and not time.until.finite:
-        as_whole.outlook(one)
+    ahead = len(workers) == 1 and not (first and time.until.finite)
+    if one and ahead:
+        if not first:
+            searching.outlook(regions, until=time.until.part(BEFORE_WHOLE))
+            as_whole = as_whole.below(sum(searching.bound(r.canonical()) for r in regions))
+        as_whole.outlook(one, until=time.until)
         rival = sum(map(as_whole.bound, own))
-    if one and rival == math.inf:
+    if one and first and rival == math.inf:
         alone = as_whole.search(one, time)
         rival = sum(map(as_whole.bound, own))
         if rival < math.inf:
@@ -352,12 +359,11 @@ def search_regions(
         found = searching.search_again(found, time)
         if any(r.result.interrupted and not r.result.proved for r in found):
             raise OutOfTimeError  # of one operator: a larger search may prove what a small one left undecided
-    if at_once is not None and not first and time.until.left:
-        took = sum(bound(r.result) for r in found)
-        beside = replace(as_whole, budget=replace(whole_budget, below=took), done={}, estimates={})
-        alone = beside.search([at_once], replace(time, last=time.until))
-        parts_s = sum(searching.seconds(r.canonical, few=True) for r in found)
-        if alone and beside.seconds(alone[0].canonical, few=True) < parts_s:
+    if one and not first and not ahead and time.until.left:
+        as_whole = as_whole.below(sum(bound(r.result) for r in found))
+        alone = as_whole.search(one, replace(time, last=time.until))
+        rival = sum(map(as_whole.bound, own))
+        if takes_longer([r.canonical for r in found]):
             return PartitionedSearch(program, tuple(alone))
     best = PartitionedSearch(program, tuple(found))
     # Where nothing was proved of one operator, nothing comes of the program.
@@ -386,7 +392,8 @@ class _Searching:
         done: results by the canonical key of their region: those are not searched again, and what is found is added.
         settled: keys of those that an earlier run cut off which had as much time as this one, or more.
         begun: searches by the same keys of which everything is generated, and nothing proved yet.
-        estimates: seconds by the same keys, as of `seconds`, of few and of all.
+        moved: bytes that regions load and store at least, by the same keys.
+        estimates: seconds of sGraphs, by the same keys, the sGraph and how many configurations were ranked.
     """
 
     target: Device
@@ -397,23 +404,29 @@ class _Searching:
     kept: Results | None
     settled: set[str] = field(default_factory=set)
     begun: dict[str, tuple[Search, Recorder]] = field(default_factory=dict)
-    estimates: dict[tuple[str, bool], float] = field(default_factory=dict)
+    moved: dict[str, int] = field(default_factory=dict)
+    estimates: dict[tuple[str, SGraph, int], float] = field(default_factory=dict)
 
-    def outlook(self, regions: Sequence[Region], rival: float = math.inf) -> None:
+    def below(self, seconds: float) -> _Searching:
+        """What searches beside this for what is faster than something else which does the same."""
+        return replace(self, budget=replace(self.budget, below=seconds), done={}, begun={})
+
+    def outlook(self, regions: Sequence[Region], rival: float = math.inf, until: Deadline = NEVER) -> None:
         """Generate what there is of the regions, and prove nothing, until they take no less than a rival by that.
 
-        It ends where a search fails, too: what failed is told where it goes on.
+        It ends where a search fails, too: what failed is told where it goes on. Where the time is limited, each has an
+        equal part of what is left.
         """
         forms = [r.canonical() for r in regions]
         self._recall(forms, ENDLESS)
-        for c in forms:
+        for n, c in enumerate(forms):
             if sum(map(self.at_least, forms)) >= rival:
                 return
             if c.key not in self.done and c.key not in self.begun:
                 quiet = Recorder()
                 search = Search(c.program, self.target, self.budget, self.workers, quiet)
                 try:
-                    search.outlook()
+                    search.outlook(until.part(1 / (len(forms) - n)))
                 except Exception:
                     return
                 self.begun[c.key] = search, quiet
@@ -434,30 +447,27 @@ class _Searching:
 
         Where that will do, of the `few` with the least bounds, at fewer configurations.
         """
-        key = of.key, few
-        if key not in self.estimates:
-            made, most = (self._made(of)[:ESTIMATED], AT_POINTS) if few else (self._made(of), MAX_POINTS)
-            self.estimates[key] = _estimated(of.program, [m.sgraph for m in made], self.target, most)
-        return self.estimates[key]
+        made, most = (self._made(of)[:ESTIMATED], AT_POINTS) if few else (self._made(of), MAX_POINTS)
+        keys = [(of.key, m.sgraph, most) for m in made]
+        for key in keys:
+            if key not in self.estimates:
+                self.estimates[key] = _estimated(of.program, key[1], self.target, most)
+        return min((self.estimates[k] for k in keys), default=math.inf)
 
     def at_least(self, of: Canonical) -> float:
         """The same bound; where nothing is known of a region, seconds that no sGraph of it beats.
 
-        It is launched, and stores what it makes; what hangs on weights alone is made before any call.
+        It is launched, loads what it reads and stores what it makes; what hangs on weights alone is made before any
+        call.
         """
         least, program = self.bound(of), of.program
         if least < math.inf:
             return least
         if all(t.weight for t in program.inputs):
             return 0.0
-        tensors = [program.definition(n).tensor for n in program.outputs]
-        stored = sum(math.prod(evaluate(e, program.hints) for e in t.shape) * t.dtype.bytes for t in tensors)
-        return float(full(self.target, stored, 0.0)) + self.target.launch_overhead_s
-
-    def _found(self, key: str, result: SearchResult) -> None:
-        self.done[key] = result
-        for few in (False, True):
-            self.estimates.pop((key, few), None)
+        if of.key not in self.moved:
+            self.moved[of.key] = moved(program)
+        return float(full(self.target, self.moved[of.key], 0.0)) + self.target.launch_overhead_s
 
     def search(
         self,
@@ -536,7 +546,7 @@ class _Searching:
     ) -> None:
         for n, (key, answer) in enumerate(zip(distinct, answers, strict=True)):
             if answer is not None:
-                self._found(key, answer.result)
+                self.done[key] = answer.result
                 if self.kept is not None and not answer.warnings:
                     self.kept.keep_search(distinct[key], self.budget, answer.result, answer.given)
                 for message in answer.warnings:
@@ -556,7 +566,7 @@ class _Searching:
             elif time.until.finite and not again:
                 found = self.kept.search(c.program, self.budget, 0.0)
             if found is not None:
-                self._found(c.key, found)
+                self.done[c.key] = found
 
     def search_again(self, found: Sequence[RegionSearch], time: SearchTime) -> list[RegionSearch]:
         """Search again, from which most may be gained first, what was cut off, where each has more time than it had."""
@@ -570,7 +580,7 @@ class _Searching:
         for key, cut in before.items():
             again = self.done.get(key)
             if again is None or (again.interrupted and bound(again) >= bound(cut)):
-                self._found(key, cut)
+                self.done[key] = cut
                 if again is not None and self.kept is not None:
                     self.kept.keep_search(by_key[key].canonical.program, self.budget, cut, time.until.given)
         return [replace(r, result=self.done[r.canonical.key]) for r in found]
@@ -602,7 +612,7 @@ class _Searching:
             # What was searched as one already has its own bounds.
             begun = self.begun.get(pair.canonical.key)
             bounds = narrow if begun is None else begun[0].budget
-            apart = replace(self, budget=bounds, recorder=Recorder(), done=tried, estimates={})
+            apart = replace(self, budget=bounds, recorder=Recorder(), done=tried)
             (one,) = apart.search([pair.region])
             before, after = 0.0, apart.seconds(one.canonical)
             if one.result.proved:
@@ -611,7 +621,7 @@ class _Searching:
                 refused.add(kind)
                 left -= one.result.enodes
                 continue
-            self._found(pair.canonical.key, one.result)
+            self.done[pair.canonical.key] = one.result
             now: list[RegionSearch] = []
             times = 0
             for n, (scope, run) in enumerate(runs):
@@ -696,14 +706,11 @@ def _runs(searches: PartitionedSearch) -> list[tuple[Program, list[RegionSearch]
     return found
 
 
-def _estimated(program: Program, made: Sequence[SGraph], target: Device, most: int) -> float:
-    """Seconds of what the cost model likes best of these, at its best configuration; infinite of none."""
-    best = math.inf
-    for sgraph in made:
-        model = (Model if target.is_gpu else CpuModel)(sgraph, target, program.hints)
-        for _, estimate in Space(sgraph, target, program.hints, most=most).points_ranked(model, 1):
-            best = min(best, estimate.seconds)
-    return best
+def _estimated(program: Program, sgraph: SGraph, target: Device, most: int) -> float:
+    """Seconds at the configuration that the cost model likes best, of so many; infinite where none is feasible."""
+    model = (Model if target.is_gpu else CpuModel)(sgraph, target, program.hints)
+    ranked = Space(sgraph, target, program.hints, most=most).points_ranked(model, 1)
+    return min((estimate.seconds for _, estimate in ranked), default=math.inf)
 
 
 def finer(region: Region) -> Sequence[Region]:

@@ -177,10 +177,14 @@ class Proofs:
         return self._meanings[self._meaning[n]].split
 
     def _batch(self, n: int, split: _Split) -> list[int]:
-        """The denotations to ask about: candidate n's, and others of the same reference among the next few."""
+        """The denotations to ask about: candidate n's, and others of the same reference among the next few.
+
+        The first alone: something is proved sooner.
+        """
         found: dict[int, None] = {}
+        most = BATCH if any(self._verdicts.values()) else 1
         for m in range(n, min(n + AHEAD, len(self.candidates))):
-            if len(found) == BATCH:
+            if len(found) == most:
                 break
             if self._needs(m) == split:
                 found[self._meaning[m]] = None

@@ -43,9 +43,12 @@ from prism.program.verdict import Status
 T = TypeVar("T")
 
 _BOUNDS = Bounds()
-GENERATED, PROOFS_S = 0.7, 5.0
-"""Of the time that a search is given after saturation generation may take this share, or all but so many seconds, which
-are left for proofs, of 0.02 to 1.5 that the first one takes (measured)."""
+PROOFS, PROOFS_S = 0.3, 5.0
+"""Of the time that a search is given after saturation this share, and no more seconds, is left for proofs, of 0.02 to
+1.5 seconds that the first one takes (measured);"""
+LEAST_PROOFS, AFTER_FIRST = 0.1, 4.0
+"""less where one took less already, but this share, or so many times as long: most are proved by what the first left,
+and all take 3 to 8 times as long as that one (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,8 @@ class Search(Iterator[ProvedSGraph], Closing):
     Nothing is saturated before the first is asked for, and no more is proved than was asked for, but for a batch. An
     interrupt loses nothing that was decided: `proved` and `result` say what there is, and the iteration can go on.
     An sGraph of the form as written is proved before the others are generated. Where its time ends, what was generated
-    shortly before is proved, best first, and what is proved by then is what there is; but something is in any case.
+    shortly before is proved, the best of each way to cut the program first, as bounds are rough, and what is proved by
+    then is what there is; but something is in any case.
 
     Args:
         program: what is searched.
@@ -245,8 +249,10 @@ class Search(Iterator[ProvedSGraph], Closing):
         """Its bounds."""
         return self._budget
 
-    def outlook(self) -> tuple[Candidate, ...]:
+    def outlook(self, until: Deadline = NEVER) -> tuple[Candidate, ...]:
         """All that it will try to prove, best bound first: it is generated, and nothing proved yet.
+
+        Where so much time is given for it and the first proof, as of `Search`.
 
         Raises:
             UnsupportedError: an index of the program cannot be made affine.
@@ -254,16 +260,21 @@ class Search(Iterator[ProvedSGraph], Closing):
         """
         if self._ready is None:
             with refusing_depth(self._program.name):
-                self._ready = self._prepare(soon=False)
+                self._ready = self._prepare(until, soon=False)
             # Whoever asks does not know yet whether it is proved, and may have the worker do something else before.
             self._ready.proofs.forget()
         return self._ready.generated.candidates
+
+    def ending(self, until: Deadline) -> Search:
+        """Itself, with so much time from now on."""
+        self._until = until
+        return self
 
     def _following(self) -> ProvedSGraph:
         if self._instead is not None:
             return next(self._instead)
         if self._ready is None:
-            self._ready = self._prepare()
+            self._ready = self._prepare(self._until)
         proofs = self._ready.proofs
         while self._next < len(proofs.candidates):
             late = self._is_late() and not proofs.candidates[self._next].written
@@ -288,7 +299,8 @@ class Search(Iterator[ProvedSGraph], Closing):
         """What has been proved so far, best first; also what is ahead of its turn."""
         if self._instead is not None:
             return self._instead.proved
-        return (() if self._ready is None else self._ready.proofs.proved) or self._ahead
+        found = () if self._ready is None else self._ready.proofs.proved
+        return tuple(sorted(found, key=lambda p: p.seconds) if self._until.finite else found) or self._ahead
 
     def result(self) -> SearchResult:
         """What has been found so far; all of it once the iteration has ended.
@@ -359,8 +371,11 @@ class Search(Iterator[ProvedSGraph], Closing):
             self._recorder.finish("proof", f"{len(self._ready.proofs.proved)} proved")
         self._end()
 
-    def _prepare(self, soon: bool = True) -> _Ready:
-        """Everything before the first proof, but for that of the form as written where one is wanted `soon`."""
+    def _prepare(self, until: Deadline, soon: bool = True) -> _Ready:
+        """Everything before the first proof, which is to be had by then.
+
+        But for that of the form as written, where one is wanted `soon`.
+        """
         why = nothing_to_gain(self._program)
         if why:
             self._recorder.warn(f"there is nothing to gain: {why}")
@@ -388,7 +403,16 @@ class Search(Iterator[ProvedSGraph], Closing):
             self._ahead = proofs.proved
 
         with recorder.stage("generation") as detail:
-            generated = self._timed("generation", lambda: self._generate(pieces, classes, at_once if soon else None))
+            task = self._task(pieces, classes)
+            bounds, told, left = self._budget.bounds(), at_once if soon else None, until.left
+
+            def ends() -> Deadline:
+                return until.moved(-self._left_for_proofs(left))
+
+            generated = self._timed("generation", lambda: generate(task, bounds, told, ends))
+            if until.finite:
+                by_turns = sorted(generated.candidates, key=lambda c: c.turn)
+                generated = replace(generated, candidates=tuple(by_turns))
             self._seconds["generation"] -= self._seconds.get("proof", 0.0)
             detail.append(f"{generated.generated:,} built, {len(generated.candidates)} left")
         proofs.go_on(generated.candidates)
@@ -399,15 +423,18 @@ class Search(Iterator[ProvedSGraph], Closing):
         if self._first is None and proofs.proved:
             self._first = self._recorder.clock() - self._began
 
-    def _generate(
-        self, pieces: tuple[Formula, ...], classes: EClasses, soon: Callable[[Candidate], None] | None
-    ) -> Generated:
+    def _task(self, pieces: tuple[Formula, ...], classes: EClasses) -> Task:
         p = self._program
-        until = max(self._until.part(GENERATED), self._until.moved(-PROOFS_S))
         shapes = points(p.ranges) if p.ranges else ()
         launches = len(operators(p))
-        task = Task(p.name, p.inputs, pieces, classes, p.hints, self._target, shapes, launches, operands_type(p))
-        return generate(task, self._budget.bounds(), soon, lambda: not until.left)
+        return Task(p.name, p.inputs, pieces, classes, p.hints, self._target, shapes, launches, operands_type(p))
+
+    def _left_for_proofs(self, given: float) -> float:
+        """Of so many seconds for generation and proofs what generation leaves."""
+        most = min(PROOFS * given, PROOFS_S)
+        if not self._ahead:
+            return most
+        return min(most, max(LEAST_PROOFS * given, AFTER_FIRST * self._seconds["proof"]))
 
     def _is_late(self) -> bool:
         """Whether its time is over, and something proved."""
@@ -474,7 +501,7 @@ def run_search(
         WorkerError: the e-graph worker died or ran past its time limit.
         SearchInterruptedError: Ctrl-C after the first proof; it holds what was proved.
     """
-    search = begun or Search(program, target, budget, (worker,), recorder, until=until)
+    search = (begun or Search(program, target, budget, (worker,), recorder)).ending(until)
     with until.limited(lambda: bool(search.proved)) as limit:
         try:
             return search.run()

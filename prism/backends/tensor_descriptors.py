@@ -23,7 +23,7 @@ keeps the operand in registers (of causal prefill, 636 bytes spilled a thread, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cmp_to_key
 
@@ -58,6 +58,11 @@ class TensorMap:
     shape: tuple[Extent, ...]  # the lengths; beyond them is zero
     strides: tuple[Extent, ...]  # the last is 1
     block: tuple[tile.Size, ...]  # the box
+
+    def names(self) -> frozenset[str]:
+        """The lengths and constants on which it hangs whether it fits."""
+        sizes = (*self.block, self.offset, *self.shape, *self.strides)
+        return frozenset().union(*({e} if isinstance(e, str) else tile.scalars(e) for e in sizes))
 
     def fits(self, values: Mapping[str, int]) -> bool:
         """Whether the hardware takes it at these lengths and constants, the tensor's address being aligned."""
@@ -98,6 +103,10 @@ class LaunchDescriptors:
         """By the load's value: what one program loads."""
         return {dst: found for (name, dst), found in self.loads.items() if name == program.name}
 
+    def looped(self, twice: bool) -> list[TensorMap]:
+        """What loads in loops read, or those `twice` alone that are read in two layouts."""
+        return [b.view for _, b in self.loads.values() if b.looped and (b.twice or not twice)]
+
     def parameters(self, program: tile.TileProgram) -> list[str]:
         """Those of one program, in order."""
         used = {name for name, _ in self.of(program).values()}
@@ -134,10 +143,18 @@ def fitting(
             own = symbols.get(c.symbol) if c.symbol is not None else next_power_of_two(_value(c.extent or 1, values))
             if own is not None:
                 values[c.name] = max(own, c.least)
-        looked_at = [b for _, b in own_loads.loads.values() if b.looped and (b.twice or not twice)]
-        if any(b.view.fits(values) for b in looked_at):
+        if any(view.fits(values) for view in own_loads.looped(twice)):
             found.add(name)
     return frozenset(found)
+
+
+def deciding(launch: tile.TileLaunch, held: LaunchDescriptors, symbols: Iterable[str], twice: bool) -> list[str]:
+    """The symbols of a configuration, of these, on which it hangs whether a descriptor fits; as of `fitting`."""
+    names = frozenset().union(*(view.names() for view in held.looped(twice)))
+    constants = [c for c in launch.constants if c.name in names]
+    names |= frozenset().union(*(tile.scalars(c.extent) for c in constants if c.extent is not None))
+    own = {c.symbol for c in constants}
+    return [s for s in symbols if s in own or tile.identifier(s) in names]
 
 
 def _of_launch(launch: tile.TileLaunch, module: tile.TileModule) -> LaunchDescriptors | None:

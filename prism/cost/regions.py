@@ -22,13 +22,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from prism.cost.device import Device
 from prism.cost.roofline import TILE, arithmetic, traffic
+from prism.errors import UnsupportedError
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Atom, Axis, Index
-from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, walk
+from prism.program.inline import inline
+from prism.program.lookup import lookup
+from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, Tensor, walk
 from prism.program.prefix import recurrence, stepwise
 from prism.program.products import Work, work
 
@@ -93,6 +97,41 @@ class RootCost:
     size: Size  # how hard it is to search
     # Of each member, how many there are: what is read at several indices is computed at each.
     instances: Mapping[str, int]
+
+
+def moved(program: Program) -> int:
+    """Bytes that whatever computes the program loads and stores, at the hints.
+
+    Of each input those that one read touches, however often; what data look up is left out, and so is what has no
+    affine index. What the program stores are its outputs.
+    """
+    hints = program.hints
+
+    def bytes_of(tensor: Tensor) -> int:
+        return math.prod(evaluate(e, hints) for e in tensor.shape) * tensor.dtype.bytes
+
+    loaded: dict[str, int] = {}
+    stack: list[Expr] = []
+    with suppress(UnsupportedError):
+        stack += [f.expr for f in inline(program)]
+    seen: set[Expr] = set()
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Read):
+            axes = {max(own, key=lambda a: evaluate(a.extent, hints)) for i in e.index if (own := _axes(i))}
+            count = math.prod(evaluate(a.extent, hints) for a in axes)
+            loaded[e.tensor] = max(loaded.get(e.tensor, 0), count)
+        elif e not in seen:
+            seen.add(e)
+            found = lookup(e)
+            stack += e.children if found is None else (found.place,)
+    inputs = sum(min(loaded.get(t.name, 0) * t.dtype.bytes, bytes_of(t)) for t in program.inputs)
+    return inputs + sum(bytes_of(program.definition(n).tensor) for n in program.outputs)
+
+
+def _axes(index: Index) -> list[Axis]:
+    """The axes at whose places an index is told apart."""
+    return sorted((atom for atom, _ in index.terms if isinstance(atom, Axis)), key=str)
 
 
 @dataclass(slots=True)

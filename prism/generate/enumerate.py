@@ -40,6 +40,7 @@ from prism.generate.plan_estimate import PlanEstimate
 from prism.generate.pruning import SLACK, Array, Reach, keep, reach
 from prism.generate.values import Builder
 from prism.ir.kit import Holds, parts, statements
+from prism.process.deadline import NEVER, Deadline
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.lookup import lookup
@@ -60,6 +61,8 @@ ALIKE = 0.05
 GAIN = 0.02
 # No further round where the best estimate is at most so many times a bound below it: estimates are off by as much.
 NEAR = 1.2
+# Of the time that is left a round lists plans for this share, at most.
+LISTED = 0.5
 # What wider cuts add has so many kernels, and about as many launches.
 CUT_TWICE = 3
 # Later rounds visit plans that look as if they took less than so many times the best estimate: looks are rough.
@@ -147,6 +150,7 @@ class Candidate:
     seconds: float
     written: bool = False  # whether it computes every value as the model does (`forms.written`); at most one does
     spare: bool = False  # whether others do no worse by every measure
+    turn: int = 0  # how many others cut the program alike and are faster by this estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,7 @@ def generate(
     task: Task,
     bounds: Bounds,
     soon: Callable[[Candidate], None] | None = None,
-    late: Callable[[], bool] = lambda: False,
+    until: Callable[[], Deadline] = lambda: NEVER,
 ) -> Generated:
     """The sGraphs in the bounds that no pruner removes, best first, in an order that depends on the task alone.
 
@@ -235,14 +239,14 @@ def generate(
         bounds: of the space.
         soon: is told of one sGraph, of the form as written, before the e-graph is walked; what is found does not
             depend on it.
-        late: whether the time is over: asked between one plan and the next; what was found by then is handed on, as
+        until: when its time is over: asked between one plan and the next; what was found by then is handed on, as
             soon as it is anything.
     """
     scans = bounds.roles.scans and task.device.tiles.scans
     bounds = replace(bounds, roles=replace(bounds.roles, scans=scans))
     places = Places(task.classes, task.inputs)
     task = replace(task, classes=places.classes)
-    walk = _Walk(task, bounds, late)
+    walk = _Walk(task, bounds, until)
     table = options(task.classes, bounds.off, walk.pruned)
     fixed = fixed_classes(task.classes, table, task.inputs)
     dot = task.device.tiles.dot
@@ -487,8 +491,9 @@ class _Agenda:
     def widen(self, walk: _Walk, max_cuts: int, below: float) -> None:
         """Add the plans that so many cuts together make and that may take less."""
         self.cuts_left = 0
+        listed = walk.until().part(LISTED)
         for planner, estimate in self.forms:
-            if walk.is_over():
+            if walk.is_over() or (self._plans and not listed.left):
                 break
             self._add(planner.plans(walk.bounds.max_kernels, max_cuts, walk.pruned, self._cuts), estimate, below)
             self.cuts_left += max(0, len(planner.cuts or ()) - max_cuts)
@@ -581,8 +586,8 @@ class _Walk:
 
     task: Task
     bounds: Bounds
-    late: Callable[[], bool]  # as of `generate`
-    # Whether it was late, so that something was left out that another time would not be.
+    until: Callable[[], Deadline]  # as of `generate`
+    # Whether it was over, so that something was left out that another time would not be.
     ended: bool = False
     pruned: Counter[str] = field(default_factory=Counter)
     generated: int = 0
@@ -621,7 +626,7 @@ class _Walk:
 
     def is_over(self) -> bool:
         """Whether the time is over, and something can run: then nothing more is built."""
-        self.ended = self.ended or (bool(self.found) and self.late())
+        self.ended = self.ended or (bool(self.found) and not self.until().left)
         return self.ended
 
     @property
@@ -861,9 +866,9 @@ class _Walk:
         seen: Counter[tuple[str, ...]] = Counter()
         turns: list[tuple[int, int, _Pick]] = []
         for place, pick in enumerate(ordered):
-            turns.append((seen[pick.cut] // PER_CUT, place, pick))
+            turns.append((seen[pick.cut], place, pick))
             seen[pick.cut] += 1
-        kept = sorted(turns, key=lambda t: t[:2])[: self.bounds.max_sgraphs]
+        kept = sorted(turns, key=lambda t: (t[0] // PER_CUT, t[1]))[: self.bounds.max_sgraphs]
         self.pruned["rank"] += len(turns) - len(kept)
         best_first = sorted(kept, key=lambda t: t[1])
         for own in (self.written, self.products):
@@ -875,8 +880,8 @@ class _Walk:
             best_first.append((0, len(ordered), self.calls))
         counts = {k: n for k, n in sorted(self.pruned.items()) if n}
         made: list[Candidate] = []
-        for _, _, p in best_first:
-            made.append(self.candidate(p))
+        for turn, _, p in best_first:
+            made.append(replace(self.candidate(p), turn=turn))
             made += [replace(made[-1], sgraph=g, written=False, spare=True) for g in copies(made[-1].sgraph)]
         return Generated(tuple(made), self.generated, counts, complete, self.ended)
 

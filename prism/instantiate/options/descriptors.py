@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from prism.backends.tensor_descriptors import fitting
+from prism.backends.tensor_descriptors import deciding, fitting
 from prism.cost.gpu import LIBRARY_STAGES
 from prism.cost.model import CostModel
 from prism.cost.shared_memory import DESCRIPTORS, described, shared_memory
@@ -49,10 +49,11 @@ class Descriptors(Option):
         """A column for launches that read a tile in two layouts, 1 where its descriptor fits."""
         for name in self._in_two_layouts():
             held = self.family.descriptors.get(name)
-            if held is None or not any(b.twice for _, b in held.loads.values()):
+            if held is None or not held.looped(twice=True):
                 continue
             table = tables[name]
-            symbols = [n for n in table.names[:-2] if n in {s.name for s in self.family.sgraph.symbols}]
+            launch = next(x for x in self.family.module.launches if x.name == name)
+            symbols = deciding(launch, held, table.names[:-2], twice=True)
             rows, places = np.unique(table.columns(symbols), axis=0, return_inverse=True)
             given = (dict(zip(symbols, row, strict=True)) for row in rows.tolist())
             fits = [bool(fitting(self.family.module, {name: held}, g, self.family.hints, twice=True)) for g in given]
