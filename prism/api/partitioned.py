@@ -335,7 +335,7 @@ def search_regions(
         forms = [r.canonical() for r in regions]
         slower = partial(takes_longer, forms)
         if rival < math.inf and not alone:
-            searching.outlook(regions, NEAR * rival)
+            searching.outlook(regions, NEAR * rival, time.until)
         found = searching.search(regions, at_first, slower)
         if slower() and not alone:
             # Of the whole the proofs are left; what of it is proved may be slower than what was generated.
