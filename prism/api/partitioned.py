@@ -289,61 +289,26 @@ def search_regions(
     done = {} if known is None else known
     if kept is not None and kept.closing and not any(kept.search(r.canonical().program, budget, 0.0) for r in regions):
         raise OutOfTimeError
-    # One region that stores more than the outputs is no more the program than several are.
-    cut = len(regions) > 1 or any(r.outputs != program.outputs for r in regions)
-    at_once = whole(program, target) if as_one and cut else None
-    beyond = at_once is not None and not searchable(program, target)
-    rounds = 1 if beyond else budget.max_rounds
-    # Where the time is limited, one within the bounds is to have a first proof soon, as a region has.
-    below = math.inf if time.until.finite and not beyond else PARTS_S
-    whole_budget = replace(budget, max_rounds=rounds, below=below)
-    # Where the whole computes products again that its parts hand over, it is dear to search, and seldom faster.
-    first = at_once is not None and size_of(program, target).products <= sum(
-        size_of(r.program, target).products for r in regions
-    )
     searching = _Searching(target, budget, workers, recorder, done, kept)
-    alone: list[RegionSearch] = []
-    as_whole, one = replace(searching, budget=whole_budget), [at_once] if at_once is not None else []
-    own = [r.canonical() for r in one]
-    rival = math.inf
-    ahead = len(workers) == 1 and not (first and time.until.finite)
-    if one and ahead:
-        if not first:
-            searching.outlook(regions, until=time.until.part(BEFORE_WHOLE))
-            as_whole = as_whole.below(sum(searching.bound(r.canonical()) for r in regions))
-        as_whole.outlook(one, until=time.until)
-        rival = sum(map(as_whole.bound, own))
-    if one and first and rival == math.inf:
-        alone = as_whole.search(one, time)
-        rival = sum(map(as_whole.bound, own))
-        if rival < math.inf:
-            # What there is already needs no first proofs of parts when the time is over.
-            time = replace(time, last=time.until)
+    one = _AsOne.of(program, regions, searching, time) if as_one else _AsOne(searching, searching)
+    one.begin(regions, time)
+    if one.is_proved:
+        # What there is already needs no first proofs of parts when the time is over.
+        time = replace(time, last=time.until)
     # On a machine that others use slices that are long enough for a first proof elsewhere end before it.
     at_first = time.proofs_alone() if here(1.0) >= CROWDED else time
-
-    def takes_longer(parts: Sequence[Canonical]) -> bool:
-        """Whether what was found, and what is left at its least, takes longer than the program as one."""
-        if rival == math.inf or sum(map(searching.at_least, parts)) >= NEAR * rival:
-            return rival < math.inf
-        if any(searching.bound(p) == math.inf for p in parts):
-            return False
-        few = partial(searching.seconds, few=True)
-        return sum(map(few, parts)) >= (1 - GAINED) * sum(as_whole.seconds(c, few=True) for c in own)
-
     while True:
         forms = [r.canonical() for r in regions]
-        slower = partial(takes_longer, forms)
-        if rival < math.inf and not alone:
-            searching.outlook(regions, NEAR * rival, time.until)
+        slower = partial(one.is_faster, forms)
+        if one.bound < math.inf and not one.found:
+            searching.outlook(regions, NEAR * one.bound, time.until)
         found = searching.search(regions, at_first, slower)
-        if slower() and not alone:
+        if slower() and not one.found:
             # Of the whole the proofs are left; what of it is proved may be slower than what was generated.
-            alone = as_whole.search(one, time)
-            rival = sum(map(as_whole.bound, own))
+            one.search(time)
             found = searching.search(regions, at_first, slower)
-        if slower() or (alone and rival < math.inf and not time.until.left and len(found) < len(regions)):
-            return PartitionedSearch(program, tuple(alone))
+        if slower() or (one.is_proved and not time.until.left and len(found) < len(regions)):
+            return PartitionedSearch(program, tuple(one.found))
         parts: list[Region] = []
         for region, form in zip(regions, forms, strict=True):
             result = done.get(form.key)
@@ -352,19 +317,18 @@ def search_regions(
             break
         regions = unrepeated(parts)
     if len(found) < len(regions):
-        if rival < math.inf and alone:
-            return PartitionedSearch(program, tuple(alone))
+        if one.is_proved:
+            return PartitionedSearch(program, tuple(one.found))
         raise OutOfTimeError
     if time.until.finite:
         found = searching.search_again(found, time)
         if any(r.result.interrupted and not r.result.proved for r in found):
             raise OutOfTimeError  # of one operator: a larger search may prove what a small one left undecided
-    if one and not first and not ahead and time.until.left:
-        as_whole = as_whole.below(sum(bound(r.result) for r in found))
-        alone = as_whole.search(one, replace(time, last=time.until))
-        rival = sum(map(as_whole.bound, own))
-        if takes_longer([r.canonical for r in found]):
-            return PartitionedSearch(program, tuple(alone))
+    if one.is_left and time.until.left:
+        one.below(regions)
+        one.search(replace(time, last=time.until))
+        if one.is_faster([r.canonical for r in found]):
+            return PartitionedSearch(program, tuple(one.found))
     best = PartitionedSearch(program, tuple(found))
     # Where nothing was proved of one operator, nothing comes of the program.
     if as_one and all(r.result.proved for r in found):
@@ -372,6 +336,92 @@ def search_regions(
             for better in searching.join(best):
                 best = better
     return best
+
+
+@dataclass(slots=True)
+class _AsOne:
+    """A program that is searched as one, too, beside its parts.
+
+    Attributes:
+        parts: what searches its parts.
+        searching: what searches it as one, within bounds of its own.
+        region: it as one; None where it is not searched so.
+        last: whether it comes after its parts: it computes products again that these hand over, so that it is dear to
+            search, and seldom faster.
+        ahead: whether it is generated of both what there is before anything is proved.
+        found: its search, as soon as something of it was to be proved; nothing where there was no time for that.
+        bound: the least bound of what is known of it, seconds; infinite where that is nothing.
+    """
+
+    parts: _Searching
+    searching: _Searching
+    region: Region | None = None
+    last: bool = False
+    ahead: bool = False
+    found: Sequence[RegionSearch] = ()
+    bound: float = math.inf
+
+    @staticmethod
+    def of(program: Program, regions: Sequence[Region], parts: _Searching, time: SearchTime) -> _AsOne:
+        """The program as one, where it may be."""
+        target, budget = parts.target, parts.budget
+        # One region that stores more than the outputs is no more the program than several are.
+        cut = len(regions) > 1 or any(r.outputs != program.outputs for r in regions)
+        region = whole(program, target) if cut else None
+        if region is None:
+            return _AsOne(parts, parts)
+        beyond = not searchable(program, target)
+        # Where the time is limited, one within the bounds is to have a first proof soon, as a region has.
+        below = math.inf if time.until.finite and not beyond else PARTS_S
+        own = replace(budget, max_rounds=1 if beyond else budget.max_rounds, below=below)
+        products = sum(size_of(r.program, target).products for r in regions)
+        last = size_of(program, target).products > products
+        ahead = len(parts.workers) == 1 and (last or not time.until.finite)
+        return _AsOne(parts, replace(parts, budget=own), region, last, ahead)
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether something of it is proved."""
+        return bool(self.found) and self.bound < math.inf
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nothing was generated of it yet."""
+        return self.region is not None and self.last and not self.ahead
+
+    def begin(self, regions: Sequence[Region], time: SearchTime) -> None:
+        """Search it, or generate what there is of it; after what there is of its parts, where it comes last."""
+        if self.region is None or self.is_left:
+            return
+        if self.ahead:
+            if self.last:
+                self.parts.outlook(regions, until=time.until.part(BEFORE_WHOLE))
+                self.below(regions)
+            self.searching.outlook([self.region], until=time.until)
+            self.bound = self.searching.bound(self.region.canonical())
+        if not self.last and self.bound == math.inf:
+            self.search(time)
+
+    def below(self, regions: Sequence[Region]) -> None:
+        """Leave out from now on what is no faster than what is known of its parts."""
+        took = sum(self.parts.bound(r.canonical()) for r in regions)
+        own = replace(self.searching.budget, below=took)
+        self.searching = replace(self.searching, budget=own, done={}, begun={})
+
+    def search(self, time: SearchTime) -> None:
+        """Prove what there is of it."""
+        assert self.region is not None
+        self.found = self.searching.search([self.region], time)
+        self.bound = self.searching.bound(self.region.canonical())
+
+    def is_faster(self, parts: Sequence[Canonical]) -> bool:
+        """Whether what is known of these, and what is not at its least, takes longer than it."""
+        if self.bound == math.inf or sum(map(self.parts.at_least, parts)) >= NEAR * self.bound:
+            return self.bound < math.inf
+        if self.region is None or any(self.parts.bound(p) == math.inf for p in parts):
+            return False
+        few = partial(self.parts.seconds, few=True)
+        return sum(map(few, parts)) >= (1 - GAINED) * self.searching.seconds(self.region.canonical(), few=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,10 +456,6 @@ class _Searching:
     begun: dict[str, tuple[Search, Recorder]] = field(default_factory=dict)
     moved: dict[str, int] = field(default_factory=dict)
     estimates: dict[tuple[str, SGraph, int], float] = field(default_factory=dict)
-
-    def below(self, seconds: float) -> _Searching:
-        """What searches beside this for what is faster than something else which does the same."""
-        return replace(self, budget=replace(self.budget, below=seconds), done={}, begun={})
 
     def outlook(self, regions: Sequence[Region], rival: float = math.inf, until: Deadline = NEVER) -> None:
         """Generate what there is of the regions, and prove nothing, until they take no less than a rival by that.
