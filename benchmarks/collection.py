@@ -3305,7 +3305,7 @@ KNOWN = (
         "q:t,d k:t,d v:t,d b:t",
         "t=512 d=64",
         source="FLA (fused recurrent): the state on chip",
-        reason="three launches: the first lays out what steps are given, the last makes the last step's output",
+        reason="three launches: what steps are given and the state that they begin with are stored before them",
     ),
     Known(
         "global response norm",

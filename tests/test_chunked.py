@@ -120,6 +120,36 @@ CHUNKED: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
         (*QKV, (H,)),
     ),
     "a decay a place, by a table of heads": (lambda q, k, v: (q @ k.mT * _steps(-0.1 * torch.arange(H))) @ v, QKV),
+    "a power of how far": (
+        lambda q, k, v, a: (q @ k.mT * a[:, None, None] ** _places().abs()).tril() @ v,
+        (*QKV, (H,)),
+    ),
+    "a power of how far, none ahead": (
+        lambda q, k, v, a: (q @ k.mT * (a[:, None, None] ** _places().clamp(min=0)).tril()) @ v,
+        (*QKV, (H,)),
+    ),
+    "a power of how far, transposed": (
+        lambda q, k, v, a: (q @ k.mT * (a[:, None, None] ** _places()).tril()).mT @ v,
+        (*QKV, (H,)),
+    ),
+    "a power of how far, of positive numbers": (
+        lambda q, k, v: (
+            (q @ k.mT * ((1 - torch.exp2(-5.0 - torch.arange(H)))[:, None, None] ** (0.5 * _places())).tril()) @ v
+        ),
+        QKV,
+    ),
+    "a scaled running sum": (
+        lambda q, k, v, a: (
+            (q @ k.mT * torch.exp2((a * 1.5).cumsum(-1)[..., None] - (a * 1.5).cumsum(-1)[:, None])).tril() @ v
+        ),
+        (*QKV, (H, N)),
+    ),
+    "a running sum, scaled": (
+        lambda q, k, v, a: (
+            (q @ k.mT * torch.exp((-a).cumsum(-1)[:, None] / 16 - (-a).cumsum(-1)[..., None] / 16)).tril() @ v
+        ),
+        (*QKV, (H, N)),
+    ),
     "state space": (_state_space, ((H, N, 8), (H, N), (N, D), (N, D))),
 }
 GATES = (*QKV, (H, N, D))
@@ -152,6 +182,14 @@ AS_WRITTEN: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
         lambda q, k, v, a: (
             (q @ k.mT * torch.exp(a[:, None, None] * (torch.arange(N)[:, None] - torch.arange(N)).abs())) @ v
         ),
+        (*QKV, (H,)),
+    ),
+    "a root of how far, of any numbers": (
+        lambda q, k, v, a: (q @ k.mT * a[:, None, None] ** (0.5 * _places())).tril() @ v,
+        (*QKV, (H,)),
+    ),
+    "a power of how far behind, of any numbers": (
+        lambda q, k, v, a: (q @ k.mT * a[:, None, None] ** -_places()).tril() @ v,
         (*QKV, (H,)),
     ),
     "a window": (lambda q, k, v: (q @ k.mT).tril().triu(-8) @ v, QKV),
@@ -202,6 +240,22 @@ def test_exponentials_of_row_and_column_decay_from_chunk_to_chunk(how: str) -> N
     assert "cumsum" not in q.order
     (before,) = [d for d in q.definitions if d.name.endswith("_before")]
     assert any(isinstance(e, Map) and e.op == "exp" for e in walk(before.expr))
+
+
+@pytest.mark.parametrize("how", ["a scaled running sum", "a running sum, scaled"])
+def test_a_scaled_running_sum_is_summed_within_chunks(how: str) -> None:
+    fn, shapes = CHUNKED[how]
+    q = chunked(_read(fn, *shapes))
+    assert len([d for d in q.definitions if d.name.endswith(("_grown", "_ends"))]) == 2
+    assert not any(d.name.startswith("cumsum") for d in q.definitions)
+
+
+@pytest.mark.parametrize(("of", "op"), [("", "pow"), (", of positive numbers", "exp")])
+def test_powers_are_exponentials_of_logarithms_that_are_numbers(of: str, op: str) -> None:
+    fn, shapes = CHUNKED[f"a power of how far{of}"]
+    q = chunked(_read(fn, *shapes))
+    ops = {e.op for d in q.definitions for e in walk(d.expr) if isinstance(e, Map)}
+    assert ops & {"pow", "exp"} - {"exp"} | ops & {"log"} == ({"pow"} if op == "pow" else {"log"})
 
 
 def test_exponentials_that_are_no_pair_stay_factors() -> None:

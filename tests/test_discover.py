@@ -272,9 +272,54 @@ def _segments(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.einsum("ln,sn,hls,hsp->hlp", c, b, decays.to(x.dtype), x)
 
 
+def _masked_again(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    seen = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen, -torch.inf)
+    shares = torch.exp(scores - scores.amax(-1, keepdim=True)) * seen
+    return (shares @ v) / shares.sum(-1, keepdim=True)
+
+
+def _masked_below_all(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    seen = torch.ones(q.shape[-2], q.shape[-2], device=q.device, dtype=q.dtype).tril()
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    shares = torch.exp(scores - scores.amax(-1, keepdim=True)) * seen
+    return (shares @ v) / shares.sum(-1, keepdim=True)
+
+
+def _softmax_masked_after(x: Tensor) -> Tensor:
+    seen = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.bool, device=x.device).tril()
+    shares = (x * 0.125).softmax(-1) * seen
+    return shares / shares.sum(-1, keepdim=True)
+
+
+def _exponentials_of_a_triangle(x: Tensor) -> Tensor:
+    shares = torch.exp(x * 0.125 - (x * 0.125).amax(-1, keepdim=True)).tril()
+    return shares / shares.sum(-1, keepdim=True)
+
+
+def _powers(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    decay = 1 - torch.exp2(-5.0 - torch.arange(q.shape[0], dtype=torch.float, device=q.device))
+    places = torch.arange(q.shape[1], device=q.device)
+    ahead = places[:, None] - places
+    decays = torch.where(ahead >= 0, decay[:, None, None] ** ahead.clamp(min=0), 0.0)
+    return ((q @ k.mT) * decays).to(q.dtype) @ v
+
+
+def _powers_of_two(q: Tensor, k: Tensor, v: Tensor, a: Tensor) -> Tensor:
+    so_far = (a.float() * math.log2(math.e)).cumsum(-1)
+    decays = torch.exp2(so_far[..., None] - so_far[:, None]).tril()
+    return ((q @ k.mT) * decays).to(q.dtype) @ v
+
+
 @pytest.mark.parametrize(
     ("name", "fn", "sizes"),
     [
+        ("causal attention", _masked_again, "h=8 s=2048 d=64"),
+        ("causal attention", _masked_below_all, "h=8 s=2048 d=64"),
+        ("causal softmax", _softmax_masked_after, "b=8 s=1024"),
+        ("causal softmax", _exponentials_of_a_triangle, "b=8 s=1024"),
+        ("retention", _powers, "h=8 s=2048 d=64"),
+        ("gated linear attention", _powers_of_two, "h=8 s=2048 d=64"),
         ("RoPE", _by_roll, "b=2 h=4 s=256 d=64"),
         ("RoPE", _by_stack, "b=2 h=4 s=256 d=64"),
         ("RoPE, interleaved", _neighbours_by_stack, "b=2 h=4 s=256 d=64 e=32"),

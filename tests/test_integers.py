@@ -43,6 +43,9 @@ BOUNDS: Mapping[str, Interval] = {"a": Interval(-6.0, 9.0, whole=True), "b": Int
 
 EXPRESSIONS: dict[str, Expr] = {
     "ring": op("add", op("mul", A, B), op("neg", op("mul", A, A))),
+    "itself above a number": op("where", op("lt", Const(2.0), A), A, Const(3.0)),
+    "itself up to a number": op("where", op("not", op("le", A, Const(2.0))), B, A),
+    "itself where it never is": op("where", op("lt", Const(20.0), A), A, B),
     "choice": op("where", op("lt", A, B), op("abs", A), op("sign", A)),
     "extremes": op("maximum", op("minimum", A, B), Const(-3.0)),
     "power": op("pow", A, B),

@@ -23,7 +23,7 @@ from prism.api.region_search import SearchBudget
 from prism.backends.lower import lower
 from prism.frontend.torch.reader import trace
 from prism.program.evaluate import evaluate
-from prism.program.nodes import Program
+from prism.program.nodes import Map, Program, Reduce, walk
 from prism.sgraph.nodes import Accumulate, SGraph
 
 S, D = 640, 8
@@ -68,6 +68,58 @@ def by_torch(_: Path) -> Program:
     q, k, v = (torch.randn(1, S, D) for _ in range(3))
     mask = torch.ones(S, S, dtype=torch.bool)
     return trace(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), (q, k, v, mask))
+
+
+def _positions(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    places = torch.arange(n)
+    return places[:, None], places
+
+
+def _window_with_guard(x: torch.Tensor) -> torch.Tensor:
+    """As a reference for windows has it: rows without a key are 0, and there are none."""
+    row, column = _positions(x.shape[-1])
+    hidden = (column > torch.minimum(row, torch.tensor(x.shape[-1]))) | (column < row - 3)
+    return x.masked_fill(hidden, -torch.inf).softmax(-1).masked_fill(hidden.all(-1, keepdim=True), 0.0)
+
+
+def _causal_logsumexp(x: torch.Tensor) -> torch.Tensor:
+    row, column = _positions(x.shape[-1])
+    return x.masked_fill(column > row, -torch.inf).logsumexp(-1)
+
+
+def _with_a_sink(x: torch.Tensor) -> torch.Tensor:
+    return torch.logaddexp(_causal_logsumexp(x), x[:, 0])
+
+
+def _before_alone(x: torch.Tensor) -> torch.Tensor:
+    """The first row has nothing."""
+    row, column = _positions(x.shape[-1])
+    return x.masked_fill(column >= row, -torch.inf).logsumexp(-1)
+
+
+def _any_before(x: torch.Tensor) -> torch.Tensor:
+    row, column = _positions(x.shape[-1])
+    return torch.where((column < row).any(-1), x[0], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("fn", "guarded"),
+    [
+        (_window_with_guard, False),
+        (_causal_logsumexp, False),
+        (_with_a_sink, False),
+        (_before_alone, True),
+        (_any_before, True),
+        (lambda x: torch.where(x > 0, x, -torch.inf).logsumexp(-1), True),
+    ],
+)
+def test_rows_of_which_places_leave_something_need_no_guard(fn: Callable[..., torch.Tensor], guarded: bool) -> None:
+    x = torch.randn(8, 8)
+    program = trace(fn, (x,), check=False)
+    chosen = [e.args[0] for d in program.definitions for e in walk(d.expr) if isinstance(e, Map) and e.op == "where"]
+    assert any(isinstance(e, Reduce) for c in chosen for e in walk(c)) == guarded
+    (value,) = evaluate(program, {t.name: x.double().numpy() for t in program.inputs}).values()
+    np.testing.assert_allclose(value, fn(x.double()).numpy(), rtol=1e-12)
 
 
 FORMS: Mapping[str, Callable[[Path], Program]] = {

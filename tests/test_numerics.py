@@ -88,6 +88,10 @@ SAFE = {
     "sigmoid written out": op("recip", add(const(1.0), op("exp", neg(AT)))),
     "masked": op("exp", op("where", op("lt", AT, const(0.0)), const(float("-inf")), build.sub(AT, TOP))),
     "tanh": op("exp", mul(const(50.0), op("tanh", AT))),
+    "minus itself where it is no less than a number": op(
+        "exp", neg(op("where", op("lt", const(20.0), AT), AT, op("maximum", AT, const(0.0))))
+    ),
+    "itself where it is not more than a number": op("exp", op("where", op("lt", const(20.0), AT), const(0.0), AT)),
     "a maximum of one axis added before that of another": op(
         "exp", add(add(AT, read("y", j)), neg(reduce("max", j, add(read("y", j), TOP))))
     ),
@@ -121,6 +125,8 @@ UNSAFE = {
     ),
     "below the larger of another sum and a number": op("exp", add(add(AT, LEAST), neg(op("maximum", AT, const(0.0))))),
     "a square": op("exp", mul(AT, AT)),
+    "itself where it is no less than a number": op("exp", op("where", op("lt", const(20.0), AT), AT, const(0.0))),
+    "another where it is not more than a number": op("exp", op("where", op("lt", const(20.0), AT), const(0.0), LEAST)),
     "an unguarded reciprocal": op("recip", add(const(-1.0), op("exp", neg(AT)))),
 }
 

@@ -405,6 +405,24 @@ def products(a: torch.Tensor) -> torch.Tensor:
     return torch.stack(found)
 
 
+def errors_first(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The delta rule: a step reads the state twice, before it is changed and after."""
+    state, found = torch.zeros(q.shape[-1], v.shape[-1]), []
+    for t in range(STEPS):
+        state = state + b[t] * k[t][:, None] * (v[t] - k[t] @ state)
+        found.append(q[t] @ state)
+    return torch.stack(found)
+
+
+def test_steps_that_read_a_state_after_they_change_it_are_all_one_loop() -> None:
+    """Where a step is taken to begin leaves neither the first nor the last one out."""
+    _, p = _read(errors_first, (STEPS, 4), (STEPS, 4), (STEPS, 6), (STEPS,))
+    (loop,) = p.loops
+    assert loop.trips == STEPS
+    (output,) = p.outputs
+    assert isinstance(p.definition(output).expr, Steps)
+
+
 def test_a_step_of_which_folding_left_less_is_the_first() -> None:
     """So outputs are one running sum, with nothing before it."""
     for make, shapes in ((outer_products, [(7, 6), (7, 6), (7, 4)]), (products, [ROWS])):

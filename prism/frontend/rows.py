@@ -12,6 +12,7 @@ from prism.program.fold import div, node, op, sub
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Reduce, ReduceKind
 from prism.program.prefix import Recurrence, running
+from prism.program.sign_analysis import settled
 from prism.program.transform import substitute
 from prism.program.views import Shape, axes_of
 
@@ -25,7 +26,7 @@ Row: TypeAlias = Callable[[str], tuple[tuple[Axis, ...], Expr]]
 def folded(kind: ReduceKind, row: Row, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
     """The sum, the maximum, ... of f over the row."""
     axes, element = row("r")
-    return _written_out(build.reduce(kind, axes, f(element)))
+    return _written_out(settled(build.reduce(kind, axes, f(element))))
 
 
 def mean(row: Row, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
@@ -94,11 +95,13 @@ def log_softmax(x: Expr, row: Row) -> Expr:
     return sub(sub(x, shift), op("log", total))
 
 
-def log_sum_exp(row: Row, *, guarded: bool) -> Expr:
-    """max + log sum exp(x - max); guarded, the maximum where it is infinite, as of a row that is all masked."""
+def log_sum_exp(row: Row, *, may_be_infinite: Callable[[Expr], bool]) -> Expr:
+    """max + log sum exp(x - max); the maximum where it is infinite, if it may be, as of a row that is all masked."""
     highest, total = _shifted(row)
     value = op("add", highest, op("log", total))
-    return op("where", op("eq", op("abs", highest), Const(math.inf)), highest, value) if guarded else value
+    if not may_be_infinite(highest):
+        return value
+    return op("where", op("eq", op("abs", highest), Const(math.inf)), highest, value)
 
 
 def _shifted(row: Row) -> tuple[Expr, Expr]:

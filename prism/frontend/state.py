@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from prism.program.decided import Exactness
 from prism.program.index import Axis
 from prism.program.integers import Interval
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Program, Read, SymbolRange, Tensor, walk
+from prism.program.sign_analysis import Facts
+from prism.program.transform import replaced, substitute
 from prism.program.views import Elements, Shape
 
 
@@ -133,6 +136,24 @@ class State:
         return any(isinstance(e, Read) and self._types[e.tensor].is_float for e in walk(expr))
 
     def may_be_infinite(self, expr: Expr) -> bool:
+        """Whether a value of finite inputs is not known to be a number."""
+        return self._has_infinities(expr) and not self._is_number(expr)
+
+    def _is_number(self, expr: Expr) -> bool:
+        """Whether it is a number, whatever infinities go into it, as the maximum of what a causal mask leaves is."""
+        if any(not np.all(np.isfinite(w)) for w in self.weights.values() if w.dtype.kind == "f"):
+            return False
+        made = {d.name: d for d in self.definitions}
+        for _ in range(_WRITTEN_OUT):
+            read = {e.tensor for e in walk(expr) if isinstance(e, Read) and e.tensor in made}
+            if not read:
+                break
+            expr = replaced([expr], partial(_in_place, {name: made[name] for name in read}))[0]
+        else:
+            return False
+        return Facts().finite(expr)
+
+    def _has_infinities(self, expr: Expr) -> bool:
         """Whether something infinite, or a division or a logarithm that may be, goes into a value of finite inputs."""
         made = {d.name: d.expr for d in self.definitions}
         seen: set[str] = set()
@@ -151,6 +172,18 @@ class State:
                         elif tensor in self.weights and not np.all(np.isfinite(self.weights[tensor])):
                             return True
         return False
+
+
+_WRITTEN_OUT = 12
+"""Operators behind a value that are written out to tell whether it is a number."""
+
+
+def _in_place(made: Mapping[str, Definition], e: Expr) -> Expr:
+    """What a definition says in place of a read of it."""
+    if not (isinstance(e, Read) and e.tensor in made):
+        return e
+    d = made[e.tensor]
+    return substitute(d.expr, dict(zip(d.axes, e.index, strict=True)))
 
 
 def claims(

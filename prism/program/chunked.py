@@ -13,7 +13,9 @@ three parts is a decay where the whole is one:
 
     exp(a[i] - a[j]) = exp(a[i] - a[C*c]) * exp(a[C*c] - a[C*c' + C-1]) * exp(a[C*c' + C-1] - a[j])
 
-Where a is a prefix sum itself, it is summed within chunks and over their ends, and a[C*c - 1] stands for a[C*c].
+Where a is a prefix sum itself, or so many times one, that is summed within chunks and over their ends, and a[C*c - 1]
+stands for a[C*c]. A power of the distance is a decay, too: g**(i - j) goes as exp(i*log(g) - j*log(g)), and is written
+as powers again where g may be no positive number, whose logarithm is none. None of these has an exponent below 0.
 
 The chunk is the one whose own sums and whose state take the same work, longer where decays of many chunks would take
 more than that; or the next longer divisor of the length, as fewer states are stored then.
@@ -27,8 +29,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from prism.program.build import add, mul, neg, position
@@ -51,6 +53,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.rolled import live_definitions
+from prism.program.sign_analysis import Facts
 from prism.program.transform import canonical, nested, rebuilt, replaced, substitute, with_tensors
 
 _Signed: TypeAlias = tuple[int, Expr]
@@ -84,6 +87,7 @@ class _Causal:
     of_row: tuple[Expr, ...]  # factors without j
     of_column: tuple[Expr, ...]  # factors without i
     growth: Expr | None  # a, over i; None where there is none
+    bases: frozenset[Expr]  # whose powers exponentials of their logarithms stand for
 
 
 class _OtherwiseError(Exception):
@@ -177,6 +181,7 @@ class _Apart:
     # Whether exponentials that are factors of what is of the row or of the column alone are looked for, too.
     exposed: bool = False
     masked: bool = False  # whether a mask was found
+    bases: set[Expr] = field(default_factory=set)  # of powers, of which any may be no positive number
 
     def whole(self, body: Expr) -> _Causal:
         """The sum. Raises _OtherwiseError: it is none of its form."""
@@ -201,7 +206,16 @@ class _Apart:
             else:
                 raise _OtherwiseError
         growth = self._growth(exponents) if exponents else None
-        return _Causal(self.row, self.column, written, tuple(bound), tuple(of_row), tuple(of_column), growth)
+        return _Causal(
+            self.row,
+            self.column,
+            written,
+            tuple(bound),
+            tuple(of_row),
+            tuple(of_column),
+            growth,
+            frozenset(self.bases),
+        )
 
     def _grown_apart(self, factors: Sequence[Expr]) -> tuple[list[Expr], list[_Signed]]:
         """The factors without what is the exponential of a in one of the row and of -a in one of the column; and those.
@@ -292,7 +306,16 @@ class _Apart:
                 return op("where", mask, self._shown(a, mask) if self._is_causal(mask) else a, Const(outside))
             case Map("maximum", (Position(), Const(0.0)) | (Const(0.0), Position())) | Map("abs", (Position(),)):
                 return e
-            case Map("mul" | "add" | "neg" | "where" | "exp" as name, args):
+            case Map("pow", (base, steps)) if not free_axes(base) & {self.row, self.column}:
+                base, steps = self._written(base), self._written(steps)
+                if not Facts().positive(base):
+                    if not self._is_distance(steps):
+                        raise _OtherwiseError
+                    self.bases.add(base)
+                return op("exp", op("mul", steps, op("log", base)))
+            case Map("exp", (a,)):
+                return op("exp", replaced([self._written(a)], self._multiple)[0])
+            case Map("mul" | "add" | "neg" | "where" as name, args):
                 return op(name, *[self._written(a) for a in args])
             case Map("le" | "lt") | Position():
                 return e
@@ -301,6 +324,31 @@ class _Apart:
         if mixed:
             raise _OtherwiseError
         return e
+
+    def _multiple(self, e: Expr) -> Expr:
+        """What is so many times another definition, written as that; views and what computes the same by one name."""
+        if not (isinstance(e, Read) and e.tensor in self.program.order):
+            return e
+        d = self.program.definition(e.tensor)
+        match d.expr:
+            case Map("neg") | Map("mul", (Read(), Const()) | (Const(), Read())):
+                pass
+            case _ if not d.view:
+                return Read(self.numbering.first(e.tensor), e.index)
+        return replaced([substitute(d.expr, dict(zip(d.axes, e.index, strict=True)))], self._multiple)[0]
+
+    def _is_distance(self, e: Expr) -> bool:
+        """Whether a number is how many places the column is before the row, so many times, wherever it is."""
+        match e:
+            case (
+                Map("maximum", (Position(index), Const(0.0)) | (Const(0.0), Position(index)))
+                | Map("abs", (Position(index),))
+                | Position(index)
+            ):
+                steps = dict(index.terms).get(self.row, 0)
+                between = Index.axis(self.row) + Index.axis(self.column).scaled(-1)
+                return is_static(steps) and int(steps) > 0 and index == between.scaled(steps)
+        return False
 
     def _shown(self, e: Expr, mask: Expr) -> Expr:
         """What is chosen under the mask, where the column is not behind the row.
@@ -492,6 +540,8 @@ def _parts(program: Program, d: Definition, c: _Causal, length: int, mirrored: b
     if not _gives_back(across, past, before, state, meant, frozenset((chunk, place, earlier, other))):
         return None
     made = [*(() if grown is None else grown.made), state, before, own, both]
+    if c.bases:
+        made = [replace(d, expr=rebuilt([d.expr], lambda e: _powers(e, c.bases))[0]) for d in made]
     return [*(_turned(made, (chunk, place, other, earlier)) if mirrored else made), whole]
 
 
@@ -559,8 +609,26 @@ class _Grown:
             return body
         here = Index.axis(chunk)
         starts = {a: here.scaled(self.length) + Index.axis(a) for a in (place, other)}
-        instead = {self._a(i): self._read(0, here, Index.axis(a)) for a, i in starts.items()}
-        return replaced([body], lambda e: instead.get(e, e))[0]
+        instead: dict[Expr, _Signed] = {}
+        for a, i in starts.items():
+            ((sign, e),) = _summands(self._a(i))
+            instead[e] = sign, self._read(0, here, Index.axis(a))
+
+        def grown(e: Expr) -> Expr:
+            match e:
+                case Map("exp", (Map("where", (mask, x, Const() as outside)),)):
+                    return op("exp", op("where", mask, exponent(x), outside))
+                case Map("exp", (x,)):
+                    return op("exp", exponent(x))
+            return e
+
+        def exponent(e: Expr) -> Expr:
+            terms = _summands(e)
+            if not any(part in instead for _, part in terms):
+                return e
+            return add(*[_signed(s * t, x) for s, part in terms for t, x in [instead.get(part, (1, part))]])
+
+        return rebuilt([body], grown)[0]
 
     @property
     def meant(self) -> dict[str, tuple[tuple[Axis, ...], Expr]]:
@@ -584,13 +652,20 @@ def _grown(
     """a by chunks; see `_Grown`."""
     assert c.growth is not None
     plain = _Grown(c.growth, c.row, length)
-    if not isinstance(c.growth, Read) or c.growth.tensor not in program.order:
+    summands = _summands(c.growth)
+    if len(summands) > 1:
         return plain
-    elsewhere = (e for f in (*c.of_row, *c.of_column) for e in walk(f))
-    if any(isinstance(e, Read) and e.tensor == c.growth.tensor for e in elsewhere):
+    ((sign, product),) = summands
+    parts = _multiplied(product)
+    growth, *others_of_row = (f for f in parts if c.row in free_axes(f))
+    factors = [Const(-1.0)] * (sign < 0) + [f for f in parts if c.row not in free_axes(f)]
+    if others_of_row or not isinstance(growth, Read) or growth.tensor not in program.order:
         return plain
-    d = program.definition(c.growth.tensor)
-    along = [a for a, i in zip(d.axes, c.growth.index, strict=True) if c.row in i.axes()]
+    elsewhere = (e for f in (*c.of_row, *c.of_column, *factors) for e in walk(f))
+    if any(isinstance(e, Read) and e.tensor == growth.tensor for e in elsewhere):
+        return plain
+    d = program.definition(growth.tensor)
+    along = [a for a, i in zip(d.axes, growth.index, strict=True) if c.row in i.axes()]
     match d.expr:
         case Reduce(ReduceKind.SUM, step, Map("where", (Map("le", (Position(t), Position(x))), added, Const(0.0)))) if (
             t == Index.axis(step) and [x] == [Index.axis(a) for a in along] and along[0] not in free_axes(added)
@@ -598,12 +673,13 @@ def _grown(
             pass
         case _:
             return plain
-    index = dict(zip(d.axes, c.growth.index, strict=True))
+    index = dict(zip(d.axes, growth.index, strict=True))
     if index[along[0]] != Index.axis(c.row) or step.extent != c.row.extent:
         return plain
     chunk, place, other, earlier = axes
     added = substitute(added, {a: i for a, i in index.items() if a != along[0]})
     added = substitute(added, {step: Index.axis(chunk).scaled(length) + Index.axis(other)})
+    added = _scaled(program, added, factors)
     others = tuple(over(free_axes(added)))
 
     def upto(axis: Axis, end: Axis, term: Expr) -> Expr:
@@ -614,6 +690,24 @@ def _grown(
     last = Read(grown.name, (Index.axis(earlier), Index.const(length - 1), *map(Index.axis, others)))
     ends = named("ends", (chunk, *others), upto(earlier, chunk, last), d.dtype)
     return _Grown(c.growth, c.row, length, (grown, ends), others)
+
+
+def _scaled(program: Program, e: Expr, factors: Sequence[Expr]) -> Expr:
+    """A product with what it reads already multiplied by numbers, all numbers as one: what undo each other are none."""
+    numbers = [f.value for f in factors if isinstance(f, Const)]
+    while numbers and isinstance(e, Read) and e.tensor in program.order:
+        d = program.definition(e.tensor)
+        match d.expr:
+            case Map("mul", (x, Const(c)) | (Const(c), x)):
+                numbers.append(c)
+            case Read() as x if d.view:
+                pass
+            case _:
+                break
+        e = substitute(x, dict(zip(d.axes, e.index, strict=True)))
+    number = math.prod(numbers)
+    others = [f for f in factors if not isinstance(f, Const)]
+    return mul(e, *others, *([Const(number)] if number != 1.0 else ()))
 
 
 def _exp(plus: Sequence[_Signed], minus: Sequence[_Signed]) -> Expr:
@@ -630,6 +724,24 @@ def _exp(plus: Sequence[_Signed], minus: Sequence[_Signed]) -> Expr:
     terms = [e if n > 0 else neg(e) for e, n in left.items() for _ in range(abs(n))]
     terms += [mul(position(i), *rest) for rest, i in places.items() if i != Index.const(0)]
     return op("exp", add(*terms))
+
+
+def _powers(e: Expr, bases: Set[Expr]) -> Expr:
+    """An exponential with what it has of the logarithms of bases as powers of these."""
+    if not (isinstance(e, Map) and e.op == "exp"):
+        return e
+    powers: list[Expr] = []
+    rest: list[Expr] = []
+    for term in e.args[0].args if isinstance(e.args[0], Map) and e.args[0].op == "add" else e.args:
+        factors = _multiplied(term)
+        logs = [f for f in factors if isinstance(f, Map) and f.op == "log" and f.args[0] in bases]
+        if logs:
+            steps = list(factors)
+            steps.remove(logs[0])
+            powers.append(op("pow", logs[0].args[0], mul(*steps)))
+        else:
+            rest.append(term)
+    return mul(*powers, *([op("exp", add(*rest))] if rest else ())) if powers else e
 
 
 def _steps(e: Expr) -> tuple[Index | None, tuple[Expr, ...]]:

@@ -48,6 +48,12 @@ def op(name: str, *args: Expr) -> Expr:
                 return b
             if b == Const(0.0):
                 return a
+        case (("maximum" | "minimum"), (a, b)):
+            i, j = as_index(a), as_index(b)
+            if i is not None and j is not None:
+                for less, more in ((i, j), (j, i)):
+                    if (more + less.scaled(-1)).never_negative:
+                        return build.position(more if name == "maximum" else less)
         case "mul", (a, b):
             for one, other in ((a, b), (b, a)):
                 if one == Const(1.0):

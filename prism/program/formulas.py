@@ -96,12 +96,14 @@ def log_sigmoid(x: Expr) -> Expr:
     return sub(op("minimum", x, Const(0.0)), op("log", op("add", Const(1.0), _small(x))))
 
 
-def log_add_exp(a: Expr, b: Expr, *, guarded: bool) -> Expr:
-    """log(exp(a) + exp(b)), as the log-sum-exp of a row of two; guarded, the larger where that is infinite."""
+def log_add_exp(a: Expr, b: Expr, *, may_be_infinite: Callable[[Expr], bool]) -> Expr:
+    """log(exp(a) + exp(b)), as the log-sum-exp of a row of two; the larger where that is infinite, if it may be."""
     highest = op("maximum", a, b)
     total = op("add", op("exp", sub(a, highest)), op("exp", sub(b, highest)))
     value = op("add", highest, op("log", total))
-    return op("where", op("eq", op("abs", highest), Const(math.inf)), highest, value) if guarded else value
+    if not may_be_infinite(highest):
+        return value
+    return op("where", op("eq", op("abs", highest), Const(math.inf)), highest, value)
 
 
 def elu(x: Expr, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Expr:

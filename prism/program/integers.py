@@ -230,9 +230,24 @@ def bounds_of(
             return parts[0] if lookup(e) is not None else _reduced(kind, parts[0], _extent(axis.extent, ranges))
         case Map("mul", (a, b)) if a == b:
             return Interval(0.0, times(parts[0].largest, parts[0].largest), parts[0].whole)
+        case Map("where", (p, a, b)):
+            return image("where", [parts[0], bounds_where(p, a, parts[1]), bounds_where(p, b, parts[2], holds=False)])
         case Map(name, _):
             return image(name, parts)
     return REAL
+
+
+def bounds_where(p: Expr, e: Expr, known: Interval, *, holds: bool = True) -> Interval:
+    """Bounds of a value where a condition holds, or where it does not: a comparison of it with a number says more."""
+    low, high = known.low, known.high
+    match p:
+        case Map("not", (q,)):
+            return bounds_where(q, e, known, holds=not holds)
+        case Map("lt" | "le", (Const(c), x)) if x == e:
+            low, high = (max(low, c), high) if holds else (low, min(high, c))
+        case Map("lt" | "le", (x, Const(c))) if x == e:
+            low, high = (low, min(high, c)) if holds else (max(low, c), high)
+    return Interval(low, high, known.whole) if low <= high else known
 
 
 def image(name: str, of: Sequence[Interval]) -> Interval:

@@ -198,7 +198,10 @@ def _phases(
     period: int,
     length: int,
 ) -> Iterator[tuple[list[Definition], list[list[Definition]]]]:
-    """The steps, and as many definitions before them; first where steps begin that carry and hand over least."""
+    """The steps, and as many definitions before them.
+
+    First where steps begin that carry and hand over least, and of those where the fewest are left after the last one.
+    """
     place = {d.name: n for n, d in enumerate(computed)}
     used = {n: [place[t] for t in reads(bare[d.name]) if t in place] for n, d in enumerate(computed)}
     outside = {t for t in program.outputs if t in place}
@@ -211,8 +214,8 @@ def _phases(
         read_later = {m for n in range(end, len(computed)) for m in used[n] if begin <= m < end}
         read_later |= {place[t] for t in outside if begin <= place[t] < end}
         handed = {(m - begin) % period for m in read_later} | {(c - begin) % period for c in carried}
-        found.append((len(handed), -many, begin, many))
-    for _, _, begin, many in sorted(found)[:PHASES]:
+        found.append((len(handed), -many, start + length - end, begin, many))
+    for _, _, _, begin, many in sorted(found)[:PHASES]:
         steps = [list(computed[begin + t * period : begin + (t + 1) * period]) for t in range(many)]
         yield list(computed[max(begin - period, 0) : begin]), steps
 

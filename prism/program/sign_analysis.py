@@ -269,24 +269,36 @@ def _either(a: frozenset[float] | None, b: frozenset[float] | None) -> frozenset
 def _elements(e: Reduce) -> Iterator[Expr]:
     """Elements of a reduction's range: at its ends, and where a comparison in the body has its border."""
     last = Index.const(e.axis.extent) + (-1)
-    places: dict[Index, None] = {Index.const(0): None}
-    for c in walk(e.body):
-        if isinstance(c, Map) and c.op in COMPARISONS and e.axis in free_axes(c):
-            places |= dict.fromkeys(_borders(e.axis, c))
-    for place in [*places, last][:_PLACES]:
+    compared = [c for c in walk(e.body) if isinstance(c, Map) and c.op in COMPARISONS and e.axis in free_axes(c)]
+    places = dict.fromkeys([Index.const(0), *(b for c in compared for b in _borders(e.axis, c, 0))])
+    places |= dict.fromkeys([last, *(b for c in compared for b in _borders(e.axis, c, -1))])
+    for place in [*places][:_PLACES]:
         yield simplified(substitute(e.body, {e.axis: place}))
 
 
-def _borders(axis: Axis, comparison: Map) -> Iterator[Index]:
-    """The value of the axis at which both sides of a comparison are one, where it is always within the range."""
+def _borders(axis: Axis, comparison: Map, by: int) -> Iterator[Index]:
+    """The value of the axis at which a comparison holds by so much, where it is always within the range.
+
+    By 0 it just holds; by -1 it just does not.
+    """
     d = margin(comparison)
     slope = dict(d.terms).get(axis) if d is not None else None
     if d is None or slope not in (1, -1):
         return
     rest = Index(tuple(t for t in d.terms if t[0] != axis), d.offset)
-    found = rest.scaled(-1) if slope == 1 else rest
+    found = (rest + -by).scaled(-1) if slope == 1 else rest + -by
     if found.never_negative and (Index.const(axis.extent) + (-1) + found.scaled(-1)).never_negative:
         yield found
+
+
+def settled(e: Expr) -> Expr:
+    """Whether all of a range holds, or any, as a number where an element decides it; anything else as it is."""
+    match e:
+        case Reduce(ReduceKind.MAX | ReduceKind.MIN as kind, _, Map(name, _)) if name in BOOLEAN:
+            decisive = 1.0 if kind is ReduceKind.MAX else 0.0
+            if any(constant(x) == decisive for x in _elements(e)):
+                return Const(decisive)
+    return e
 
 
 def constant(e: Expr) -> float | None:
@@ -325,4 +337,4 @@ def masked(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys(canonical(e) for e in extremes if facts.infinities(e)))
 
 
-__all__ = ["NONE", "Facts", "constant", "kept", "masked"]
+__all__ = ["NONE", "Facts", "constant", "kept", "masked", "settled"]

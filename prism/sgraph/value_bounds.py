@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from prism.program import transform
 from prism.program.extents import Extent, at_most
 from prism.program.index import Atom, Axis, Index
-from prism.program.integers import Interval, image, times
+from prism.program.integers import Interval, bounds_where, image, times
 from prism.program.nodes import (
     Const,
     DType,
@@ -200,6 +200,10 @@ class Bounds:
                 return self._sum(e)
             case Map("mul", _):
                 return self._product(e)
+            case Map("where", (p, a, b)):
+                test, one, other = (Interval(*self.of(x), whole=False) for x in e.args)
+                found = image("where", [test, bounds_where(p, a, one), bounds_where(p, b, other, holds=False)])
+                return found.low, found.high
             case Map(op, args):
                 found = image(op, [Interval(*self.of(a), whole=False) for a in args])
                 return found.low, found.high

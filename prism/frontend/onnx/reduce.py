@@ -45,9 +45,7 @@ def _axes(node: Node, rank: int) -> list[int] | None:
 
 
 def _reduce_log_sum_exp(graph: Graph, node: Node) -> OnnxValue:
-    x = node.input(0)
-    guarded = graph.may_be_infinite(graph.read(x, axes_of(x.shape)))
-    return _reduction(lambda row: log_sum_exp(row, guarded=guarded))(graph, node)
+    return _reduction(partial(log_sum_exp, may_be_infinite=graph.may_be_infinite))(graph, node)
 
 
 def _reduction(f: Callable[[Row], Expr], alone: Callable[[Expr], Expr] = lambda x: x) -> Translator:

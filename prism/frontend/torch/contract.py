@@ -159,7 +159,7 @@ def _attention(n: Node) -> Result:
 
     def logarithms() -> TorchValue:
         """Of the rows' sums of exponentials, which the gradient is computed by."""
-        value = log_sum_exp(row, guarded=False)
+        value = log_sum_exp(row, may_be_infinite=lambda _: False)
         if nothing is not None:
             value = op("where", nothing, Const(0.0), value)
         return n.define(value, (*outer, i), result=1)

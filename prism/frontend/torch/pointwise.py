@@ -207,8 +207,7 @@ def _number_if_any(name: str, n: Node) -> Result:
 
 def _log_add_exp(scale: float, n: Node) -> Result:
     a, b = (op("mul", _operand(n, name), Const(scale)) for name in ("self", "other"))
-    guarded = n.builder.may_be_infinite(a) or n.builder.may_be_infinite(b)
-    return n.define(op("mul", log_add_exp(a, b, guarded=guarded), Const(1 / scale)))
+    return n.define(op("mul", log_add_exp(a, b, may_be_infinite=n.builder.may_be_infinite), Const(1 / scale)))
 
 
 def _copysign(n: Node) -> Result:

@@ -17,6 +17,7 @@ from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.prefix import Recurrence
+from prism.program.sign_analysis import settled
 from prism.program.views import axes_of, broadcast_shapes
 
 
@@ -182,7 +183,7 @@ def _any_all(kind: ReduceKind, n: Node) -> Result:
     none = n.get("dim") == []  # of these two alone no dimensions are not all
     r = Reduction(x, [] if none else dimensions(len(x.shape), n.get("dim")), bool(n.get("keepdim", False)))
     element = r.element if is_truth(x) else truth(r.element)
-    return n.define(build.reduce(kind, r.bound, element), r.axes)
+    return n.define(settled(build.reduce(kind, r.bound, element)), r.axes)
 
 
 def _cumulative(kind: ReduceKind, n: Node) -> Result:
@@ -356,7 +357,7 @@ def _safe_softmax(n: Node) -> Result:
 
 def _logsumexp(n: Node) -> Result:
     r = _reduction(n)
-    return n.define(log_sum_exp(r.row, guarded=n.builder.may_be_infinite(r.element)), r.axes)
+    return n.define(log_sum_exp(r.row, may_be_infinite=n.builder.may_be_infinite), r.axes)
 
 
 HANDLERS: Mapping[str, Handler] = {
