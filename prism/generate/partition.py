@@ -66,7 +66,7 @@ from prism.program.nodes import Definition, Expr, Loop, Program, Read, Reduce, S
 from prism.program.pieces import in_pieces
 from prism.program.products import matrix_product, work
 from prism.program.region import Region, reads, subprogram
-from prism.program.transform import indices, substitute
+from prism.program.transform import element_at, indices
 
 _Entry: TypeAlias = "tuple[tuple[bool, float], int, str]"
 
@@ -249,7 +249,7 @@ def _reduced(program: Program, element: Expr, axis: Axis) -> Iterator[Reduce]:
             if isinstance(e, Read) and e.tensor in program.order:
                 seen.add(e)
                 d = program.definition(e.tensor)
-                stack.append(substitute(d.expr, dict(zip(d.axes, e.index, strict=True))))
+                stack.append(element_at(d, e.index))
 
 
 def _takes_longer(program: Program, chosen: Lookup, tensor: str, reduced: Iterable[Reduce], device: Device) -> bool:

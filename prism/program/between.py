@@ -34,7 +34,7 @@ from prism.program.nodes import (
 )
 from prism.program.rolled import live_definitions
 from prism.program.sign_analysis import Facts
-from prism.program.transform import substitute
+from prism.program.transform import element_at
 
 
 def differences(program: Program) -> Program:
@@ -97,7 +97,7 @@ def _written(program: Program, e: Expr) -> Expr:
         d = program.definition(e.tensor)
         if not d.view and not (isinstance(d.expr, Map) and d.expr.op == "where"):
             break
-        e = substitute(d.expr, dict(zip(d.axes, e.index, strict=True)))
+        e = element_at(d, e.index)
     return e
 
 

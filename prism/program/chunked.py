@@ -54,7 +54,7 @@ from prism.program.nodes import (
 )
 from prism.program.rolled import live_definitions
 from prism.program.sign_analysis import Facts
-from prism.program.transform import canonical, nested, rebuilt, replaced, substitute, with_tensors
+from prism.program.transform import canonical, element_at, nested, rebuilt, replaced, substitute, with_tensors
 
 _Signed: TypeAlias = tuple[int, Expr]
 """A summand, and 1 or -1 for its sign."""
@@ -260,7 +260,7 @@ class _Apart:
         match e:
             case Read(tensor, index) if tensor in self.program.order and free_axes(e) & {self.row, self.column}:
                 d = self.program.definition(tensor)
-                inner = self._exposed(substitute(d.expr, dict(zip(d.axes, index, strict=True))))
+                inner = self._exposed(element_at(d, index))
                 return inner if d.view or any(map(self._grows, _multiplied(inner))) else e
             case Map("mul", args):
                 return op("mul", *map(self._exposed, args))
@@ -283,7 +283,7 @@ class _Apart:
             case Read(tensor, index) if tensor in self.program.order:
                 d = self.program.definition(tensor)
                 if d.view or (isinstance(d.expr, Map) and d.expr.op in ("add", "neg")):
-                    return self._terms(substitute(d.expr, dict(zip(d.axes, index, strict=True))))
+                    return self._terms(element_at(d, index))
                 return Read(self.numbering.first(tensor), index)
             case Map("add" | "neg" as name, args):
                 return op(name, *map(self._terms, args))
@@ -298,7 +298,7 @@ class _Apart:
             case Read(tensor, index):
                 d = self.program.definition(tensor) if tensor in self.program.order else None
                 if d is not None and (mixed or d.view):
-                    return self._written(substitute(d.expr, dict(zip(d.axes, index, strict=True))))
+                    return self._written(element_at(d, index))
             case _ if not mixed:
                 return replaced([e], self._view)[0]
             case Map("where", (mask, a, Const(outside))) if outside in (0.0, -math.inf):
@@ -381,7 +381,7 @@ class _Apart:
             case Read(tensor, index) if tensor in self.program.order and not self._mixed(e):
                 d = self.program.definition(tensor)
                 if d.view:
-                    return replaced([substitute(d.expr, dict(zip(d.axes, index, strict=True)))], self._view)[0]
+                    return replaced([element_at(d, index)], self._view)[0]
         return e
 
     def _factors(self, e: Expr, bound: list[Axis], factors: list[Expr]) -> None:

@@ -78,7 +78,17 @@ from prism.program.of_looked_up import of_looked_up
 from prism.program.ops import COMPARISONS
 from prism.program.prefix import UpTo
 from prism.program.sign_analysis import Facts
-from prism.program.transform import canonical, flat, indices, least_instance, rebuilt, reindexed, replaced, substitute
+from prism.program.transform import (
+    canonical,
+    element_at,
+    flat,
+    indices,
+    least_instance,
+    rebuilt,
+    reindexed,
+    replaced,
+    substitute,
+)
 
 RENAMINGS = 24
 """Ways to name an output's axes that are looked at."""
@@ -245,7 +255,7 @@ def _expand(expr: Expr, inner: _Inner, memo: dict[Read, Expr]) -> Expr:
             d = inner(e.tensor)
             if d is None:
                 return e
-            body = substitute(d.expr, dict(zip(d.axes, e.index, strict=True)))
+            body = element_at(d, e.index)
             memo[e] = _expand(body, inner, memo)
         return memo[e]
 

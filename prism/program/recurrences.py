@@ -50,7 +50,7 @@ from prism.program.nodes import (
 from prism.program.prefix import Recurrence, running
 from prism.program.region import reads
 from prism.program.rolled import UnlikeError, live_definitions, ordered, shape_of, side_by_side
-from prism.program.transform import rebuilt, replaced, substitute, with_tensors
+from prism.program.transform import element_at, rebuilt, replaced, substitute, with_tensors
 from prism.program.views import same_extent
 
 LEAST = 4
@@ -154,7 +154,7 @@ def _without_views(program: Program) -> dict[str, Expr]:
     def change(e: Expr) -> Expr:
         if isinstance(e, Read) and e.tensor in views:
             d = views[e.tensor]
-            return substitute(d.expr, dict(zip(d.axes, e.index, strict=True)))
+            return element_at(d, e.index)
         return e
 
     for d in program.definitions:

@@ -21,7 +21,7 @@ from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Definition, Expr, Map, Position, Program, Read, Size, Tensor, walk
 from prism.program.region import subprogram
-from prism.program.transform import replaced, substitute
+from prism.program.transform import element_at, replaced, substitute
 
 FEW = 64
 """Elements that are written out."""
@@ -159,7 +159,7 @@ def _inlined(program: Program, d: Definition) -> Expr | None:
         if read is None:
             return expr
         below = definitions[read.tensor]
-        value = substitute(below.expr, dict(zip(below.axes, read.index, strict=True)))
+        value = element_at(below, read.index)
         (expr,) = replaced([expr], partial(_instead, read, value))
     return None
 

@@ -17,7 +17,20 @@ from typing import TypeAlias
 from prism.program.build import size
 from prism.program.extents import Extent, is_static, text
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Steps, free_axes, label, walk
+from prism.program.nodes import (
+    Const,
+    Definition,
+    Expr,
+    Map,
+    Position,
+    Read,
+    Reduce,
+    ReduceKind,
+    Steps,
+    free_axes,
+    label,
+    walk,
+)
 
 _Names: TypeAlias = frozenset[tuple[Axis, Axis]]  # axis, its new name
 _NO_NAMES: _Names = frozenset()
@@ -58,6 +71,11 @@ def substitute(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
     Parts that mention no axis of the mapping are the same objects in the result; parts that are one object stay one.
     """
     return _Substitution(mapping).of(expr) if mapping else expr
+
+
+def element_at(definition: Definition, index: Sequence[Index]) -> Expr:
+    """The element of a definition at an index."""
+    return substitute(definition.expr, dict(zip(definition.axes, index, strict=True)))
 
 
 @dataclass(slots=True)
