@@ -162,6 +162,16 @@ CHUNKED |= {
         lambda q, k, v, a: ((q * a.cumsum(1).exp()) @ (k / a.cumsum(1).exp()).mT).tril() @ v,
         GATES,
     ),
+    "a decay per channel, as powers of two": (
+        lambda q, k, v, a: (
+            (
+                (q * torch.exp2((a * math.log2(math.e)).cumsum(1)))
+                @ (k * torch.exp2(-(a * math.log2(math.e)).cumsum(1))).mT
+            ).tril()
+            @ v
+        ),
+        GATES,
+    ),
     "a decay per channel, on one side of the product": (
         lambda q, k, v, a: ((q * a.cumsum(1).exp() * 0.5) @ (k * (1 - a.cumsum(1)).exp()).mT).tril(-1) @ v,
         GATES,
@@ -231,7 +241,7 @@ def test_exponents_of_decays_a_place_are_one_number_of_places(how: str) -> None:
         assert sum(isinstance(x, Position) for x in walk(e)) == 1, e
 
 
-@pytest.mark.parametrize("how", ["as factors", "as a quotient", "on one side of the product"])
+@pytest.mark.parametrize("how", ["as factors", "as a quotient", "as powers of two", "on one side of the product"])
 def test_exponentials_of_row_and_column_decay_from_chunk_to_chunk(how: str) -> None:
     """Prefix sums are within chunks, and no exponent is of more places than a chunk has but what decays."""
     fn, shapes = CHUNKED[f"a decay per channel, {how}"]

@@ -282,11 +282,13 @@ class _Apart:
         match e:
             case Read(tensor, index) if tensor in self.program.order:
                 d = self.program.definition(tensor)
-                if d.view or (isinstance(d.expr, Map) and d.expr.op in ("add", "neg")):
+                if d.view or (isinstance(d.expr, Map) and (d.expr.op in ("add", "neg") or _scales(d.expr))):
                     return self._terms(element_at(d, index))
                 return Read(self.numbering.first(tensor), index)
             case Map("add" | "neg" as name, args):
                 return op(name, *map(self._terms, args))
+            case Map("mul", args) if _scales(e):
+                return op("mul", *map(self._terms, args))
         return e
 
     def _written(self, e: Expr) -> Expr:
@@ -330,12 +332,9 @@ class _Apart:
         if not (isinstance(e, Read) and e.tensor in self.program.order):
             return e
         d = self.program.definition(e.tensor)
-        match d.expr:
-            case Map("neg") | Map("mul", (Read(), Const()) | (Const(), Read())):
-                pass
-            case _ if not d.view:
-                return Read(self.numbering.first(e.tensor), e.index)
-        return replaced([substitute(d.expr, dict(zip(d.axes, e.index, strict=True)))], self._multiple)[0]
+        if not (d.view or _scales(d.expr) or (isinstance(d.expr, Map) and d.expr.op == "neg")):
+            return Read(self.numbering.first(e.tensor), e.index)
+        return replaced([element_at(d, e.index)], self._multiple)[0]
 
     def _is_distance(self, e: Expr) -> bool:
         """Whether a number is how many places the column is before the row, so many times, wherever it is."""
@@ -439,6 +438,14 @@ class _Apart:
         if Counter(ups) != Counter((-sign, substitute(e, at_row)) for sign, e in downs):
             raise _OtherwiseError
         return add(*[_signed(sign, e) for sign, e in ups])
+
+
+def _scales(e: Expr) -> bool:
+    """Whether a value is so many times another."""
+    match e:
+        case Map("mul", (Read(), Const()) | (Const(), Read())):
+            return True
+    return False
 
 
 def _signed(sign: int, e: Expr) -> Expr:
