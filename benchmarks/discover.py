@@ -374,7 +374,9 @@ def what_was_left(funnel: Funnel) -> str:
 
 
 def _cpu_seconds(worker: Worker) -> float:
-    """Of this process and of the worker so far."""
+    """Of this process and of the worker so far; a worker that was ended with its search has none to tell."""
+    if worker.pid is None:
+        return time.process_time()
     fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
     return time.process_time() + (int(fields[11]) + int(fields[12])) / 100
 

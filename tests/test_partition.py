@@ -928,10 +928,10 @@ def test_whatever_computes_a_program_moves_what_it_reads_and_makes(
     assert moved(trace(function, made, check=False)) == moves
 
 
-@pytest.mark.parametrize("time", [ENDLESS, SearchTime(Deadline.after(1000.0))])
+@pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("launches", [1.5, 20.0])
 def test_a_whole_that_computes_products_again_comes_after_its_parts(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, launches: float, time: SearchTime
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, launches: float, limited: bool
 ) -> None:
     """Two gates are halves of one product, which a kernel without the whole of it computes twice.
 
@@ -947,6 +947,7 @@ def test_a_whole_that_computes_products_again_comes_after_its_parts(
     at_once = whole(program, SM_90)
     assert at_once is not None
     assert len(regions) == 3
+    time = SearchTime(Deadline.after(1000.0)) if limited else ENDLESS
     alone, parts = at_once.canonical().key, [r.canonical().key for r in regions]
     generated: list[tuple[str, float]] = []
     searched: list[str] = []
