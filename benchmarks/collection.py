@@ -1848,6 +1848,37 @@ def retention_gradient(q: Any, k: Any, v: Any, g: Any, do: Any) -> tuple[Any, ..
     return _gradient(attended, (q, k, v), do)
 
 
+def relu_convolution_gradient(x: Any, w: Any, b: Any, dy: Any) -> tuple[Any, ...]:
+    """A convolution under a ReLU, differentiated by torch: x [n, c, s], w [o, c, 5]."""
+    from torch.nn import functional
+
+    return _gradient(lambda x, w, b: functional.relu(functional.conv1d(x, w, b, padding=2)), (x, w, b), dy)
+
+
+def mish_glu_gradient(z: Any, dy: Any) -> tuple[Any, ...]:
+    """A gate under Mish and what it gates, side by side in one tensor, differentiated by torch: z [m, 2n]."""
+    from torch.nn import functional
+
+    def gated(z: Any) -> Any:
+        gate, x = z.chunk(2, -1)
+        return functional.mish(gate) * x
+
+    return _gradient(gated, (z,), dy)
+
+
+def padded_attention_gradient(q: Any, k: Any, v: Any, n: Any, do: Any) -> tuple[Any, ...]:
+    """Attention to the first n [b] keys, differentiated by torch: q [b, h, s, d], k and v [b, h, t, d]."""
+    import torch
+
+    beyond = (torch.arange(k.shape[2], device=q.device) >= n[:, None])[:, None, None]
+
+    def attended(q: Any, k: Any, v: Any) -> Any:
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(beyond, -torch.inf)
+        return scores.float().softmax(-1).to(v.dtype) @ v
+
+    return _gradient(attended, (q, k, v), do)
+
+
 def upper_product(a: Any, b: Any) -> Any:
     """A product [n, n] on and above its diagonal."""
     return (a @ b).triu()
@@ -4170,6 +4201,28 @@ KNOWN = (
         reason="three regions, one a gradient, read the same tensors",
         vector="h*s*(7*128/2 + 2*d + 4*d*d/128)",
         assume="g <= 0",
+    ),
+    Known(
+        "convolution+ReLU differentiated",
+        relu_convolution_gradient,
+        "x:n,c,s w:o,c,5 b:o dy:n,o,s",
+        "n=16 c=256 s=2048 o=256",
+        "30*n*c*o*s",
+        "6*n*o*s + 2*n*c*s",
+        3,
+        "cuDNN: the convolution again with its mask as an epilogue, then a product for each gradient",
+    ),
+    Known("Mish GLU differentiated", mish_glu_gradient, "z:m,f dy:m,n", "m=8192 n=4096 f=8192"),
+    Known(
+        "attention to so many keys differentiated",
+        padded_attention_gradient,
+        "q:b,h,s,d k:b,h,t,d v:b,h,t,d n:b/int64<t do:b,h,s,d",
+        "b=4 h=16 s=2048 t=512 d=64",
+        "18*b*h*s*t*d",
+        "4*b*h*(s + t)*d + 16*b*h*s",
+        3,
+        f"{FLASH}: rows, then dk and dv, and dq, scores computed three times",
+        vector="16*b*h*s*t",
     ),
     Known(
         "upper triangle of a product",

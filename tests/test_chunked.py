@@ -19,7 +19,8 @@ from prism.program.chunked import chunked
 from prism.program.evaluate import evaluate
 from prism.program.index import Index
 from prism.program.inline import inline
-from prism.program.nodes import Definition, Map, Position, Program, walk
+from prism.program.nodes import Definition, DType, Map, Position, Program, walk
+from prism.program.products import operands_type
 from prism.program.transform import substitute
 
 Make = Callable[..., Any]
@@ -305,3 +306,17 @@ def test_parts_that_do_not_give_the_sum_back_are_not_used(how: str, monkeypatch:
     p = _read(fn, *shapes)
     monkeypatch.setattr(module, "_gives_back", _spoiled(how))
     assert chunked(p) is p
+
+
+def test_factors_in_full_precision_are_of_the_type_that_the_sum_multiplies() -> None:
+    """As written, scores times decays are rounded before they are multiplied with values."""
+
+    def retention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        steps = _places().to(q.device)
+        decays = torch.where(steps >= 0, (g[:, None, None] * steps.clamp(min=0)).exp(), 0.0)
+        return (q @ k.mT * decays).to(v.dtype) @ v
+
+    half = [torch.zeros(s, dtype=torch.bfloat16) for s in QKV]
+    p = chunked(trace(retention, (*half, torch.zeros(H)), name="causal", check=False))
+    assert any(d.name.endswith("_state") for d in p.definitions)
+    assert operands_type(p) is DType.BFLOAT16

@@ -17,7 +17,7 @@ from quick import examples
 from test_partition import chain, picks, run_regions
 
 from prism.api import trace
-from prism.api.partitioned import ONE_BY_ONE, search_regions
+from prism.api.partitioned import AT_POINTS, ONE_BY_ONE, search_regions
 from prism.api.region_search import SearchBudget, run_search
 from prism.cost.device import device
 from prism.egraph.worker import Worker
@@ -181,3 +181,25 @@ def test_no_round_follows_one_of_which_nothing_can_run_where_something_else_does
     found = run_search(program, SM_90, replace(SMALL, max_rounds=3, below=below), worker, Recorder())
     assert not found.proved
     assert len(widened) == rounds
+
+
+def test_of_neighbours_that_are_far_slower_as_one_a_few_are_estimated(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prism.api.partitioned.whole", lambda *_: None)
+    points: list[int] = []
+
+    def estimated(_: Program, made: float, __: object, most: int) -> float:
+        points.append(most)
+        return made
+
+    def run(p: Program, target: Any, budget: SearchBudget, *rest: object) -> object:
+        seconds = 9e-6 if budget.below < 1.0 else 3e-6
+        return SimpleNamespace(proved=(SimpleNamespace(seconds=seconds, sgraph=seconds),), enodes=10)
+
+    monkeypatch.setattr("prism.api.partitioned._estimated", estimated)
+    monkeypatch.setattr("prism.api.partitioned.run_search", run)
+    program = chain([64, 96, 64, 96, 64], 64)
+    found = search_regions(program, partition(program, ONE_BY_ONE), SM_90, SMALL, [worker], Recorder())
+    assert not found.joined
+    assert set(points) == {AT_POINTS}

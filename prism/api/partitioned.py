@@ -86,6 +86,8 @@ are 1.1 to 2 times below estimates, and the parts of an attention with a pair bi
 ESTIMATED, AT_POINTS = 3, 20_000
 """Of so many of each, with the least bounds, it is estimated then what they take at the best of so many configurations,
 0.01 to 0.3 CPU seconds each; and 1.5 of one with 400,000 (measured)."""
+APART = 0.1
+"""Of what differs by more than this share the estimates of a few tell which is faster."""
 NOTHING = SearchResult((), (), Generated((), 0, {}, complete=False), 0, 0, 0, "it failed")
 """The result of a search that failed."""
 GAINED = 0.02
@@ -660,9 +662,13 @@ class _Searching:
             bounds = narrow if begun is None else begun[0].budget
             apart = replace(self, budget=bounds, recorder=Recorder(), done=tried)
             (one,) = apart.search([pair.region])
-            before, after = 0.0, apart.seconds(one.canonical)
-            if one.result.proved:
-                before = self.seconds(first.canonical) + self.seconds(second.canonical)
+            before, after = 0.0, math.inf
+            # Estimates of all that is proved are dear: a few tell where the two are far from each other.
+            for few in (True, False) if one.result.proved else ():
+                after = apart.seconds(one.canonical, few)
+                before = self.seconds(first.canonical, few) + self.seconds(second.canonical, few)
+                if after > (1 + APART) * before:
+                    break
             if after > (1 - GAINED) * before:
                 refused.add(kind)
                 left -= one.result.enodes

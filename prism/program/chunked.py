@@ -29,7 +29,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -52,6 +52,7 @@ from prism.program.nodes import (
     free_axes,
     walk,
 )
+from prism.program.prefix import stepwise
 from prism.program.rolled import live_definitions
 from prism.program.sign_analysis import Facts
 from prism.program.transform import canonical, element_at, nested, rebuilt, replaced, substitute, with_tensors
@@ -549,7 +550,55 @@ def _parts(program: Program, d: Definition, c: _Causal, length: int, mirrored: b
     made = [*(() if grown is None else grown.made), state, before, own, both]
     if c.bases:
         made = [replace(d, expr=rebuilt([d.expr], lambda e: _powers(e, c.bases))[0]) for d in made]
-    return [*(_turned(made, (chunk, place, other, earlier)) if mirrored else made), whole]
+    made = _turned(made, (chunk, place, other, earlier)) if mirrored else made
+    return [*_factors_as_stored(program, d, made, named), whole]
+
+
+def _factors_as_stored(
+    program: Program,
+    d: Definition,
+    made: Sequence[Definition],
+    named: Callable[[str, Sequence[Axis], Expr, DType], Definition],
+) -> Iterator[Definition]:
+    """The parts, with what is computed from wider types as definitions in the type of the sum's operands.
+
+    In the sum these were rounded to that type when they were multiplied: a decay, say, of gates in full precision.
+    """
+    types = {t.name: t.dtype for t in (*program.inputs, *(x.tensor for x in (*program.definitions, *made)))}
+
+    def of(e: Expr) -> set[DType]:
+        return {t for r in walk(e) if isinstance(r, Read) and (t := types[r.tensor]).is_float}
+
+    (stored,) = found if len(found := of(d.expr)) == 1 else (None,)
+    if stored is None or not stored.is_half:
+        yield from made
+        return
+    factors: list[Definition] = []
+
+    def rounded(e: Expr) -> Expr:
+        wider = of(e)
+        if wider <= {stored}:
+            return e
+        if isinstance(e, Map) and stored not in wider and not any(isinstance(x, Reduce) for x in walk(e)):
+            axes = sorted(free_axes(e), key=lambda a: a.name)
+            factors.append(named("factor", axes, e, stored))
+            return Read(factors[-1].name, tuple(map(Index.axis, axes)))
+        return replace(e, args=tuple(map(rounded, e.args))) if isinstance(e, Map) else summed(e)
+
+    def summed(e: Expr) -> Expr:
+        match e:
+            case Reduce(body=body):
+                return replace(e, body=rounded(body))
+            case Map(args=args):
+                return replace(e, args=tuple(map(summed, args)))
+        return e
+
+    for m in made:
+        # What is carried from chunk to chunk is a scan, whose steps are not rounded.
+        expr = m.expr if stepwise(m.expr) != m.expr else summed(m.expr)
+        yield from factors
+        factors.clear()
+        yield replace(m, expr=expr)
 
 
 def _mirror(axes: Iterable[Axis]) -> dict[Axis, Index]:

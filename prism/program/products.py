@@ -63,7 +63,7 @@ def operands_type(program: Program) -> DType | None:
     """
     types = {t.name: t.dtype for t in (*program.inputs, *(d.tensor for d in program.definitions))}
     found: set[DType] = set()
-    for e in (e for d in program.definitions for e in walk(d.expr)):
+    for e in (e for d in program.definitions for e in walk(stepwise(d.expr))):
         if not isinstance(e, Reduce) or e.kind is not ReduceKind.SUM:
             continue
         sums = nested(e)
