@@ -522,12 +522,14 @@ class Searches:
         self.cut, self.spent = cut, spent
         self.budgets: list[SearchBudget] = []
         self.ends: list[Deadline] = []
+        self.patience: list[float] = []
 
     def __call__(self, program: Program, *args: Any) -> SearchResult:
         self.asked.append(
             tuple(sorted({e.op for d in program.definitions for e in walk(d.expr) if isinstance(e, Map)}))
         )
-        target, budget, worker, recorder, until, begun = args
+        target, budget, worker, recorder, until, begun, patience = args
+        self.patience.append(patience)
         self.budgets.append(budget)
         self.ends.append(until)
         if program.operator_count >= self.unproved:
@@ -571,6 +573,7 @@ def test_a_region_of_which_nothing_is_proved_in_its_slice_goes_on_in_parts_and_o
     assert len(found.regions) == 4
     assert all(r.result.proved for r in found.regions)
     assert all(e.finite for e in fake.ends)
+    assert fake.patience[:2] == [partitioned.START_S, 0.0], "none comes after the last"
     nothing = Searches(unproved=1)
     with pytest.raises(OutOfTimeError):
         searched(regions, nothing, monkeypatch)

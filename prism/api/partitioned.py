@@ -71,6 +71,9 @@ GROWTH = 2
 """and at most so many times the e-nodes that both have."""
 FREE = 500
 """E-nodes of searches for nothing that no program is too small for: half a second to one, of a CPU (measured)."""
+START_S = 0.4
+"""What a worker that is ended in the midst of something takes until another is ready, seconds (0.34 measured): a proof
+that is under way when the slice of a region ends is given as long, as those of the next ones would wait for it."""
 HURRIED, HURRIED_ITERATIONS = 8, 4
 """Where the time of searches is over, so many times less e-nodes and so many rounds of the rules do for a proof of the
 form as written: 16 regions of a Swin take 2.4 CPU seconds to their first proofs, and 6.5 otherwise (measured)."""
@@ -543,13 +546,15 @@ class _Searching:
         for w in self.workers:
             free.put(w)
 
-        def one(key: str, region: Program, bounds: SearchBudget, until: Deadline = NEVER) -> _Answer:
+        def one(
+            key: str, region: Program, bounds: SearchBudget, until: Deadline = NEVER, patience: float = 0.0
+        ) -> _Answer:
             # Stages of searches that run side by side would overlap: the caller times them all together.
             begun, quiet = self.begun.pop(key, (None, Recorder()))
             worker = free.get()
             try:
                 try:
-                    result = run_search(region, self.target, bounds, worker, quiet, until, begun)
+                    result = run_search(region, self.target, bounds, worker, quiet, until, begun, patience)
                 except Exception as error:
                     return _Answer(NOTHING, [unsearched(region, error)], 0.0)
                 # A region of one operator is there because of the others: not worth a word.
@@ -563,9 +568,10 @@ class _Searching:
                 self.workers[0].ready()  # a child starts anew after one that was cut off, which is no region's time
             mine = time.slice(len(distinct) - n, gains[n] / (sum(gains[n:]) or 1.0)) if gains else ENDLESS
             late = not mine.until.left
+            patience = START_S if n + 1 < len(distinct) else 0.0
             try:
                 with mine.last.limited():
-                    answer = one(key, region, hurried(self.budget) if late else self.budget, mine.until)
+                    answer = one(key, region, hurried(self.budget) if late else self.budget, mine.until, patience)
             except OutOfTimeError:
                 return None
             return replace(answer, result=replace(answer.result, interrupted=True), given=0.0) if late else answer

@@ -191,11 +191,13 @@ class Proofs:
         return list(found)
 
     def _ask(self, batches: Mapping[int, tuple[_Split, list[int]]], n: int) -> None:
-        """Ask each lane's worker about its batch, all at the same time; meanwhile, read off the next candidates."""
+        """Ask each lane's worker about its batch, all at the same time; until they answer, read off the next."""
         for lane, (split, batch) in batches.items():
             self._refer(lane, split)
             self._workers[lane].submit([self._meanings[m].outputs for m in batch])
         for m in range(n, min(n + 2 * AHEAD, len(self.candidates))):
+            if all(self._workers[lane].answered for lane in batches):
+                break
             self._needs(m)
         if self._second is not None:
             for _, batch in batches.values():

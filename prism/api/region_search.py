@@ -491,10 +491,11 @@ def run_search(
     recorder: Recorder,
     until: Deadline = NEVER,
     begun: Search | None = None,
+    patience: float = 0.0,
 ) -> SearchResult:
     """The whole search, stage by stage; see the module. It ends at a moment, if something was proved by then.
 
-    One of the same that has `begun` goes on.
+    One of the same that has `begun` goes on. What is under way at that moment has so many more seconds, the `patience`.
 
     Raises:
         UnsupportedError: an index of the program cannot be made affine.
@@ -502,7 +503,7 @@ def run_search(
         SearchInterruptedError: Ctrl-C after the first proof; it holds what was proved.
     """
     search = (begun or Search(program, target, budget, (worker,), recorder)).ending(until)
-    with until.limited(lambda: bool(search.proved)) as limit:
+    with until.moved(patience).limited(lambda: bool(search.proved)) as limit:
         try:
             return search.run()
         except SearchInterruptedError as error:
