@@ -334,10 +334,10 @@ def test_a_worker_says_when_it_is_ready() -> None:
 def test_an_answer_may_be_collected_later_or_never(worker: Worker) -> None:
     worker.explore([rmsnorm_linear()], Budget())
     worker.submit([[rmsnorm_linear()], [lora()]])
-    while not worker.answered:
+    while not worker.answered():
         time.sleep(0.01)
     assert [bool(v) for v in worker.collect()] == [True, False]
-    assert not worker.answered
+    assert not worker.answered()
     with pytest.raises(WorkerError, match="asked nothing"):
         worker.collect()
     worker.submit([[lora()]])

@@ -196,7 +196,7 @@ class Proofs:
             self._refer(lane, split)
             self._workers[lane].submit([self._meanings[m].outputs for m in batch])
         for m in range(n, min(n + 2 * AHEAD, len(self.candidates))):
-            if all(self._workers[lane].answered for lane in batches):
+            if all(self._workers[lane].answered() for lane in batches):
                 break
             self._needs(m)
         if self._second is not None:

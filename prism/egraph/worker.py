@@ -128,7 +128,6 @@ class Worker(Closing):
             self._hold(*self._reference)
         self._send("prove", ([tuple(c) for c in candidates],), PROVE_LIMIT_S * max(1, len(candidates)))
 
-    @property
     def answered(self) -> bool:
         """Whether `collect` has not to wait for the answer to `submit`."""
         return self._answers is None or self._answers.poll()
