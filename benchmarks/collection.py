@@ -608,6 +608,13 @@ def conv_group_norm(x: Any, w: Any, g: Any, b: Any) -> Any:
     return functional.group_norm(functional.conv2d(x, w, padding=1), 8, g, b)
 
 
+def mean_of_full_convolution(x: Any, w: Any) -> Any:
+    """3 x 3 convolution of an image with two places more on each side, then the mean of each channel."""
+    from torch.nn import functional
+
+    return functional.conv2d(x, w, padding=2).mean((-1, -2))
+
+
 def causal_conv_backward(x: Any, w: Any, dy: Any) -> tuple[Any, Any]:
     """dx and dw of silu(depthwise causal convolution): x and dy [b, c, s], w [c, taps]."""
     import torch
@@ -2774,6 +2781,15 @@ KNOWN = (
         "2*2*n*e*s*s",
         2,
         "cuDNN: implicit product, then one pass of the norm",
+    ),
+    Known(
+        "mean of a full convolution",
+        mean_of_full_convolution,
+        "x:n,c,s,s w:e,c,3,3",
+        "n=64 c=64 e=64 s=56",
+        launches=2,
+        source="each tap sees each place once: a product of the sums of both",
+        vector="n*c*s*s + n*c*e",
     ),
     Known(
         "causal convolution backward",

@@ -78,6 +78,7 @@ from prism.program.of_looked_up import of_looked_up
 from prism.program.ops import COMPARISONS
 from prism.program.prefix import UpTo
 from prism.program.sign_analysis import Facts
+from prism.program.slid import along_places
 from prism.program.transform import (
     canonical,
     element_at,
@@ -339,7 +340,10 @@ LONGEST = 4
 
 
 def unrolled(expr: Expr) -> Expr:
-    """The expression with reductions written out: over short axes that alone decide a choice, and appended elements."""
+    """The expression with reductions written out: over short axes that alone decide a choice, and appended elements.
+
+    And with sums along what windows slide over as those of all that they see (`slid`).
+    """
 
     def written(e: Expr) -> Expr:
         if isinstance(e, Map) and e.op == "where":
@@ -349,6 +353,9 @@ def unrolled(expr: Expr) -> Expr:
             return e if folded == e else folded
         if not isinstance(e, Reduce):
             return e
+        seen = along_places(e)
+        if seen is not None:
+            return seen
         if _backwards(e.axis, e.body):
             turned = Index.axis(e.axis).scaled(-1) + (int(e.axis.extent) - 1)
             e = Reduce(e.kind, e.axis, refolded(substitute(e.body, {e.axis: turned})))
