@@ -99,6 +99,11 @@ class RootCost:
     instances: Mapping[str, int]
 
 
+def bytes_of(tensor: Tensor, hints: Mapping[str, int]) -> int:
+    """The size of a tensor at the hints."""
+    return math.prod(evaluate(e, hints) for e in tensor.shape) * tensor.dtype.bytes
+
+
 def moved(program: Program) -> int:
     """Bytes that whatever computes the program loads and stores, at the hints.
 
@@ -106,10 +111,6 @@ def moved(program: Program) -> int:
     affine index. What the program stores are its outputs.
     """
     hints = program.hints
-
-    def bytes_of(tensor: Tensor) -> int:
-        return math.prod(evaluate(e, hints) for e in tensor.shape) * tensor.dtype.bytes
-
     loaded: dict[str, int] = {}
     stack: list[Expr] = []
     with suppress(UnsupportedError):
@@ -125,8 +126,8 @@ def moved(program: Program) -> int:
             seen.add(e)
             found = lookup(e)
             stack += e.children if found is None else (found.place,)
-    inputs = sum(min(loaded.get(t.name, 0) * t.dtype.bytes, bytes_of(t)) for t in program.inputs)
-    return inputs + sum(bytes_of(program.definition(n).tensor) for n in program.outputs)
+    inputs = sum(min(loaded.get(t.name, 0) * t.dtype.bytes, bytes_of(t, hints)) for t in program.inputs)
+    return inputs + sum(bytes_of(program.definition(n).tensor, hints) for n in program.outputs)
 
 
 def _axes(index: Index) -> list[Axis]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from prism.program import build
 from prism.program.extents import product
 from prism.program.fold import div, node, op, sub
+from prism.program.formulas import or_infinite
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Reduce, ReduceKind
 from prism.program.prefix import Recurrence, running
@@ -98,10 +98,7 @@ def log_softmax(x: Expr, row: Row) -> Expr:
 def log_sum_exp(row: Row, *, may_be_infinite: Callable[[Expr], bool]) -> Expr:
     """max + log sum exp(x - max); the maximum where it is infinite, if it may be, as of a row that is all masked."""
     highest, total = _shifted(row)
-    value = op("add", highest, op("log", total))
-    if not may_be_infinite(highest):
-        return value
-    return op("where", op("eq", op("abs", highest), Const(math.inf)), highest, value)
+    return or_infinite(highest, total, may_be_infinite)
 
 
 def _shifted(row: Row) -> tuple[Expr, Expr]:

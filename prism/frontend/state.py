@@ -18,7 +18,7 @@ from prism.program.index import Axis
 from prism.program.integers import Interval
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Program, Read, SymbolRange, Tensor, walk
 from prism.program.sign_analysis import Facts
-from prism.program.transform import replaced, substitute
+from prism.program.transform import element_at, replaced
 from prism.program.views import Elements, Shape
 
 
@@ -182,8 +182,7 @@ def _in_place(made: Mapping[str, Definition], e: Expr) -> Expr:
     """What a definition says in place of a read of it."""
     if not (isinstance(e, Read) and e.tensor in made):
         return e
-    d = made[e.tensor]
-    return substitute(d.expr, dict(zip(d.axes, e.index, strict=True)))
+    return element_at(made[e.tensor], e.index)
 
 
 def claims(

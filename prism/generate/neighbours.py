@@ -8,14 +8,13 @@ pair must be able to run as one: nothing else may need the first and be needed b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prism.cost.device import Device
+from prism.cost.regions import bytes_of
 from prism.cost.roofline import traffic
 from prism.generate.partition import affine, ordered, searchable
-from prism.program.extents import evaluate
 from prism.program.nodes import Program
 from prism.program.region import Canonical, Region, subprogram
 
@@ -53,7 +52,7 @@ def pairs(program: Program, regions: Sequence[Region], taken: Sequence[float], d
             saved = device.launch_overhead_s
             for t in regions[first].outputs:
                 times = (t in region.inputs) + (t not in kept)
-                saved += times * traffic(device, _bytes(program, t))
+                saved += times * traffic(device, bytes_of(program.tensor(t), program.hints))
             if saved < WORTH * (taken[first] + taken[second]) or _through(first, second, needs):
                 continue
             part = subprogram(program, region.program.name, [t for t in made if t in kept], maker.keys() - set(made))
@@ -74,11 +73,6 @@ def merged(program: Program, regions: Sequence[Region], chosen: Sequence[Pair]) 
         if len(set(gone)) == len(gone) and len(now) == len(regions) - len(those):
             found, taken = now, those
     return found
-
-
-def _bytes(program: Program, name: str) -> int:
-    tensor = program.tensor(name)
-    return math.prod(evaluate(e, program.hints) for e in tensor.shape) * tensor.dtype.bytes
 
 
 def _through(first: int, second: int, needs: Sequence[set[int]]) -> bool:

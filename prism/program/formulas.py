@@ -100,6 +100,11 @@ def log_add_exp(a: Expr, b: Expr, *, may_be_infinite: Callable[[Expr], bool]) ->
     """log(exp(a) + exp(b)), as the log-sum-exp of a row of two; the larger where that is infinite, if it may be."""
     highest = op("maximum", a, b)
     total = op("add", op("exp", sub(a, highest)), op("exp", sub(b, highest)))
+    return or_infinite(highest, total, may_be_infinite)
+
+
+def or_infinite(highest: Expr, total: Expr, may_be_infinite: Callable[[Expr], bool]) -> Expr:
+    """highest + log total, of exponentials below the highest; the highest itself where it is infinite, if it may be."""
     value = op("add", highest, op("log", total))
     if not may_be_infinite(highest):
         return value

@@ -92,6 +92,5 @@ def _of_all(axis: Axis, masked: Expr) -> Expr | None:
 
 
 def _beside(axis: Axis, index: Index) -> Index:
-    """What an index has besides the axis, up to a number; the axis is counted once in it, or it is as it is."""
-    terms = tuple(t for t in index.terms if t[0] != axis)
-    return Index(terms) if dict(index.terms)[axis] == 1 else index
+    """What an index has besides the axis once, up to a number."""
+    return Index((index + Index.axis(axis).scaled(-1)).terms)
